@@ -1,0 +1,76 @@
+# Every target sets up its own environment: only python3 (3.11 or newer) with venv, and pip, are needed.
+
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+VENV := .venv
+BENCH := .bench
+BIN := $(VENV)/bin
+PIP := -m pip install --quiet --disable-pip-version-check
+# One thread a process: small tensors gain nothing from more, and two test processes would fight over the cores.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint format types docs bench bench-env clean
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "composer needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# A stamp for each set of requirements, so that `make quickstart` does not wait for the tools of the tests.
+$(VENV)/stamp-%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing composer[$*] into $(VENV) (the first time takes a few minutes)"
+	@$(BIN)/python $(PIP) -c constraints.txt -e '.[$*]'
+	@touch $@
+
+quickstart: $(VENV)/stamp-examples  ## train on real digits: a baseline, then a recipe of methods
+	@$(BIN)/python examples/quickstart.py
+
+test: $(VENV)/stamp-dev  ## run the tests with line coverage (PYTEST_ARGS="-k time" passes options on)
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --cov=composer --cov-report=term $(PYTEST_ARGS)
+
+lint: $(VENV)/stamp-dev  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/stamp-dev  ## repair what lint can repair
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/stamp-dev  ## check the types
+	$(BIN)/basedpyright
+
+docs: $(VENV)/stamp-docs  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The peers have an environment of their own. The predecessor has the same import name as this package, so it lies in a
+# folder that only those benchmark processes see that are started with PYTHONPATH=$(BENCH)/predecessor (and `python -P`).
+$(BENCH)/bin/python:
+	@$(PYTHON) -m venv $(BENCH)
+
+$(BENCH)/stamp-peers: benchmarks/requirements.txt | $(BENCH)/bin/python
+	@echo "installing the peers into $(BENCH) (takes some minutes)"
+	@$(BENCH)/bin/python $(PIP) -r benchmarks/requirements.txt
+	@$(BENCH)/bin/python $(PIP) --no-deps torchvision==0.28.0
+	@rm -rf $(BENCH)/predecessor
+	@$(BENCH)/bin/python $(PIP) --no-deps --target $(BENCH)/predecessor mosaicml==0.32.1
+	@touch $@
+
+bench-env: $(BENCH)/stamp-peers  ## make the environment of the benchmarks
+
+$(BENCH)/stamp-composer: pyproject.toml $(BENCH)/stamp-peers
+	@$(BENCH)/bin/python $(PIP) -e '.[bench]'
+	@touch $@
+
+bench: $(BENCH)/stamp-composer  ## run every benchmark beside its peers and write benchmarks/results/
+	@$(BENCH)/bin/python -m benchmarks.run
+
+clean:  ## remove environments and everything built
+	rm -rf $(VENV) $(BENCH) site build dist .coverage .coverage.* htmlcov .hypothesis .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
