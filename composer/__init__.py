@@ -1,0 +1,68 @@
+"""Train PyTorch models with methods that compose.
+
+so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from composer._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from composer import algorithms as algorithms
+    from composer import core as core
+    from composer import devices as devices
+    from composer import functional as functional
+    from composer import loggers as loggers
+    from composer import loss as loss
+    from composer import metrics as metrics
+    from composer import models as models
+    from composer import trainer as trainer
+    from composer import utils as utils
+    from composer.core.algorithm import Algorithm as Algorithm
+    from composer.core.callback import Callback as Callback
+    from composer.core.data import DataSpec as DataSpec
+    from composer.core.engine import Engine as Engine
+    from composer.core.evaluator import Evaluator as Evaluator
+    from composer.core.event import Event as Event
+    from composer.core.logger import Logger as Logger
+    from composer.core.model import ComposerModel as ComposerModel
+    from composer.core.state import State as State
+    from composer.core.time import Time as Time
+    from composer.core.time import TimeUnit as TimeUnit
+    from composer.core.timestamp import Timestamp as Timestamp
+    from composer.trainer import Trainer as Trainer
+else:
+    from composer._lazy import attach
+
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        {
+            "Algorithm": "composer.core.algorithm",
+            "Callback": "composer.core.callback",
+            "ComposerModel": "composer.core.model",
+            "DataSpec": "composer.core.data",
+            "Engine": "composer.core.engine",
+            "Evaluator": "composer.core.evaluator",
+            "Event": "composer.core.event",
+            "Logger": "composer.core.logger",
+            "State": "composer.core.state",
+            "Time": "composer.core.time",
+            "TimeUnit": "composer.core.time",
+            "Timestamp": "composer.core.timestamp",
+            "Trainer": "composer.trainer",
+            "__version__": "composer._version",
+            "algorithms": "composer.algorithms",
+            "core": "composer.core",
+            "devices": "composer.devices",
+            "functional": "composer.functional",
+            "loggers": "composer.loggers",
+            "loss": "composer.loss",
+            "metrics": "composer.metrics",
+            "models": "composer.models",
+            "trainer": "composer.trainer",
+            "utils": "composer.utils",
+        },
+    )
+    del attach

@@ -1,0 +1,142 @@
+"""Lazy attributes and optional packages: nothing is imported before it is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+__all__ = ["MissingConditionalImportError", "attach", "import_extra"]
+
+
+class MissingConditionalImportError(ImportError):
+    """An optional package that the requested feature needs is not installed.
+
+    Args:
+        extra_deps_group: The extra of ``composer`` that brings the package, as in ``pip install 'composer[extra]'``.
+        conda_package: The name of the missing package.
+        conda_channel: Accepted for old callers; names a conda channel to install ``conda_package`` from.
+        purpose: What the package is needed for.
+        install: What to give to ``pip install`` where no extra brings the package.
+
+    >>> print(MissingConditionalImportError("wandb", "wandb", purpose="WandBLogger"))
+    WandBLogger needs the package 'wandb', which cannot be imported. Install it with: pip install 'composer[wandb]'
+    """
+
+    def __init__(
+        self,
+        extra_deps_group: str,
+        conda_package: str,
+        conda_channel: str | None = None,
+        purpose: str = "This feature",
+        install: str | None = None,
+    ) -> None:
+        message = (
+            f"{purpose} needs the package {conda_package!r}, which cannot be imported. "
+            f"Install it with: pip install '{install or f'composer[{extra_deps_group}]'}'"
+        )
+        if conda_channel is not None:
+            message += f" or: conda install -c {conda_channel} {conda_package}"
+        super().__init__(message, name=conda_package)
+        # ImportError pickles its `args`; they must be this constructor's own.
+        self.args = (extra_deps_group, conda_package, conda_channel, purpose, install)
+        self._message = message
+
+    def __str__(self) -> str:
+        return self._message
+
+
+def import_extra(module: str, extra: str, purpose: str, install: str | None = None) -> ModuleType:
+    """Import an optional package, or say how to install it.
+
+    Args:
+        module: Dotted name of the module to import.
+        extra: The extra of ``composer`` that brings it.
+        purpose: What needs it; the error message starts with this.
+        install: What to give to ``pip install`` where no extra brings the package.
+
+    Raises:
+        MissingConditionalImportError: The package is not installed. An installed package that fails
+            for a reason of its own raises its own error.
+
+    >>> import_extra("math", "numbers", "The square root").sqrt(9.0)
+    3.0
+    >>> try:
+    ...     import_extra("no_such_package", "nothing", "This example")
+    ... except ImportError as error:
+    ...     print(str(error)[:51])
+    This example needs the package 'no_such_package', w
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        root = module.partition(".")[0]
+        # A package that is present but misses a dependency of its own must not be reported as absent.
+        if error.name is not None and error.name.partition(".")[0] != root:
+            raise
+        raise MissingConditionalImportError(extra, root, purpose=purpose, install=install) from error
+
+
+def attach(
+    package: str,
+    members: Mapping[str, str],
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package whose names load on first use (PEP 562).
+
+    Used as ``__getattr__, __dir__, __all__ = attach(__name__, {...})`` in an ``__init__.py``.
+    A value is the dotted module that defines the name. The name stands for the module itself where the module is
+    ``package.name``, or is called like the name and defines none such. ``"module:attribute"`` gives an attribute
+    under another name.
+
+    Args:
+        package: The package's ``__name__``.
+        members: Public name -> where it is found.
+
+    Raises:
+        AttributeError: From the returned ``__getattr__``, for a name that is not a member.
+
+    >>> getattr_, dir_, all_ = attach("composer", {"sqrt": "math", "path": "os:path"})
+    >>> getattr_("sqrt")(9.0), all_
+    (3.0, ['path', 'sqrt'])
+
+    Paper: https://peps.python.org/pep-0562/
+    """
+    exported = sorted(members)
+
+    def get_member(name: str) -> Any:
+        try:
+            target = members[name]
+        except KeyError:
+            raise AttributeError(_unknown(package, name, exported), name=name) from None
+        value = _resolve(package, name, target)
+        namespace = sys.modules.get(package)
+        if namespace is not None:
+            # Kept, so that the next access is an ordinary attribute look-up.
+            setattr(namespace, name, value)
+        return value
+
+    def list_members() -> list[str]:
+        namespace = sys.modules.get(package)
+        return sorted({*exported, *(vars(namespace) if namespace is not None else ())})
+
+    return get_member, list_members, exported
+
+
+def _resolve(package: str, name: str, target: str) -> Any:
+    """Load what ``target`` names: a module, or an attribute of one."""
+    module_name, _, attribute = target.partition(":")
+    module = importlib.import_module(module_name)
+    if not attribute and module_name.rpartition(".")[2] == name:
+        return module if module_name == f"{package}.{name}" else getattr(module, name, module)
+    return getattr(module, attribute or name)
+
+
+def _unknown(package: str, name: str, exported: list[str]) -> str:
+    """The text of the AttributeError for an unknown name."""
+    if name.startswith("__"):  # protocol probes (copy, pickle, doctest) are frequent and never typos
+        return f"module {package!r} has no attribute {name!r}"
+    from composer._text import did_you_mean
+
+    return f"module {package!r} has no attribute {name!r}.{did_you_mean(name, exported)}"

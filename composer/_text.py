@@ -1,0 +1,140 @@
+"""Checks of arguments, and the wording of their errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import SupportsFloat, TypeVar
+
+__all__ = ["did_you_mean", "in_unit_interval", "non_negative", "one_of", "plural", "positive"]
+
+Number = TypeVar("Number", int, float)
+Choice = TypeVar("Choice")
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return a hint with the candidate closest to a mistyped name, or nothing.
+
+    Args:
+        name: What was written.
+        candidates: What could have been meant. Case is ignored in the comparison.
+
+    >>> did_you_mean("adamm", ["sgd", "adam"])
+    " Did you mean 'adam'?"
+    >>> did_you_mean("xyz", ["sgd", "adam"])
+    ''
+    """
+    by_lower: dict[str, list[str]] = {}
+    for candidate in candidates:
+        by_lower.setdefault(candidate.lower(), []).append(str(candidate))
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    if not close:
+        return ""
+    # `Trainer` and `trainer` may both exist; the case that was written tells which was meant.
+    meant = max(by_lower[close[0]], key=lambda spelling: difflib.SequenceMatcher(None, name, spelling).ratio())
+    return f" Did you mean {meant!r}?"
+
+
+def one_of(argument: str, value: Choice, choices: Iterable[Choice]) -> Choice:
+    """Return ``value`` if it is one of ``choices``.
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: What was given.
+        choices: What is allowed.
+
+    Raises:
+        ValueError: It is none of them.
+
+    >>> one_of("mode", "max", ["min", "max"])
+    'max'
+    >>> one_of("mode", "maxx", ["min", "max"])
+    Traceback (most recent call last):
+    ...
+    ValueError: mode must be one of 'min', 'max', but got 'maxx'. Did you mean 'max'?
+    """
+    allowed = list(choices)
+    if value in allowed:
+        return value
+    hint = did_you_mean(value, [c for c in allowed if isinstance(c, str)]) if isinstance(value, str) else ""
+    listed = ", ".join(repr(choice) for choice in allowed)
+    raise ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
+
+
+def in_unit_interval(argument: str, value: float) -> float:
+    """Return ``value`` as a float if it lies in [0, 1], the ends included.
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: The number to check.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It lies outside, or is NaN.
+
+    >>> in_unit_interval("smoothing", 0.1)
+    0.1
+    """
+    number = float(_real(argument, value))
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"{argument} must be between 0 and 1 (both included), but got {value!r}.")
+    return number
+
+
+def positive(argument: str, value: Number) -> Number:
+    """Return ``value`` if it is greater than zero (infinity is allowed).
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: The number to check; it keeps its type.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is zero, negative or NaN.
+
+    >>> positive("alpha", 3)
+    3
+    """
+    if not _real(argument, value) > 0:
+        raise ValueError(f"{argument} must be greater than 0, but got {value!r}.")
+    return value
+
+
+def non_negative(argument: str, value: Number) -> Number:
+    """Return ``value`` if it is zero or greater (infinity is allowed).
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: The number to check; it keeps its type.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is negative or NaN.
+
+    >>> non_negative("weight_decay", 0.0)
+    0.0
+    """
+    if not _real(argument, value) >= 0:
+        raise ValueError(f"{argument} must be 0 or greater, but got {value!r}.")
+    return value
+
+
+def plural(n: int, noun: str) -> str:
+    """Return a count with its noun, which gets an ``s`` unless the count is one.
+
+    Args:
+        n: The count.
+        noun: The noun in the singular, with a regular plural.
+
+    >>> plural(1, "rank"), plural(3, "rank")
+    ('1 rank', '3 ranks')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _real(argument: str, value: float) -> float:
+    """Return ``value`` if it can be compared with numbers; a bool or a string is a mistake."""
+    # A boolean passes for 0 or 1 in Python, and is always an argument in the wrong place here.
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{argument} must be a number, but got {value!r} of type {type(value).__name__}.")
+    return value

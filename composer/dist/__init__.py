@@ -1,0 +1,60 @@
+"""Who this process is among the processes of a run, and the collectives between them.
+
+Everything here works in a single process without any set-up: the rank is 0, the world size is 1 and collectives return
+what they were given. Several processes are started by ``composer -n 8 train.py`` or ``torchrun``, which set the
+environment variables ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and ``NODE_RANK`` or
+``GROUP_RANK``.
+"""
+
+from __future__ import annotations
+
+from composer.dist.collectives import (
+    all_gather,
+    all_gather_object,
+    all_reduce,
+    barrier,
+    broadcast,
+    broadcast_object_list,
+)
+from composer.dist.ranks import (
+    MissingEnvironmentError,
+    get_global_rank,
+    get_local_rank,
+    get_local_world_size,
+    get_node_rank,
+    get_world_size,
+    is_available,
+    is_initialized,
+)
+from composer.dist.setup import get_sampler, initialize_dist
+from composer.dist.waiting import (
+    busy_wait_for_local_rank_zero,
+    get_node_signal_file_name,
+    local_rank_zero_download_and_wait,
+    run_local_rank_zero_first,
+    write_signal_file,
+)
+
+__all__ = [
+    "MissingEnvironmentError",
+    "all_gather",
+    "all_gather_object",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "busy_wait_for_local_rank_zero",
+    "get_global_rank",
+    "get_local_rank",
+    "get_local_world_size",
+    "get_node_rank",
+    "get_node_signal_file_name",
+    "get_sampler",
+    "get_world_size",
+    "initialize_dist",
+    "is_available",
+    "is_initialized",
+    "local_rank_zero_download_and_wait",
+    "run_local_rank_zero_first",
+    "write_signal_file",
+]

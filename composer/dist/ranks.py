@@ -1,0 +1,170 @@
+"""Which process this is, of how many: from the process group, else from the launcher's environment variables."""
+
+from __future__ import annotations
+
+import os
+
+import torch.distributed as torch_dist
+
+__all__ = [
+    "MissingEnvironmentError",
+    "get_global_rank",
+    "get_local_rank",
+    "get_local_world_size",
+    "get_node_rank",
+    "get_world_size",
+    "is_available",
+    "is_initialized",
+    "missing_environment",
+]
+
+
+class MissingEnvironmentError(Exception):
+    """Several processes run, but an environment variable that the launcher should set is missing.
+
+    >>> raise MissingEnvironmentError("LOCAL_RANK is not set.")
+    Traceback (most recent call last):
+    ...
+    composer.dist.ranks.MissingEnvironmentError: LOCAL_RANK is not set.
+    """
+
+
+def is_available() -> bool:
+    """Return whether this build of PyTorch can communicate between processes.
+
+    >>> isinstance(is_available(), bool)
+    True
+    """
+    return torch_dist.is_available()
+
+
+def is_initialized() -> bool:
+    """Return whether the process group has been set up.
+
+    >>> is_initialized()
+    False
+    """
+    return torch_dist.is_available() and torch_dist.is_initialized()
+
+
+def get_world_size(group: torch_dist.ProcessGroup | None = None) -> int:
+    """Return the number of processes, on all nodes together.
+
+    Args:
+        group: Count the processes of this group only.
+
+    Raises:
+        RuntimeError: The process group and the environment disagree.
+
+    >>> get_world_size()
+    1
+    """
+    if group is not None:
+        return torch_dist.get_world_size(group)
+    return _identity("WORLD_SIZE", 1, torch_dist.get_world_size() if is_initialized() else None)
+
+
+def get_global_rank(group: torch_dist.ProcessGroup | None = None) -> int:
+    """Return the number of this process among all, from 0 to world size - 1.
+
+    Args:
+        group: Count within this group; -1 for a process outside it.
+
+    Raises:
+        RuntimeError: The process group and the environment disagree.
+
+    >>> get_global_rank()
+    0
+    """
+    if group is not None:
+        return torch_dist.get_rank(group)
+    return _identity("RANK", 0, torch_dist.get_rank() if is_initialized() else None)
+
+
+def get_local_world_size() -> int:
+    """Return the number of processes on this node.
+
+    Raises:
+        MissingEnvironmentError: Several processes run and the launcher did not say.
+
+    >>> get_local_world_size()
+    1
+    """
+    return _local("LOCAL_WORLD_SIZE", default=1)
+
+
+def get_local_rank() -> int:
+    """Return the number of this process on its node, from 0.
+
+    Raises:
+        MissingEnvironmentError: Several processes run and the launcher did not say.
+
+    >>> get_local_rank()
+    0
+    """
+    return _local("LOCAL_RANK", default=0)
+
+
+def get_node_rank() -> int:
+    """Return the number of this node, from 0.
+
+    Raises:
+        MissingEnvironmentError: Several processes run and the launcher did not say.
+
+    >>> get_node_rank()
+    0
+    """
+    # torchrun numbers nodes by GROUP_RANK.
+    name = "GROUP_RANK" if "NODE_RANK" not in os.environ and "GROUP_RANK" in os.environ else "NODE_RANK"
+    return _local(name, default=0)
+
+
+def _env(name: str) -> int | None:
+    """The whole number in an environment variable, if it is set."""
+    text = os.environ.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"The environment variable {name} must be a whole number, but is {text!r}.") from None
+
+
+def _identity(name: str, default: int, actual: int | None) -> int:
+    """The process group's value, checked against the environment; else the environment's; else the default."""
+    stated = _env(name)
+    if actual is None:
+        return default if stated is None else stated
+    if stated is not None and stated != actual:
+        raise RuntimeError(
+            f"The environment variable {name} is {stated}, but the process group says {actual}. "
+            "Unset it, or start the processes with one launcher only."
+        )
+    return actual
+
+
+def _local(name: str, default: int) -> int:
+    """A number on this node, which only the launcher knows."""
+    stated = _env(name)
+    if stated is not None:
+        return stated
+    world_size = get_world_size()
+    if world_size > 1:
+        raise MissingEnvironmentError(missing_environment(name, world_size))
+    return default
+
+
+def missing_environment(name: str, world_size: int) -> str:
+    """Return the text of a :class:`MissingEnvironmentError`.
+
+    Args:
+        name: The environment variable.
+        world_size: Number of processes.
+
+    >>> missing_environment("RANK", 2)[:68]
+    'The world size is 2, but the environment variable RANK is not set. S'
+    """
+    return (
+        f"The world size is {world_size}, but the environment variable {name} is not set. "
+        "Start the processes with `composer -n N script.py` or torchrun, which set it."
+    )

@@ -1,0 +1,151 @@
+"""Setting up the process group, and dealing data out to its processes."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as torch_dist
+from torch.utils.data import Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+from composer._lazy import import_extra
+from composer._text import one_of, positive
+from composer.dist.ranks import (
+    MissingEnvironmentError,
+    get_global_rank,
+    get_local_rank,
+    get_world_size,
+    is_available,
+    is_initialized,
+    missing_environment,
+)
+
+__all__ = [
+    "get_sampler",
+    "initialize_dist",
+]
+
+_BACKENDS = {"gpu": "nccl", "cuda": "nccl", "cpu": "gloo", "hpu": "hccl", "tpu": "xla", "neuron": "xla"}
+
+
+class _HasBackend(Protocol):
+    """A device of :mod:`composer.devices`, which is all of it that this module needs."""
+
+    @property
+    def dist_backend(self) -> str:
+        """Backend for tensors on the device; empty where there is none."""
+        ...
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device as PyTorch names it."""
+        ...
+
+
+def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 300.0) -> None:
+    """Set up the process group, unless it is set up already.
+
+    Tensors on an accelerator travel by its own backend, tensors and objects on the CPU by gloo. A single process gets a
+    group of its own, so that code written for groups runs.
+
+    Args:
+        device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` is the accelerator where there is one.
+        timeout: Seconds until a collective that not all processes have joined fails.
+
+    Raises:
+        RuntimeError: Set up already with another backend, or the device has none and several processes run.
+        MissingEnvironmentError: Several processes run and this one has no ``RANK``.
+        ValueError: The device is unknown, or the timeout is not positive.
+
+    >>> initialize_dist("cpu")
+    >>> is_initialized(), get_world_size()
+    (True, 1)
+    >>> torch.distributed.destroy_process_group()
+    """
+    delta = datetime.timedelta(seconds=positive("timeout", timeout))
+    kind, backend = _kind_and_backend(device)
+    world_size = get_world_size()
+    if is_initialized():
+        _check_backend(kind, backend)
+        return
+    if not is_available() or (not backend and world_size > 1):
+        if world_size == 1:
+            return
+        reason = f"device {kind!r} has no backend for it" if is_available() else "this build of PyTorch cannot"
+        raise RuntimeError(f"{world_size} processes are to communicate, but {reason}.")
+    if backend == "xla":
+        _import_xla_backend()
+    elif backend not in ("", "gloo"):
+        backend = f"cpu:gloo,{kind}:{backend}"
+    if world_size == 1:
+        store = torch_dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+        torch_dist.init_process_group(backend or "gloo", store=store, world_size=1, rank=0, timeout=delta)
+        return
+    if "RANK" not in os.environ:
+        raise MissingEnvironmentError(missing_environment("RANK", world_size))
+    # A bound device spares the guess, and the warning, of which GPU a barrier is to use.
+    bound = torch.device("cuda", get_local_rank()) if kind == "cuda" else None
+    torch_dist.init_process_group(backend, timeout=delta, device_id=bound)
+
+
+def get_sampler(
+    dataset: Dataset[Any],
+    *,
+    drop_last: bool = False,
+    shuffle: bool = False,
+    num_replicas: int | None = None,
+    rank: int | None = None,
+    seed: int = 0,
+) -> DistributedSampler[Any]:
+    """Return a sampler that deals a dataset out to the processes, each its share.
+
+    Args:
+        dataset: Map-style, with a length.
+        drop_last: Drop the samples left over; ``False`` repeats some, so that shares are equal.
+        shuffle: Draw in an order that changes with the sampler's epoch.
+        num_replicas: Number of shares; the world size if ``None``.
+        rank: Which share; this process's rank if ``None``.
+        seed: Of the order; the same on each rank.
+
+    >>> list(get_sampler([5, 6, 7, 8], num_replicas=2, rank=1))
+    [1, 3]
+    """
+    return DistributedSampler(
+        dataset,
+        num_replicas=get_world_size() if num_replicas is None else num_replicas,
+        rank=get_global_rank() if rank is None else rank,
+        shuffle=shuffle,
+        seed=seed,
+        drop_last=drop_last,
+    )
+
+
+def _kind_and_backend(device: str | _HasBackend | None) -> tuple[str, str]:
+    """The torch device type and the backend for it."""
+    if device is None:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        device = "cpu" if accelerator is None else accelerator.type
+    if not isinstance(device, str):
+        return device.torch_device.type, device.dist_backend
+    name = device.lower().partition(":")[0]
+    backends = {**_BACKENDS, **(torch_dist.Backend.default_device_backend_map if is_available() else {}), "mps": ""}
+    one_of("device", name, backends)
+    return {"gpu": "cuda"}.get(name, name), backends[name]
+
+
+def _check_backend(kind: str, backend: str) -> None:
+    """Refuse a process group, set up by others, that does not serve the device."""
+    config = torch_dist.get_backend_config()
+    if backend and f"{kind}:{backend}" not in config.split(",") and backend != config:
+        raise RuntimeError(
+            f"The process group is set up with backend {config!r}, but device {kind!r} needs {backend!r}. "
+            f"Initialise it with 'cpu:gloo,{kind}:{backend}', or leave that to composer."
+        )
+
+
+def _import_xla_backend() -> None:
+    """Register the backend of torch_xla."""
+    import_extra("torch_xla.distributed.xla_backend", "tpu", "Communication on XLA devices", install="torch_xla")

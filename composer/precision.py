@@ -1,0 +1,179 @@
+"""Numerical precision of the forward pass and the loss: the names, and the context that applies each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from enum import StrEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from composer._lazy import import_extra
+from composer._text import did_you_mean
+
+if TYPE_CHECKING:
+    from composer.devices import Device
+
+__all__ = ["Precision", "default_precision", "get_precision_context"]
+
+_ALIASES = {
+    "amp": "amp_fp16",
+    "bf16": "amp_bf16",
+    "bfloat16": "amp_bf16",
+    "float16": "amp_fp16",
+    "float32": "fp32",
+    "fp16": "amp_fp16",
+    "fp8": "amp_fp8",
+}
+
+
+class Precision(StrEnum):
+    """Precision of the forward pass and the loss; parameters and optimizer states keep their own dtype.
+
+    ``AMP_*`` are mixed: each operation runs in the short format or in float32, whichever suits it. Members are found
+    by value or name in any case, and by the short spellings ``amp``, ``fp16``, ``bf16``, ``fp8`` and ``float32``.
+
+    Raises:
+        ValueError: For an unknown name.
+
+    >>> Precision("AMP_BF16"), Precision("bf16") is Precision.AMP_BF16, Precision.FP32 == "fp32"
+    (<Precision.AMP_BF16: 'amp_bf16'>, True, True)
+
+    Paper: Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740
+    """
+
+    FP32 = "fp32"
+    AMP_FP16 = "amp_fp16"
+    AMP_BF16 = "amp_bf16"
+    AMP_FP8 = "amp_fp8"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Precision:
+        name = value.strip().lower() if isinstance(value, str) else ""
+        name = _ALIASES.get(name, name)
+        for member in cls:
+            if member.value == name:
+                return member
+        known = [member.value for member in cls]
+        raise ValueError(f"precision must be one of {', '.join(known)}, but got {value!r}.{did_you_mean(name, known)}")
+
+
+class _NoAutocast:
+    """Turns autocast off where it is on; costs a look at a flag where it is not."""
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self._entered: list[torch.autocast | None] = []
+
+    def __enter__(self) -> None:
+        off = None
+        if torch.is_autocast_enabled(self._device_type):
+            off = torch.autocast(self._device_type, enabled=False)
+            off.__enter__()
+        self._entered.append(off)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        off = self._entered.pop()
+        if off is not None:
+            off.__exit__(kind, error, trace)
+
+
+def get_precision_context(
+    precision: str | Precision,
+    precision_config: Mapping[str, Any] | None = None,
+    fp8_autocast_enabled: bool = True,
+    device_type: str | None = None,
+) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which the forward pass and the loss run at a precision.
+
+    Args:
+        precision: ``fp32`` turns autocast off, ``amp_fp16`` and ``amp_bf16`` turn it on with that dtype; ``amp_fp8``
+            runs the layers of TransformerEngine in 8 bits and all others as ``amp_bf16``.
+        precision_config: Keyword arguments of TransformerEngine's ``DelayedScaling``; with ``amp_fp8`` only.
+        fp8_autocast_enabled: Whether those layers use 8 bits; ``False`` for evaluation in 16 bits.
+        device_type: As in ``torch.device(...).type``; ``None`` is the current accelerator, else ``"cpu"``.
+
+    Raises:
+        ValueError: Float16 or 8 bits on the CPU, or ``precision_config`` with another precision.
+        MissingConditionalImportError: TransformerEngine is not installed.
+        RuntimeError: The GPU has no 8-bit arithmetic.
+
+    >>> with get_precision_context("amp_bf16", device_type="cpu"):
+    ...     torch.ones(2, 2).mm(torch.ones(2, 2)).dtype
+    torch.bfloat16
+    """
+    precision = Precision(precision)
+    device_type = _current_device_type() if device_type is None else device_type
+    if precision is not Precision.AMP_FP8 and precision_config:
+        raise ValueError(
+            f"precision_config applies to precision amp_fp8 only, but precision is {precision.value}. "
+            "Remove it, or use precision='amp_fp8'."
+        )
+    if precision is Precision.FP32:
+        return _NoAutocast(device_type)
+    if precision is Precision.AMP_BF16:
+        return torch.autocast(device_type, torch.bfloat16)
+    if device_type == "cpu":
+        raise ValueError(f"precision {precision.value} needs an accelerator; on the CPU use 'amp_bf16' or 'fp32'.")
+    if precision is Precision.AMP_FP16:
+        return torch.autocast(device_type, torch.float16)
+    return _fp8_context(device_type, precision_config or {}, fp8_autocast_enabled)
+
+
+def default_precision(device: Device) -> Precision:
+    """Return the precision used where none is asked for.
+
+    It is ``amp_bf16`` on an accelerator that computes in bfloat16, ``amp_fp16`` on one that does not, and ``fp32``
+    on the CPU.
+
+    Args:
+        device: Where the model runs.
+
+    >>> from composer.devices import DeviceCPU
+    >>> default_precision(DeviceCPU())
+    <Precision.FP32: 'fp32'>
+    """
+    kind = device.torch_device.type
+    if kind == "cpu":
+        return Precision.FP32
+    if kind == "cuda":
+        # Emulated bfloat16 is accepted by old GPUs and slower than float32.
+        return Precision.AMP_BF16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.AMP_FP16
+    if kind == "mps":
+        return Precision.AMP_BF16 if torch.backends.mps.is_macos_or_newer(14, 0) else Precision.AMP_FP16
+    return Precision.AMP_BF16
+
+
+def _current_device_type() -> str:
+    """The type of the accelerator in use, or ``cpu``."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if accelerator is None else accelerator.type
+
+
+@contextlib.contextmanager
+def _fp8(engine: Any, recipe: Any, enabled: bool, device_type: str) -> Any:
+    """Both contexts of 8-bit training: TransformerEngine's for its layers, autocast for the others."""
+    with torch.autocast(device_type, torch.bfloat16), engine.fp8_autocast(enabled=enabled, fp8_recipe=recipe):
+        yield
+
+
+def _fp8_context(device_type: str, config: Mapping[str, Any], enabled: bool) -> contextlib.AbstractContextManager[Any]:
+    """The context for ``amp_fp8``, after checks of the GPU and the package."""
+    if device_type != "cuda" or torch.cuda.get_device_capability() < (8, 9):
+        found = (
+            f"compute capability {'.'.join(map(str, torch.cuda.get_device_capability()))}"
+            if device_type == "cuda"
+            else f"device type {device_type!r}"
+        )
+        raise RuntimeError(
+            f"precision amp_fp8 needs a GPU of compute capability 8.9 or higher, but found {found}; use 'amp_bf16'."
+        )
+    purpose, install = "precision amp_fp8", "transformer-engine[pytorch]"
+    engine: Any = import_extra("transformer_engine.pytorch", "fp8", purpose, install)
+    recipes: Any = import_extra("transformer_engine.common.recipe", "fp8", purpose, install)
+    settings = {"fp8_format": recipes.Format.HYBRID, "amax_history_len": 16, "amax_compute_algo": "max", **config}
+    return _fp8(engine, recipes.DelayedScaling(**settings), enabled, device_type)

@@ -1,0 +1,243 @@
+"""Random numbers: seeds, and the states of the generators of Python, NumPy and PyTorch."""
+
+from __future__ import annotations
+
+import operator
+import os
+import random
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+
+from composer import dist
+from composer._text import plural
+from composer.warnings import ComposerWarning
+
+__all__ = [
+    "MAX_SEED",
+    "configure_deterministic_mode",
+    "get_random_seed",
+    "get_rng_state",
+    "load_rng_state",
+    "seed_all",
+    "seed_context",
+]
+
+MAX_SEED = 2**32 - 1
+"""The largest seed; NumPy's generator takes no larger one."""
+
+_LEGACY_CUDA_STATE_BYTES = 816
+
+
+def seed_all(seed: int) -> None:
+    """Seed the generators of Python, NumPy and PyTorch, on all devices.
+
+    Args:
+        seed: From 0 to ``MAX_SEED``.
+
+    Raises:
+        TypeError: It is not a whole number.
+        ValueError: It is out of that range.
+
+    >>> seed_all(7)
+    >>> first = torch.rand(1)
+    >>> seed_all(7)
+    >>> bool(torch.rand(1) == first)
+    True
+    """
+    seed = _checked(seed)
+    random.seed(seed)
+    numpy = _numpy()
+    if numpy is not None:
+        numpy.random.seed(seed)
+    torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
+
+
+@contextmanager
+def seed_context(seed: int) -> Generator[None]:
+    """Seed all generators for the body, then put them back to where they were, after an error too.
+
+    Args:
+        seed: From 0 to ``MAX_SEED``.
+
+    Raises:
+        TypeError: It is not a whole number.
+        ValueError: It is out of that range.
+
+    >>> with seed_context(7):
+    ...     first = random.random()
+    >>> with seed_context(7):
+    ...     random.random() == first
+    True
+    """
+    seed = _checked(seed)
+    python, torch_state = random.getstate(), torch.get_rng_state()
+    numpy = _numpy()
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    accelerators = _accelerator_states()
+    try:
+        seed_all(seed)
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(torch_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+        for index, state in enumerate(accelerators):
+            _set_accelerator_state(state, index)
+
+
+def get_rng_state() -> list[dict[str, Any]]:
+    """Return the states of the generators of each process, for a checkpoint.
+
+    Each is a dict with ``python``, ``numpy`` (if installed), ``torch`` and one named after the type of the
+    accelerator (``cuda``, ...), of the current device. They hold tensors, numbers and tuples only, so that
+    ``torch.load`` reads them with ``weights_only=True``. All processes must call this.
+
+    Raises:
+        RuntimeError: Several processes run and the process group is not set up.
+
+    >>> len(get_rng_state()), "torch" in get_rng_state()[0]
+    (1, True)
+    """
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy = _numpy()
+    if numpy is not None:
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        # PyTorch cannot unpickle its own uint32 tensors everywhere, and refuses NumPy arrays in safe files.
+        state["numpy"] = (name, torch.tensor(keys, dtype=torch.int64), int(position), int(has_gauss), float(cached))
+    module = _accelerator()
+    if module is not None:
+        state[_accelerator_type()] = module.get_rng_state()
+    return dist.all_gather_object(state)
+
+
+def load_rng_state(rng_state_dicts: Sequence[Mapping[str, Any]]) -> None:
+    """Put this process's generators to the states in a checkpoint.
+
+    Args:
+        rng_state_dicts: One dict for each rank, as from :func:`get_rng_state`. With another number of ranks a warning
+            is given; each rank that has a dict takes it, and the others go on as they are.
+
+    Raises:
+        KeyError: A dict has no state for Python or PyTorch.
+
+    >>> state = get_rng_state()
+    >>> first = random.random()
+    >>> load_rng_state(state)
+    >>> random.random() == first
+    True
+    """
+    rank, world_size = dist.get_global_rank(), dist.get_world_size()
+    if len(rng_state_dicts) != world_size:
+        warnings.warn(
+            f"The states of random numbers were saved by {plural(len(rng_state_dicts), 'rank')}, but there are now "
+            f"{plural(world_size, 'rank')}: random numbers will differ from those of the run that was saved.",
+            ComposerWarning,
+            stacklevel=2,
+        )
+    if rank >= len(rng_state_dicts):
+        return
+    state = rng_state_dicts[rank]
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    torch.set_rng_state(state["torch"].cpu())
+    numpy = _numpy()
+    if numpy is not None and "numpy" in state:
+        name, keys, *rest = state["numpy"]
+        numpy.random.set_state((name, numpy.asarray(keys, dtype=numpy.uint32), *rest))
+    kind = _accelerator_type()
+    if kind in state:
+        _set_accelerator_state(state[kind].cpu())
+
+
+def configure_deterministic_mode() -> None:
+    """Make PyTorch compute the same bits in each run; for the whole process, at some cost in speed.
+
+    Operations that have no deterministic form raise an error from now on. Call this before the first use of a GPU,
+    since cuBLAS reads ``CUBLAS_WORKSPACE_CONFIG``, which is set unless it is already, when it starts.
+
+    >>> configure_deterministic_mode()
+    >>> torch.are_deterministic_algorithms_enabled()
+    True
+    >>> torch.use_deterministic_algorithms(False)
+
+    Paper: https://docs.pytorch.org/docs/stable/notes/randomness.html
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+
+
+def get_random_seed() -> int:
+    """Return a seed that differs each time; no generator is drawn from.
+
+    >>> 0 <= get_random_seed() <= MAX_SEED
+    True
+    """
+    return int.from_bytes(os.urandom(4), "little")
+
+
+def _checked(seed: int) -> int:
+    """The seed, if it is one."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed must be a whole number, but got {seed!r} of type {type(seed).__name__}.") from None
+    if not 0 <= number <= MAX_SEED:
+        raise ValueError(f"seed must be from 0 to {MAX_SEED} (2**32 - 1), but got {number}.")
+    return number
+
+
+def _numpy() -> Any:
+    """The NumPy module if it is installed."""
+    try:
+        import numpy
+    except ModuleNotFoundError:
+        return None
+    return numpy
+
+
+def _accelerator_type() -> str:
+    """The type of the accelerator, or an empty string."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return "" if accelerator is None else accelerator.type
+
+
+def _accelerator() -> Any:
+    """The torch module with the accelerator's generators, if there is one that this process may use."""
+    kind = _accelerator_type()
+    # A forked loader worker cannot use the accelerator of its parent.
+    if not kind or (kind == "cuda" and torch.cuda._is_in_bad_fork()):  # pyright: ignore
+        return None
+    module = cast("ModuleType", torch.get_device_module(kind))
+    return module if hasattr(module, "get_rng_state") else None
+
+
+def _accelerator_states() -> list[torch.Tensor]:
+    """The states of all devices of the accelerator's type, since a seed reaches all of them."""
+    module = _accelerator()
+    if module is None:
+        return []
+    if hasattr(module, "get_rng_state_all"):
+        return list(module.get_rng_state_all())
+    return [module.get_rng_state()]
+
+
+def _set_accelerator_state(state: torch.Tensor, index: int | None = None) -> None:
+    """Set the generator of one device; the current one if no index is given."""
+    module = _accelerator()
+    if module is None:
+        return
+    if state.numel() == _LEGACY_CUDA_STATE_BYTES:
+        # PyTorch once wrote 800 unused bytes before the seed and the offset.
+        state = state[-16:]
+    if index is None or not hasattr(module, "get_rng_state_all"):
+        module.set_rng_state(state)
+    else:
+        module.set_rng_state(state, index)

@@ -1,0 +1,55 @@
+"""What holds for every test: one thread, fixed seeds, repeatable examples."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+# Read when the thread pools are made, that is, when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+hypothesis.settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    # Fixtures are reset for each test, not for each example; no test of a law depends on one that it changes.
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> Iterator[None]:
+    """Give each test the same random numbers, and the next one the defaults that this one may have changed."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    dtype = torch.get_default_dtype()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark, cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    yield
+    torch.set_default_dtype(dtype)
+    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, cudnn
+    torch.set_grad_enabled(True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs an accelerator where there is none."""
+    if torch.accelerator.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs an accelerator")
+    for item in items:
+        if item.get_closest_marker("gpu") is not None:
+            item.add_marker(skip)

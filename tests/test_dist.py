@@ -1,0 +1,244 @@
+"""Processes and what they exchange."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as torch_dist
+
+from composer import dist
+from composer.devices import DeviceCPU
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    if torch_dist.is_initialized():
+        torch_dist.destroy_process_group()
+
+
+@pytest.fixture(params=[False, True], ids=["bare", "initialised"])
+def single(request):
+    """A single process, with and without a process group."""
+    if request.param:
+        dist.initialize_dist(DeviceCPU(), timeout=5)
+    assert dist.is_initialized() is request.param
+
+
+def test_single_process_identity(single):
+    assert (dist.get_world_size(), dist.get_global_rank(), dist.get_local_world_size()) == (1, 0, 1)
+    assert (dist.get_local_rank(), dist.get_node_rank()) == (0, 0)
+    assert dist.is_available()
+
+
+def test_single_process_collectives(single):
+    tensor = torch.tensor([1, 2])
+    dist.barrier()
+    dist.all_reduce(tensor)
+    dist.broadcast(tensor, 0)
+    assert dist.all_gather(tensor)[0] is tensor
+    assert tensor.tolist() == [1, 2]
+    assert dist.all_gather_object("a") == ["a"]
+    objects = ["a", {"b": 1}]
+    dist.broadcast_object_list(objects)
+    assert objects == ["a", {"b": 1}]
+    with pytest.raises(ValueError, match=r"reduce_operation must be one of 'SUM'.*Did you mean 'SUM'\?"):
+        dist.all_reduce(tensor, "sumn")
+
+
+def test_the_environment_is_read(monkeypatch):
+    for value, name in enumerate(NAMES):
+        monkeypatch.setenv(name, str(value))
+    assert dist.get_global_rank() == 0
+    assert dist.get_world_size() == 1
+    assert dist.get_local_rank() == 2
+    assert dist.get_local_world_size() == 3
+    assert dist.get_node_rank() == 4
+    monkeypatch.delenv("NODE_RANK")
+    assert dist.get_node_rank() == 5
+
+
+def test_bad_environment(monkeypatch):
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ValueError, match="RANK must be a whole number, but is 'first'"):
+        dist.get_global_rank()
+
+
+def test_missing_environment(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for function, name in (
+        (dist.get_local_rank, "LOCAL_RANK"),
+        (dist.get_local_world_size, "LOCAL_WORLD_SIZE"),
+        (dist.get_node_rank, "NODE_RANK"),
+        (dist.initialize_dist, "RANK"),
+    ):
+        with pytest.raises(dist.MissingEnvironmentError, match=f"world size is 2, .* variable {name} is not set"):
+            function()
+
+
+def test_environment_and_group_must_agree(monkeypatch):
+    dist.initialize_dist("cpu")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="WORLD_SIZE is 2, but the process group says 1"):
+        dist.get_world_size()
+
+
+def test_collectives_without_a_group(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    tensor = torch.ones(1)
+    for call in (
+        dist.barrier,
+        lambda: dist.all_reduce(tensor),
+        lambda: dist.broadcast(tensor, 0),
+        lambda: dist.all_gather(tensor),
+        lambda: dist.all_gather_object(1),
+        lambda: dist.broadcast_object_list([1]),
+    ):
+        with pytest.raises(RuntimeError, match=r"the process group is not set up[.] Call composer.dist.init"):
+            call()
+
+
+def test_initialize_twice_and_with_another_backend():
+    dist.initialize_dist("cpu")
+    dist.initialize_dist("cpu")
+    dist.initialize_dist(SimpleNamespace(torch_device=torch.device("mps"), dist_backend=""))
+    with pytest.raises(RuntimeError, match="device 'cuda' needs 'nccl'"):
+        dist.initialize_dist("gpu")
+
+
+def test_initialize_errors(monkeypatch):
+    with pytest.raises(ValueError, match=r"device must be one of .* but got 'cpuu'\. Did you mean 'cpu'\?"):
+        dist.initialize_dist("cpuu")
+    with pytest.raises(ValueError, match="timeout must be greater than 0"):
+        dist.initialize_dist("cpu", timeout=0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="2 processes are to communicate, but device 'mps' has no backend"):
+        dist.initialize_dist("mps")
+
+
+@pytest.mark.parametrize(("device", "backend"), [("gpu:1", "cpu:gloo,cuda:nccl"), ("cpu", "gloo"), ("mps", "gloo")])
+def test_backends(monkeypatch, device, backend):
+    seen = {}
+    monkeypatch.setattr(torch_dist, "init_process_group", lambda backend, **rest: seen.update(backend=backend, **rest))
+    dist.initialize_dist(device, timeout=7)
+    assert seen["backend"] == backend
+    assert seen["timeout"].total_seconds() == 7
+    assert (seen["rank"], seen["world_size"]) == (0, 1)
+
+
+def test_a_gpu_rank_is_bound_to_its_gpu(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(torch_dist, "init_process_group", lambda backend, **rest: seen.update(rest))
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    dist.initialize_dist("gpu")
+    assert seen["device_id"] == torch.device("cuda", 1)
+
+
+def test_sampler_shares(single):
+    data = list(range(10))
+    shares = [list(dist.get_sampler(data, num_replicas=3, rank=rank, drop_last=True)) for rank in range(3)]
+    assert sorted(index for share in shares for index in share) == list(range(9))
+    assert list(dist.get_sampler(data)) == data
+    shuffled = dist.get_sampler(data, shuffle=True, seed=1)
+    assert sorted(shuffled) == data != list(shuffled)
+
+
+def test_waiting_alone(single, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for scope in (dist.run_local_rank_zero_first(), dist.busy_wait_for_local_rank_zero()):
+        with pytest.raises(KeyError), scope:
+            raise KeyError
+    assert not list(tmp_path.iterdir())
+    first, second = dist.get_node_signal_file_name(), dist.get_node_signal_file_name()
+    assert first != second
+    path = Path(dist.write_signal_file(first, tmp_path / "new"))
+    assert path == tmp_path / "new" / first
+    assert path.exists()
+
+
+def test_waiting_for_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    target = tmp_path / "data"
+    timer = threading.Timer(0.15, target.touch)
+    timer.start()
+    start = time.monotonic()
+    with dist.local_rank_zero_download_and_wait(target):
+        assert target.exists()
+    assert time.monotonic() - start > 0.1
+    timer.join()
+    assert not Path(dist.write_signal_file("signal", tmp_path)).exists()
+
+
+WORKER = """
+import os, sys, time
+import torch
+from composer import dist, rng
+folder = sys.argv[1]
+dist.initialize_dist("cpu", timeout=30)
+rank = dist.get_global_rank()
+assert dist.get_world_size() == 2 and dist.get_local_rank() == rank == int(os.environ["RANK"])
+for operation, expected in (("SUM", 3.0), ("max", 2.0), ("MIN", 1.0), ("PRODUCT", 2.0), ("AVG", 1.5)):
+    t = torch.tensor(rank + 1.0); dist.all_reduce(t, operation); assert t.item() == expected, (operation, t)
+t = torch.full((2,), rank); dist.broadcast(t, src=1); assert t.tolist() == [1, 1]
+strided = torch.arange(6).reshape(2, 3).t() + rank
+assert [g.tolist() for g in dist.all_gather(strided)] == [(strided - rank + r).tolist() for r in (0, 1)]
+assert dist.all_gather_object({"rank": rank}) == [{"rank": 0}, {"rank": 1}]
+objects = [rank, "x" * (rank + 1)]; dist.broadcast_object_list(objects, src=1); assert objects == [1, "xx"]
+assert list(dist.get_sampler(range(4))) == [rank, rank + 2]
+done = os.path.join(folder, "first")
+with dist.run_local_rank_zero_first():
+    assert os.path.exists(done) is (rank == 1)
+    if rank == 0:
+        time.sleep(0.2); open(done, "w").close()
+with dist.busy_wait_for_local_rank_zero(folder):
+    if rank == 0:
+        time.sleep(0.2); open(os.path.join(folder, "second"), "w").close()
+assert os.path.exists(os.path.join(folder, "second"))
+dist.barrier()
+assert sorted(os.listdir(folder)) == ["first", "second"], os.listdir(folder)
+rng.seed_all(rank)
+states = rng.get_rng_state(); first = torch.rand(1)
+assert len(states) == 2
+rng.load_rng_state(states); assert torch.equal(torch.rand(1), first)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes(tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": str(Path(dist.__file__).parents[2])}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", WORKER, str(folder)],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)

@@ -1,0 +1,90 @@
+"""Checks of arguments and the warnings."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from composer._text import did_you_mean, in_unit_interval, non_negative, one_of, plural, positive
+from composer.warnings import ComposerWarning, NoEffectWarning, NotIntendedUseWarning, VersionedDeprecationWarning
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("adma", " Did you mean 'Adam'?"), ("ADAM", " Did you mean 'Adam'?"), ("zzz", ""), ("", "")],
+)
+def test_did_you_mean(name, hint):
+    assert did_you_mean(name, ["SGD", "Adam"]) == hint
+
+
+def test_did_you_mean_minds_the_case_among_equals():
+    names = ["Trainer", "trainer"]
+    assert did_you_mean("Trainr", names) == " Did you mean 'Trainer'?"
+    assert did_you_mean("trainr", names) == " Did you mean 'trainer'?"
+
+
+def test_one_of():
+    assert one_of("mode", "min", ("min", "max")) == "min"
+    assert one_of("size", 2, (1, 2)) == 2
+    with pytest.raises(ValueError, match=r"mode must be one of 'min', 'max', but got 'mix'\. Did you mean"):
+        one_of("mode", "mix", ("min", "max"))
+    with pytest.raises(ValueError, match=r"size must be one of 1, 2, but got 3\.$"):
+        one_of("size", 3, (1, 2))
+
+
+@given(st.floats(0, 1))
+def test_unit_interval_accepts(value):
+    assert in_unit_interval("p", value) == value
+
+
+@given(st.one_of(st.floats(max_value=0, exclude_max=True), st.floats(min_value=1, exclude_min=True), st.just(math.nan)))
+def test_unit_interval_refuses(value):
+    with pytest.raises(ValueError, match="p must be between 0 and 1"):
+        in_unit_interval("p", value)
+
+
+def test_unit_interval_gives_a_float():
+    assert type(in_unit_interval("p", 1)) is float
+
+
+@given(st.one_of(st.integers(), st.floats()))
+def test_signs(value):
+    for check, holds in ((positive, value > 0), (non_negative, value >= 0)):
+        if holds:
+            assert check("x", value) is value
+        else:
+            with pytest.raises(ValueError, match=r"^x must be"):
+                check("x", value)
+
+
+@pytest.mark.parametrize("value", ["1", None, True, [1], 1j, b"1"])
+@pytest.mark.parametrize("check", [in_unit_interval, positive, non_negative])
+def test_what_is_no_number(check, value):
+    with pytest.raises(TypeError, match="x must be a number"):
+        check("x", value)
+
+
+def test_plural():
+    assert [plural(n, "rank") for n in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+
+
+def test_warnings_are_user_warnings():
+    for kind in (NoEffectWarning, NotIntendedUseWarning, VersionedDeprecationWarning):
+        assert issubclass(kind, ComposerWarning)
+    assert issubclass(ComposerWarning, UserWarning)
+
+
+def test_versioned_deprecation():
+    warning = VersionedDeprecationWarning("x is deprecated.", remove_version="2.0")
+    assert str(warning) == "x is deprecated. It will be removed in version 2.0."
+    assert str(VersionedDeprecationWarning("x is deprecated.")) == "x is deprecated."
+    assert str(pickle.loads(pickle.dumps(warning))) == str(warning)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warnings.warn(warning, stacklevel=1)
+    assert seen[0].category is VersionedDeprecationWarning
