@@ -1,0 +1,64 @@
+"""The fields of a timestamp, and what they hold for what a user may give."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from composer.core.time import Time, TimeUnit
+
+MICROSECOND = datetime.timedelta(microseconds=1)
+
+# Every field in the order of the constructor, and the unit it counts. Clocks hold whole microseconds, the resolution of
+# a timedelta, so that saving and loading gives an equal timestamp.
+UNITS = {
+    "iteration": TimeUnit.ITERATION,
+    "epoch": TimeUnit.EPOCH,
+    "batch": TimeUnit.BATCH,
+    "sample": TimeUnit.SAMPLE,
+    "token": TimeUnit.TOKEN,
+    "epoch_in_iteration": TimeUnit.EPOCH,
+    "token_in_iteration": TimeUnit.TOKEN,
+    "batch_in_epoch": TimeUnit.BATCH,
+    "sample_in_epoch": TimeUnit.SAMPLE,
+    "token_in_epoch": TimeUnit.TOKEN,
+    "total_wct": TimeUnit.SECOND,
+    "iteration_wct": TimeUnit.SECOND,
+    "epoch_wct": TimeUnit.SECOND,
+    "batch_wct": TimeUnit.SECOND,
+}
+
+
+def as_field(name: str, value: Any) -> int:
+    """Return what the field ``name`` holds for ``value``; a clock may be None, which is no time."""
+    unit = UNITS[name]
+    if unit is not TimeUnit.SECOND:
+        return as_count(name, value, unit)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, (int, float, datetime.timedelta)):
+        raise TypeError(f"{name} must be a timedelta or a number of seconds, but got {value!r}.")
+    amount = as_microseconds(value)
+    if amount < 0:
+        raise ValueError(f"{name} must not be negative, but got {value!r}.")
+    return amount
+
+
+def as_count(name: str, value: Any, unit: TimeUnit) -> int:
+    """Return a count that was given as a number, a time or a time string."""
+    if type(value) is int and value >= 0:
+        return value
+    try:
+        time = Time.from_input(value, unit)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}={value!r} is not valid. {error}") from None
+    if time.unit is not unit:
+        raise ValueError(f"{name} counts in '{unit}', but got '{time}'. Give a number or a time in that unit.")
+    if time.value < 0:
+        raise ValueError(f"{name} must not be negative, but got {value!r}.")
+    return int(time)
+
+
+def as_microseconds(duration: datetime.timedelta | float) -> int:
+    """Return a duration, given in seconds or as a timedelta, in whole microseconds."""
+    return duration // MICROSECOND if isinstance(duration, datetime.timedelta) else round(duration * 1_000_000)

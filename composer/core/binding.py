@@ -1,0 +1,95 @@
+"""Calling ``match`` and ``apply`` of user classes, whichever way their parameters are ordered and named."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from composer.core.event import Event
+
+if TYPE_CHECKING:
+    from composer.core.algorithm import Algorithm
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["bind"]
+
+_NAMES = ("event", "state", "logger")
+_FORMS = {
+    "match": "match(self, event, state), match(self, state, event, logger)",
+    "apply": "apply(self, event, state, logger), apply(self, state, event, logger)",
+}
+_POSITIONAL = {"match": 2, "apply": 3}
+
+
+def bind(algorithm: Algorithm, method: str) -> Callable[[Event, State, Logger], Any]:
+    """Return a function ``(event, state, logger)`` that calls a method with what its parameters name.
+
+    Args:
+        algorithm: The object that has the method.
+        method: ``"match"`` or ``"apply"``. Parameters that are named otherwise are given what is left of event, state
+            and logger, in this order.
+
+    Raises:
+        TypeError: The method takes more or fewer parameters than it can be given.
+
+    >>> from composer import Algorithm
+    >>> class Swapped(Algorithm):
+    ...     def match(self, state, event):
+    ...         return state == "a state" and event is Event.INIT
+    >>> bind(Swapped(), "match")(Event.INIT, "a state", None)
+    True
+    """
+    function = getattr(algorithm, method)
+    signature = inspect.signature(function)
+    parameters = signature.parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    takes_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+    named = {p.name for p in (*positional, *keyword_only) if p.name in _NAMES}
+    left = [name for name in _NAMES[: _POSITIONAL[method]] if name not in named]
+    unnamed = [p for p in positional if p.name not in named]
+    required = sum(p.default is p.empty for p in unnamed)
+    too_many = required > len(left) or any(p.default is p.empty and p.name not in named for p in keyword_only)
+    too_few = required and not takes_any and len(unnamed) < len(left)
+    if too_many or too_few:
+        raise TypeError(
+            f"{type(algorithm).__name__}.{method}{signature} cannot be called: write it as {_FORMS[method]}, or with "
+            f"another subset and order of these names."
+        )
+
+    order: list[str] = []
+    by_name = [p.name for p in keyword_only if p.name in named]
+    for place, parameter in enumerate(positional):
+        if parameter.name in named:
+            order.append(parameter.name)
+        elif required and left:
+            order.append(left.pop(0))
+        else:  # It keeps its default, so what follows it cannot be given by position.
+            by_name += [p.name for p in positional[place:] if p.name in named and p.kind is not p.POSITIONAL_ONLY]
+            break
+    else:
+        order += left if takes_any else ()
+    if takes_any_name and not takes_any and not required:
+        by_name += [name for name in _NAMES if name not in named]
+    return _caller(function, order, by_name)
+
+
+def _caller(
+    function: Callable[..., Any], order: list[str], by_name: list[str]
+) -> Callable[[Event, State, Logger], Any]:
+    """Compile the call, so that nothing is looked up by name when an event fires in one of the usual forms."""
+    if not by_name:
+        if order == ["event", "state"]:
+            return lambda event, state, logger: function(event, state)
+        if order == ["event", "state", "logger"]:
+            return function
+
+    def call(event: Event, state: State, logger: Logger) -> Any:
+        given = {"event": event, "state": state, "logger": logger}
+        return function(*[given[name] for name in order], **{name: given[name] for name in by_name})
+
+    return call

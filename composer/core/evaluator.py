@@ -1,0 +1,140 @@
+"""Data to evaluate on, with its metrics and its interval."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from composer._text import did_you_mean
+from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.event import Event
+from composer.core.interval import create_interval_scheduler
+from composer.core.time import Time
+from composer.core.types import Batch
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+    from composer.core.state import State
+
+__all__ = ["Evaluator", "ensure_evaluator"]
+
+
+class Evaluator:
+    """A data loader to evaluate on.
+
+    Args:
+        label: Names the data; metrics are logged as ``metrics/<label>/<metric>``.
+        dataloader: Yields batches.
+        metric_names: Which of the model's evaluation metrics to compute: every metric whose name contains one of
+            these, each a regular expression, case ignored. None computes all.
+        subset_num_batches: Number of batches of a pass; -1 is all, None leaves it to the trainer.
+        eval_interval: How often: epochs, a time string, a :class:`.Time`, or ``(state, event) -> bool``. None leaves
+            it to the trainer.
+        device_eval_microbatch_size: Number of samples that go through the model at once; None is the whole batch.
+
+    Raises:
+        TypeError: ``metric_names`` is not a list of strings.
+        ValueError: ``device_eval_microbatch_size`` or ``subset_num_batches`` is not a number of that kind.
+
+    >>> Evaluator(label="test", dataloader=[1, 2], metric_names=["Accuracy"]).label
+    'test'
+    """
+
+    def __init__(
+        self,
+        *,
+        label: str,
+        dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any],
+        metric_names: list[str] | None = None,
+        subset_num_batches: int | None = None,
+        eval_interval: int | str | Time | Callable[[State, Event], bool] | None = None,
+        device_eval_microbatch_size: int | None = None,
+    ) -> None:
+        if metric_names is not None and not (
+            isinstance(metric_names, list) and all(isinstance(name, str) for name in metric_names)
+        ):
+            raise TypeError(f"metric_names must be a list of strings; got {metric_names!r}.")
+        if device_eval_microbatch_size == "auto":
+            raise NotImplementedError("device_eval_microbatch_size='auto' is not available yet; give a number.")
+        if device_eval_microbatch_size is not None and not _is_count(device_eval_microbatch_size):
+            raise ValueError(
+                f"device_eval_microbatch_size must be a positive whole number; got {device_eval_microbatch_size!r}."
+            )
+        if subset_num_batches is not None and subset_num_batches != -1 and not _is_count(subset_num_batches):
+            raise ValueError(
+                f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}."
+            )
+        self.label = label
+        self.dataloader = ensure_data_spec(dataloader)
+        self.metric_names = metric_names
+        self.subset_num_batches = subset_num_batches
+        self.device_eval_microbatch_size = device_eval_microbatch_size
+        self.eval_interval = eval_interval
+
+    @property
+    def eval_interval(self) -> Callable[[State, Event], bool] | None:
+        """Tells whether an evaluation is due; set to a time or a function."""
+        return self._eval_interval
+
+    @eval_interval.setter
+    def eval_interval(self, interval: int | str | Time | Callable[[State, Event], bool] | None) -> None:
+        if interval is not None and not callable(interval):
+            interval = create_interval_scheduler(interval, checkpoint_events=False, final_events={Event.FIT_END})
+        self._eval_interval = interval
+
+    def select(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+        """Return copies of the metrics that ``metric_names`` asks for.
+
+        Args:
+            metrics: The model's evaluation metrics by name.
+
+        Raises:
+            ValueError: A name matches none of them, or is no regular expression.
+        """
+        if self.metric_names is None:
+            return {name: deepcopy(metric) for name, metric in metrics.items()}
+        patterns = {name: self._compile(name) for name in self.metric_names}
+        for asked, pattern in patterns.items():
+            if not any(pattern.match(name) for name in metrics):
+                raise ValueError(
+                    f"Evaluator {self.label!r}: metric_names has {asked!r}, which matches none of the model's metrics "
+                    f"{sorted(metrics)}.{did_you_mean(asked, list(metrics))}"
+                )
+        return {
+            name: deepcopy(metric) for name, metric in metrics.items() if any(p.match(name) for p in patterns.values())
+        }
+
+    def _compile(self, name: str) -> re.Pattern[str]:
+        try:
+            return re.compile(f".*{name}.*", re.IGNORECASE)
+        except re.error as error:
+            raise ValueError(
+                f"Evaluator {self.label!r}: metric_names has {name!r}, which is not a regular expression: {error}. "
+                f"Put a backslash before characters that are meant as such: {re.escape(name)!r}."
+            ) from None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 1
+
+
+def ensure_evaluator(
+    evaluator: Evaluator | DataSpec | Iterable[Batch] | Mapping[str, Any],
+    default_metric_names: Sequence[str] | None = None,
+) -> Evaluator:
+    """Return an :class:`Evaluator` of what users may give as evaluation data.
+
+    Args:
+        evaluator: An evaluator, or data, which gets the label ``"eval"``.
+        default_metric_names: The metrics to compute on bare data; None computes all.
+
+    >>> ensure_evaluator([1, 2]).label
+    'eval'
+    """
+    if isinstance(evaluator, Evaluator):
+        return evaluator
+    names = None if default_metric_names is None else list(default_metric_names)
+    return Evaluator(label="eval", dataloader=evaluator, metric_names=names)

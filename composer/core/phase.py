@@ -1,0 +1,56 @@
+"""Training, evaluating, predicting: what each has of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from composer.core.timestamp import Timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from composer.core.types import Batch
+
+__all__ = ["Phase", "TrainerMode"]
+
+
+class TrainerMode(StrEnum):
+    """What the trainer is doing.
+
+    >>> TrainerMode("eval")
+    <TrainerMode.EVAL: 'eval'>
+    """
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "predict"
+
+
+@dataclass
+class Phase:
+    """Data and time of one of the three things that a trainer does.
+
+    Attributes:
+        mode: Which of the three.
+        label: Name of the data, part of the metrics' names.
+        loader: What is iterated, or None.
+        length: Number of batches in one pass, or None where it is not known.
+        timestamp: How far it has come.
+        mark: Clock reading, in seconds, from which the time of the batch in work counts.
+        iterator: The pass under way, if any.
+        repeated: The batches that every pass repeats, where a run is to overfit them.
+
+    >>> Phase(TrainerMode.TRAIN).timestamp.batch
+    Time(0, TimeUnit.BATCH)
+    """
+
+    mode: TrainerMode
+    label: str | None = None
+    loader: Any = None
+    length: int | None = None
+    timestamp: Timestamp = field(default_factory=Timestamp)
+    mark: float = 0.0
+    iterator: Iterator[Batch] | None = None
+    repeated: list[Batch] | None = None

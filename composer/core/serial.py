@@ -1,0 +1,36 @@
+"""What can be saved and loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Serializable"]
+
+
+class Serializable:
+    """State that a checkpoint keeps: override both methods together.
+
+    >>> class Counter(Serializable):
+    ...     count = 0
+    ...
+    ...     def state_dict(self):
+    ...         return {"count": self.count}
+    ...
+    ...     def load_state_dict(self, state):
+    ...         self.count = state["count"]
+    >>> restored = Counter()
+    >>> restored.load_state_dict({"count": 3})
+    >>> restored.count
+    3
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is to be saved: tensors, numbers, strings and containers of them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned.
+
+        Args:
+            state: The saved values.
+        """

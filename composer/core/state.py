@@ -1,0 +1,366 @@
+"""What a run consists of; edited in place by algorithms."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from composer import dist, trees
+from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.evaluator import Evaluator
+from composer.core.phase import Phase, TrainerMode
+from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.timestamp import Timestamp
+from composer.core.types import Batch
+from composer.core.watched import WatchedList
+from composer.devices import Device, get_device
+from composer.precision import Precision
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+    from torchmetrics import Metric
+
+    from composer.core.algorithm import Algorithm
+    from composer.core.callback import Callback
+
+__all__ = ["State"]
+
+
+class State:
+    """The model, the optimizers, the data and the progress of a run.
+
+    Only the model is required, so that a loop of one's own can use algorithms without a :class:`.Trainer`.
+
+    Args:
+        model: The model.
+        rank_zero_seed: Seed of the run; a process of rank r uses it plus r.
+        run_name: Name of the run; made of the time by default.
+        device: Where the model is; the device of its first parameter by default.
+        max_duration: When training ends: epochs, a time string or a :class:`.Time`.
+        device_train_microbatch_size: Number of samples that go through the model at once; None is the whole batch.
+        train_dataloader: The training data.
+        evaluators: What to evaluate on.
+        precision: Number format of the forward pass.
+        precision_config: Arguments of the fp8 recipe, with ``amp_fp8`` only.
+        optimizers: One optimizer or several.
+        scaler: Scales gradients in ``amp_fp16``.
+        algorithms: The methods to train with.
+        callbacks: What watches the run, loggers included.
+
+    Attributes:
+        batch: The batch or microbatch in work.
+        outputs: What the model returned for it.
+        loss: Its loss, scalar, or a collection of losses.
+        total_loss_dict: The last step's losses by name, on the device.
+        schedulers: Learning-rate schedules.
+        train_metrics: Metrics of the training data by name.
+        eval_metrics: Metrics of evaluation data by label and name.
+        previous_timestamp: The time before the last step.
+
+    >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
+    >>> state.timestamp.epoch, state.max_duration
+    (Time(0, TimeUnit.EPOCH), Time(10, TimeUnit.EPOCH))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rank_zero_seed: int = 0,
+        run_name: str | None = None,
+        device: str | Device | None = None,
+        max_duration: int | str | Time | None = None,
+        device_train_microbatch_size: int | None = None,
+        *,
+        train_dataloader: DataSpec | Iterable[Batch] | None = None,
+        evaluators: Evaluator | Sequence[Evaluator] | None = None,
+        precision: str | Precision = Precision.FP32,
+        precision_config: dict[str, Any] | None = None,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        algorithms: Algorithm | Sequence[Algorithm] | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
+    ) -> None:
+        self._listeners: list[Callable[[], object]] = []
+        self.model = model
+        self.rank_zero_seed = rank_zero_seed
+        self.run_name = run_name or f"run-{time.strftime('%Y%m%d-%H%M%S')}"
+        first = next(model.parameters(), None)
+        self.device = get_device(
+            device if device is not None else torch.device("cpu") if first is None else first.device
+        )
+        self._precision = Precision(precision)
+        self.precision_config = precision_config
+        self.device_train_microbatch_size = device_train_microbatch_size
+
+        self.optimizers: list[Optimizer] = list(trees.ensure_tuple(optimizers))
+        self.schedulers: list[LRScheduler] = []
+        self.scaler = scaler
+        self._algorithms = WatchedList[Any](trees.ensure_tuple(algorithms), self._notify)
+        self._callbacks = WatchedList[Any](trees.ensure_tuple(callbacks), self._notify)
+        self.evaluators: list[Evaluator] = list(trees.ensure_tuple(evaluators))
+
+        self.train_phase = Phase(TrainerMode.TRAIN, "train")
+        self.eval_phase = Phase(TrainerMode.EVAL)
+        self.predict_phase = Phase(TrainerMode.PREDICT, "predict")
+        self.phase = self.train_phase
+        self.previous_timestamp: Timestamp | None = None
+        self.max_duration = max_duration
+        self._iteration_length: Time | None = None
+
+        self.batch: Batch = None
+        self.outputs: Any = None
+        self.loss: Any = None
+        self.total_loss_dict: dict[str, Tensor] = {}
+        self.metric_outputs: Any = None
+        self.train_metrics: dict[str, Metric] = {}
+        self.eval_metrics: dict[str, dict[str, Metric]] = {}
+        if train_dataloader is not None:
+            self.set_dataloader(train_dataloader, "train")
+
+    @property
+    def max_duration(self) -> Time | None:
+        """When training ends; set to epochs, a time string or a :class:`.Time`."""
+        return self._max_duration
+
+    @max_duration.setter
+    def max_duration(self, duration: int | str | Time | None) -> None:
+        if duration is not None:
+            duration = ensure_time(duration, TimeUnit.EPOCH)
+            if duration.value < 0:
+                raise ValueError(f"max_duration must not be negative; got {str(duration)!r}.")
+            if duration.unit is TimeUnit.DURATION:
+                raise ValueError(
+                    f"max_duration={duration} is a share of itself; give epochs, batches, samples or tokens."
+                )
+        self._max_duration = duration
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has come to ``max_duration``."""
+        return self._max_duration is not None and self.train_phase.timestamp.has_reached(self._max_duration)
+
+    def get_elapsed_duration(self) -> Time | None:
+        """Return the share of ``max_duration`` that is done, as a time in "dur"; None where there is no maximum."""
+        if self._max_duration is None:
+            return None
+        done = self.timestamp.count(self._max_duration.unit)
+        return Time.from_duration(done / self._max_duration.value if self._max_duration.value else 1.0)
+
+    def stop_training(self) -> None:
+        """End training after this batch; callbacks of the batch still run.
+
+        >>> state = State(model=torch.nn.Linear(1, 1), max_duration="10ep")
+        >>> state.stop_training()
+        >>> state.max_duration
+        Time(0, TimeUnit.BATCH)
+        """
+        in_epochs = self._max_duration is None or self._max_duration.unit in (TimeUnit.EPOCH, TimeUnit.ITERATION)
+        unit = TimeUnit.BATCH if in_epochs else cast(Time, self._max_duration).unit
+        self._max_duration = Time(int(self.timestamp.count(unit)), unit)
+
+    def batch_get_item(self, key: trees.BatchKey) -> Any:
+        """Return a part of the batch.
+
+        Args:
+            key: An index, a name, a path ``"a.b"``, a function ``batch -> part``, a pair of functions (get, set), or
+                a sequence of such keys, which gives a tuple.
+        """
+        return trees.batch_get(self.batch, key)
+
+    def batch_set_item(self, key: trees.BatchKey, value: Any) -> None:
+        """Replace a part of the batch; tuples are made anew.
+
+        Args:
+            key: As for :meth:`batch_get_item`.
+            value: The new part; a sequence where the key is one.
+        """
+        self.batch = trees.batch_set(self.batch, key, value)
+
+    def set_dataloader(
+        self,
+        dataloader: DataSpec | Iterable[Batch] | None = None,
+        dataloader_label: str | None = None,
+        dataloader_len: int | Time = -1,
+    ) -> None:
+        """Set the data of the phase that is active.
+
+        Args:
+            dataloader: The data, or None for none.
+            dataloader_label: Its label; required with data.
+            dataloader_len: Number of batches in a pass; -1 is all.
+
+        Raises:
+            ValueError: There is data without a label.
+        """
+        phase = self.phase
+        if dataloader is None:
+            phase.loader, phase.label, phase.length, phase.iterator = None, None, None, None
+            return
+        if dataloader_label is None:
+            raise ValueError("dataloader_label must be given with dataloader; it names the data in metrics.")
+        spec = ensure_data_spec(dataloader)
+        if phase.loader is None or phase.loader.dataloader is not spec.dataloader:
+            phase.iterator = None
+        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.length
+        if dataloader_len != -1:
+            self.dataloader_len = dataloader_len
+
+    @property
+    def precision(self) -> Precision:
+        """Number format of the forward pass; set to a :class:`.Precision` or its name."""
+        return self._precision
+
+    @precision.setter
+    def precision(self, precision: str | Precision) -> None:
+        self._precision = Precision(precision)
+
+    def on_listeners_changed(self, callback: Callable[[], object]) -> None:
+        """Register a function to call when algorithms or callbacks are added, removed or reordered.
+
+        Args:
+            callback: Called without arguments.
+        """
+        self._listeners.append(callback)
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    @property
+    def algorithms(self) -> list[Algorithm]:
+        """The methods to train with; assigning keeps the list object."""
+        return self._algorithms
+
+    @algorithms.setter
+    def algorithms(self, algorithms: Sequence[Algorithm]) -> None:
+        self._algorithms[:] = algorithms
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """What watches the run, loggers included; assigning keeps the list object."""
+        return self._callbacks
+
+    @callbacks.setter
+    def callbacks(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks[:] = callbacks
+
+    # The active phase, and names by which scripts know parts of the phases.
+
+    @property
+    def timestamp(self) -> Timestamp:
+        """How far training has come."""
+        return self.train_phase.timestamp
+
+    @timestamp.setter
+    def timestamp(self, timestamp: Timestamp) -> None:
+        self.train_phase.timestamp = timestamp
+
+    @property
+    def eval_timestamp(self) -> Timestamp:
+        """How far the evaluation has come."""
+        return self.eval_phase.timestamp
+
+    @property
+    def predict_timestamp(self) -> Timestamp:
+        """How far the prediction has come."""
+        return self.predict_phase.timestamp
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The training data; set to a loader or a data spec."""
+        return None if self.train_phase.loader is None else self.train_phase.loader.dataloader
+
+    @train_dataloader.setter
+    def train_dataloader(self, dataloader: DataSpec | Iterable[Batch] | None) -> None:
+        phase, self.phase = self.phase, self.train_phase
+        self.set_dataloader(dataloader, None if dataloader is None else self.train_phase.label or "train")
+        self.phase = phase
+
+    @property
+    def dataloader(self) -> Any:
+        """The data of the active phase."""
+        return None if self.phase.loader is None else self.phase.loader.dataloader
+
+    @property
+    def dataloader_label(self) -> str | None:
+        """The label of the data of the active phase."""
+        return self.phase.label
+
+    @property
+    def dataloader_len(self) -> Time | None:
+        """Number of batches in a pass of the active phase, or None where it is not known.
+
+        Set to a number or a time in batches; -1 is all. More than there are become all, with a warning.
+        """
+        return None if self.phase.length is None else Time.from_batch(self.phase.length)
+
+    @dataloader_len.setter
+    def dataloader_len(self, length: int | Time) -> None:
+        given = ensure_time(length, TimeUnit.BATCH)
+        count = int(given.value)
+        if given.unit is not TimeUnit.BATCH or count < -1:
+            raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")
+        full = None if self.phase.loader is None else self.phase.loader.length
+        if count == -1:
+            self.phase.length = full
+            return
+        if full is not None and count > full:
+            message = f"The data has {full} batches in a pass, fewer than the {count} asked for; {full} are used."
+            warnings.warn(message, ComposerWarning, stacklevel=2)
+            count = full
+        self.phase.length = count
+
+    @property
+    def seed(self) -> int:
+        """Seed of this process."""
+        return self.rank_zero_seed + dist.get_global_rank()
+
+    @property
+    def train_metric_values(self) -> dict[str, Any]:
+        """Values of the metrics of the training data by name, computed now."""
+        return {name: metric.compute() for name, metric in self.train_metrics.items()}
+
+    @property
+    def eval_metric_values(self) -> dict[str, Any]:
+        """Values of evaluation metrics by name, and by ``<label>/<name>``, computed now; of several labels the last."""
+        values: dict[str, Any] = {}
+        for label, metrics in self.eval_metrics.items():
+            for name, metric in metrics.items():
+                if metric.update_called:
+                    values[name] = values[f"{label}/{name}"] = metric.compute()
+        return values
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out who listens to this state, as nobody listens to a copy."""
+        return {**self.__dict__, "_listeners": []}
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        self.__dict__.update(fields)
+        self._algorithms = WatchedList(self._algorithms, self._notify)
+        self._callbacks = WatchedList(self._callbacks, self._notify)
+
+    @property
+    def max_epochs(self) -> int:
+        """Old name of ``max_duration`` in epochs; a fraction set is cut off."""
+        if self._max_duration is None or self._max_duration.unit is not TimeUnit.EPOCH:
+            raise ValueError(f"max_epochs needs a max_duration in epochs, but it is {self._max_duration}.")
+        return int(self._max_duration.value)
+
+    @max_epochs.setter
+    def max_epochs(self, epochs: float) -> None:
+        self.max_duration = Time.from_epoch(int(epochs))
+
+    @property
+    def grad_accum(self) -> int:
+        """Old name for the number of microbatches in a full batch."""
+        size = None if self.train_phase.loader is None else self.train_phase.loader.batch_size
+        if size is None or self.device_train_microbatch_size is None:
+            return 1
+        return -(-size // self.device_train_microbatch_size)

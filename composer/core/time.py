@@ -1,0 +1,374 @@
+"""Amounts of training time, counted in one of seven units."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from numbers import Real
+from types import GenericAlias
+from typing import TYPE_CHECKING, Final, TypeGuard
+
+from composer._text import did_you_mean
+
+if TYPE_CHECKING:
+    from composer.core.timestamp import Timestamp
+
+__all__ = ["Time", "TimeUnit", "Timestamp", "ensure_time"]
+
+_WALL_CLOCK = re.compile(r"(?=\d)(?:(\d+)\s*d)?\s*(?:(\d+)\s*h)?\s*(?:(\d+)\s*m)?\s*(?:(\d+)\s*s)?", re.IGNORECASE)
+_AMOUNT = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_SECONDS_PER = (86400, 3600, 60, 1)
+
+
+def __getattr__(name: str) -> object:
+    """Give ``Timestamp``, whose module needs this one first."""
+    if name == "Timestamp":
+        from composer.core.timestamp import Timestamp
+
+        return Timestamp
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class TimeUnit(StrEnum):
+    """What a :class:`Time` counts; the value is the suffix in time strings.
+
+    A unit can be named by its value, its name or its plural, in any case.
+
+    Raises:
+        ValueError: There is no such unit.
+
+    >>> TimeUnit("ba") is TimeUnit("BATCH") is TimeUnit("batches")
+    True
+    """
+
+    ITERATION = "iter"
+    EPOCH = "ep"
+    BATCH = "ba"
+    SAMPLE = "sp"
+    TOKEN = "tok"
+    DURATION = "dur"
+    SECOND = "sec"
+
+    @classmethod
+    def _missing_(cls, value: object) -> TimeUnit | None:
+        if not isinstance(value, str):
+            return None
+        spellings = {unit.value: unit for unit in cls}
+        spellings |= {unit.name.lower() + plural: unit for unit in cls for plural in ("", "s")}
+        spellings |= {"batches": cls.BATCH, "secs": cls.SECOND}
+        key = value.strip().lower()
+        if key not in spellings:
+            units = ", ".join(f"{unit.value!r} ({unit.name.lower()})" for unit in cls)
+            raise ValueError(f"{value!r} is not a unit of time.{did_you_mean(key, spellings)} The units are {units}.")
+        return spellings[key]
+
+
+# Reading a member off an enum class costs more than the comparisons in which this one stands.
+_DURATION: Final = TimeUnit.DURATION
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
+class Time:
+    """An amount of training in one unit: 10 epochs, 500 batches, half of the training.
+
+    Two times of one unit add, subtract and compare. A number beside a time counts in the unit of that time, and a
+    string is parsed. ``time / time`` is a share (unit ``dur``), and a share of a time is a time: ``max_duration *
+    "0.5dur"``. Multiplied or divided by a number a time keeps its unit. What is not whole is cut towards zero, for
+    only shares are real numbers.
+
+    Args:
+        value: The amount: a whole number, or any finite number if the unit is ``dur``.
+        unit: What is counted, as a :class:`TimeUnit` or one of its names.
+
+    Raises:
+        TypeError: ``value`` is not a number, or not whole in a unit that is counted.
+        ValueError: ``value`` is infinite or NaN, or there is no such unit.
+
+    >>> Time(10, "epoch")
+    Time(10, TimeUnit.EPOCH)
+    >>> Time.from_timestring("1h30m") + "30sec"
+    Time(5430, TimeUnit.SECOND)
+    >>> Time(25, "ba") / "100ba", Time(5, "ep") * "0.5dur", Time(5, "ep") > 4
+    (Time(0.25, TimeUnit.DURATION), Time(2, TimeUnit.EPOCH), True)
+    """
+
+    value: int | float
+    unit: TimeUnit
+
+    def __init__(self, value: float, unit: TimeUnit | str) -> None:
+        if type(unit) is not TimeUnit:
+            unit = TimeUnit(unit)
+        if type(value) is not int or unit is _DURATION:
+            value = _amount(value, unit)
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "unit", unit)
+
+    def __class_getitem__(cls, item: object) -> GenericAlias:
+        # Scripts for the predecessor, where this class is generic, annotate with Time[int].
+        return GenericAlias(cls, item)
+
+    @classmethod
+    def from_iteration(cls, iteration: int) -> Time:
+        """Return a time in iterations; the same as ``Time(iteration, "iter")``."""
+        return cls(iteration, TimeUnit.ITERATION)
+
+    @classmethod
+    def from_epoch(cls, epoch: int) -> Time:
+        """Return a time in epochs; the same as ``Time(epoch, "ep")``."""
+        return cls(epoch, TimeUnit.EPOCH)
+
+    @classmethod
+    def from_batch(cls, batch: int) -> Time:
+        """Return a time in batches; the same as ``Time(batch, "ba")``."""
+        return cls(batch, TimeUnit.BATCH)
+
+    @classmethod
+    def from_sample(cls, sample: int) -> Time:
+        """Return a time in samples; the same as ``Time(sample, "sp")``."""
+        return cls(sample, TimeUnit.SAMPLE)
+
+    @classmethod
+    def from_token(cls, token: int) -> Time:
+        """Return a time in tokens; the same as ``Time(token, "tok")``."""
+        return cls(token, TimeUnit.TOKEN)
+
+    @classmethod
+    def from_duration(cls, duration: float) -> Time:
+        """Return a share of the training, 0 at its start and 1 at its end; the same as ``Time(duration, "dur")``."""
+        return cls(duration, TimeUnit.DURATION)
+
+    @classmethod
+    def from_timedelta(cls, timestring: str | datetime.timedelta) -> Time:
+        """Return a wall-clock time in seconds.
+
+        Args:
+            timestring: Days, hours, minutes and seconds, each optional and without upper limit: ``"1h30m"``,
+                ``"90m"``, ``"2d12h"``. A :class:`datetime.timedelta` of whole seconds also does.
+
+        Raises:
+            ValueError: The string is not of this form.
+
+        >>> Time.from_timedelta("1h30m") == Time.from_timedelta("90m") == Time(5400, "sec")
+        True
+        """
+        if isinstance(timestring, datetime.timedelta):
+            return cls(timestring.total_seconds(), TimeUnit.SECOND)
+        match = _WALL_CLOCK.fullmatch(timestring.strip())
+        if match is None:
+            raise ValueError(f"timestring must be a wall-clock time such as '1h30m' or '90s', but got {timestring!r}.")
+        return cls(sum(int(n) * s for n, s in zip(match.groups("0"), _SECONDS_PER, strict=True)), TimeUnit.SECOND)
+
+    @classmethod
+    def from_timestring(cls, timestring: str) -> Time:
+        """Return the time that a string such as ``"10ep"``, ``"0.5dur"``, ``"1e9tok"`` or ``"1h30m"`` stands for.
+
+        Args:
+            timestring: A number and a unit, or a wall-clock time as in :meth:`from_timedelta`. Digits may be grouped
+                with underscores; case and spaces between number and unit do not matter.
+
+        Raises:
+            TypeError: It is not a string, or the number is not whole in a unit that is counted.
+            ValueError: The string has no unit, an unknown one, or no number.
+
+        >>> Time.from_timestring("1_000ba"), Time.from_timestring("10 epochs")
+        (Time(1000, TimeUnit.BATCH), Time(10, TimeUnit.EPOCH))
+        """
+        try:
+            text = timestring.strip()
+        except AttributeError:
+            raise TypeError(f"timestring must be a string such as '10ep', but got {timestring!r}.") from None
+        if _WALL_CLOCK.fullmatch(text):
+            return cls.from_timedelta(text)
+        match = _AMOUNT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{timestring!r} is not a time. Write a number and a unit, such as '10ep' or '1h30m'.")
+        number, unit = match.groups()
+        if not unit:
+            raise ValueError(f"The time {timestring!r} has no unit. Write '{number}ep', '{number}ba' or '{number}sec'.")
+        # float() would round the long counts that int() keeps.
+        return cls(int(number) if number.lstrip("+-").replace("_", "").isdigit() else float(number), unit)
+
+    @classmethod
+    def from_input(cls, i: Time | str | float, default_int_unit: TimeUnit | str | None = None) -> Time:
+        """Return a time from whatever a user may give for one.
+
+        Args:
+            i: A time, which is returned as it is; a time string; or a number.
+            default_int_unit: The unit of a number.
+
+        Raises:
+            RuntimeError: A number came without ``default_int_unit``.
+            TypeError: It is none of these.
+
+        >>> Time.from_input(5, "ep"), Time.from_input("5ba", "ep")
+        (Time(5, TimeUnit.EPOCH), Time(5, TimeUnit.BATCH))
+        """
+        if isinstance(i, Time):
+            return i
+        if isinstance(i, str):
+            return cls.from_timestring(i)
+        if not _is_number(i):
+            raise TypeError(
+                f"Expected a time: a Time, a string such as '10ep' or a number, but got {i!r} of type "
+                f"{type(i).__name__}."
+            )
+        if default_int_unit is None:
+            raise RuntimeError(f"The time {i!r} has no unit. Write a string such as '{i}ep', or pass default_int_unit.")
+        return cls(i, default_int_unit)
+
+    def to_timestring(self) -> str:
+        """Return the string that :meth:`from_timestring` reads back to an equal time.
+
+        >>> Time(5, "batch").to_timestring()
+        '5ba'
+        """
+        return f"{self.value}{self.unit}"
+
+    def __str__(self) -> str:
+        return self.to_timestring()
+
+    def __repr__(self) -> str:
+        return f"Time({self.value!r}, TimeUnit.{self.unit.name})"
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.unit))
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        value = self._value_of(other)
+        return NotImplemented if value is None else self.value == value
+
+    def __lt__(self, other: Time | str | float) -> bool:
+        value = self._value_of(other)
+        return NotImplemented if value is None else self.value < value
+
+    def __le__(self, other: Time | str | float) -> bool:
+        value = self._value_of(other)
+        return NotImplemented if value is None else self.value <= value
+
+    def __gt__(self, other: Time | str | float) -> bool:
+        value = self._value_of(other)
+        return NotImplemented if value is None else self.value > value
+
+    def __ge__(self, other: Time | str | float) -> bool:
+        value = self._value_of(other)
+        return NotImplemented if value is None else self.value >= value
+
+    def __pos__(self) -> Time:
+        return self
+
+    def __neg__(self) -> Time:
+        return Time(-self.value, self.unit)
+
+    def __add__(self, other: Time | str | float) -> Time:
+        value = self._value_of(other)
+        return NotImplemented if value is None else Time(self.value + value, self.unit)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Time | str | float) -> Time:
+        value = self._value_of(other)
+        return NotImplemented if value is None else Time(self.value - value, self.unit)
+
+    def __rsub__(self, other: str | float) -> Time:
+        value = self._value_of(other)
+        return NotImplemented if value is None else Time(value - self.value, self.unit)
+
+    def __mod__(self, other: Time | str | float) -> Time:
+        value = self._value_of(other)
+        return NotImplemented if value is None else Time(self.value % value, self.unit)
+
+    def __rmod__(self, other: float) -> Time:
+        value = self._value_of(other)
+        return NotImplemented if value is None else Time(value % self.value, self.unit)
+
+    def __mul__(self, other: Time | str | float) -> Time:
+        if isinstance(other, str):
+            other = Time.from_timestring(other)
+        if isinstance(other, Time):
+            if self.unit is _DURATION:
+                return _cut(self.value * other.value, other.unit)
+            if other.unit is not _DURATION:
+                raise RuntimeError(
+                    f"Cannot multiply {self} by {other}: one of them must be a share of the training such as '0.5dur', "
+                    "or a plain number."
+                )
+            return _cut(self.value * other.value, self.unit)
+        return _cut(self.value * other, self.unit) if _is_number(other) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Time | str | float) -> Time:
+        if _is_number(other):
+            return _cut(self.value / other, self.unit)
+        value = self._value_of(other)
+        return NotImplemented if value is None else Time(self.value / value, _DURATION)
+
+    def __rtruediv__(self, other: str | float) -> Time:
+        value = self._value_of(other)
+        return NotImplemented if value is None else Time(value / self.value, _DURATION)
+
+    def _value_of(self, other: object) -> int | float | None:
+        """Return the amount of another time in this unit, or None if ``other`` is no time."""
+        if not isinstance(other, Time):
+            if not isinstance(other, str) and not _is_number(other):
+                return None
+            other = Time.from_input(other, self.unit)
+        if other.unit is not self.unit:
+            raise RuntimeError(
+                f"{self} and {other} have different units ({self.unit.name.lower()} and {other.unit.name.lower()}) and "
+                "cannot be combined. Give both in one unit; a Timestamp compares with times in any unit."
+            )
+        return other.value
+
+
+def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str) -> Time:
+    """Return a time from a time, a time string, or a number that counts in ``int_unit``.
+
+    Args:
+        maybe_time: What the user gave.
+        int_unit: The unit of a number.
+
+    Raises:
+        TypeError: It is none of these.
+        ValueError: The string is not a time.
+
+    >>> ensure_time(3, "ep"), ensure_time("3ba", "ep")
+    (Time(3, TimeUnit.EPOCH), Time(3, TimeUnit.BATCH))
+    """
+    return Time.from_input(maybe_time, int_unit)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Return whether ``value`` is a number; a bool in its place is a mistake."""
+    return isinstance(value, (int, float, Real)) and not isinstance(value, bool)
+
+
+def _cut(value: float, unit: TimeUnit) -> Time:
+    """Return a time whose amount is cut towards zero where only whole numbers count."""
+    return Time(value if unit is _DURATION else int(value), unit)
+
+
+def _amount(value: object, unit: TimeUnit) -> int | float:
+    """Return ``value`` as the number that a time of this unit holds."""
+    if not _is_number(value):
+        raise TypeError(f"The value of a Time must be a number, but got {value!r} of type {type(value).__name__}.")
+    if not math.isfinite(value):
+        raise ValueError(f"The value of a Time must be finite, but got {value!r}.")
+    if unit is _DURATION:
+        return float(value)
+    whole = int(value)
+    if whole != value:
+        raise TypeError(
+            f"A time in {unit.name.lower()} units must be a whole number, but got {value!r}. Round it, count in a "
+            "smaller unit such as 'ba', or give a share of the training such as '0.5dur'."
+        )
+    return whole

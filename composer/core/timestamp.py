@@ -1,0 +1,399 @@
+"""How far a training has come, in every unit at once."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any, Literal, overload
+
+from composer.core._fields import MICROSECOND, UNITS, as_count, as_field, as_microseconds
+from composer.core.time import Time, TimeUnit
+
+__all__ = ["Timestamp"]
+
+_COUNTERS: dict[str, str] = {TimeUnit(name): f"_{name}" for name in ("iteration", "epoch", "batch", "sample", "token")}
+# The other fields came later to checkpoints of the predecessor.
+_ALWAYS_SAVED = {"epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch"}
+_Counted = Literal[TimeUnit.ITERATION, TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN]
+
+
+class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
+    """How far a training has come: iterations, epochs, batches, samples, tokens and wall-clock time.
+
+    A timestamp is not changed but followed by the next one, see :meth:`to_next_batch`. It compares with a
+    :class:`Time` or a time string by the counter of the same unit.
+
+    Args:
+        iteration: Finished iterations, as a number or a time in that unit, like all counters.
+        epoch: Finished epochs.
+        batch: Finished batches (optimizer steps), on all epochs.
+        sample: Samples seen, on all ranks.
+        token: Tokens seen, on all ranks.
+        epoch_in_iteration: Epochs finished in the current iteration.
+        token_in_iteration: Tokens seen in the current iteration.
+        batch_in_epoch: Batches finished in the current epoch.
+        sample_in_epoch: Samples seen in the current epoch.
+        token_in_epoch: Tokens seen in the current epoch.
+        total_wct: Wall-clock time trained, as a timedelta or in seconds, like all clocks; kept to the microsecond.
+        iteration_wct: Wall-clock time of the current iteration.
+        epoch_wct: Wall-clock time of the current epoch.
+        batch_wct: Wall-clock time of the last batch.
+
+    Raises:
+        TypeError: A counter is no whole number, or a clock no duration.
+        ValueError: A counter or clock is negative, or a time has the unit of another field.
+
+    >>> now = Timestamp(epoch=1, batch=10).to_next_batch(samples=32)
+    >>> now >= "11ba", now < Time(2, "ep"), now.sample.value
+    (True, True, 32)
+    """
+
+    __slots__ = tuple(f"_{name}" for name in UNITS)
+
+    def __init__(
+        self,
+        iteration: int | Time = 0,
+        epoch: int | Time = 0,
+        batch: int | Time = 0,
+        sample: int | Time = 0,
+        token: int | Time = 0,
+        epoch_in_iteration: int | Time = 0,
+        token_in_iteration: int | Time = 0,
+        batch_in_epoch: int | Time = 0,
+        sample_in_epoch: int | Time = 0,
+        token_in_epoch: int | Time = 0,
+        total_wct: datetime.timedelta | float | None = None,
+        iteration_wct: datetime.timedelta | float | None = None,
+        epoch_wct: datetime.timedelta | float | None = None,
+        batch_wct: datetime.timedelta | float | None = None,
+    ) -> None:
+        self._iteration = as_field("iteration", iteration)
+        self._epoch = as_field("epoch", epoch)
+        self._batch = as_field("batch", batch)
+        self._sample = as_field("sample", sample)
+        self._token = as_field("token", token)
+        self._epoch_in_iteration = as_field("epoch_in_iteration", epoch_in_iteration)
+        self._token_in_iteration = as_field("token_in_iteration", token_in_iteration)
+        self._batch_in_epoch = as_field("batch_in_epoch", batch_in_epoch)
+        self._sample_in_epoch = as_field("sample_in_epoch", sample_in_epoch)
+        self._token_in_epoch = as_field("token_in_epoch", token_in_epoch)
+        self._total_wct = as_field("total_wct", total_wct)
+        self._iteration_wct = as_field("iteration_wct", iteration_wct)
+        self._epoch_wct = as_field("epoch_wct", epoch_wct)
+        self._batch_wct = as_field("batch_wct", batch_wct)
+
+    def copy(
+        self,
+        iteration: int | Time | None = None,
+        epoch: int | Time | None = None,
+        batch: int | Time | None = None,
+        sample: int | Time | None = None,
+        token: int | Time | None = None,
+        epoch_in_iteration: int | Time | None = None,
+        token_in_iteration: int | Time | None = None,
+        batch_in_epoch: int | Time | None = None,
+        sample_in_epoch: int | Time | None = None,
+        token_in_epoch: int | Time | None = None,
+        total_wct: datetime.timedelta | float | None = None,
+        iteration_wct: datetime.timedelta | float | None = None,
+        epoch_wct: datetime.timedelta | float | None = None,
+        batch_wct: datetime.timedelta | float | None = None,
+    ) -> Timestamp:
+        """Return this timestamp with some fields replaced; the arguments are those of the class.
+
+        >>> Timestamp(epoch=1, batch=10).copy(batch="11ba")
+        Timestamp(epoch=1, batch=11)
+        """
+        counters = (iteration, epoch, batch, sample, token, epoch_in_iteration, token_in_iteration)
+        in_epoch = (batch_in_epoch, sample_in_epoch, token_in_epoch)
+        clocks = (total_wct, iteration_wct, epoch_wct, batch_wct)
+        new = self._clone()
+        for name, value in zip(UNITS, (*counters, *in_epoch, *clocks), strict=True):
+            if value is not None:
+                setattr(new, f"_{name}", as_field(name, value))
+        return new
+
+    def to_next_batch(
+        self,
+        samples: int | Time = 0,
+        tokens: int | Time = 0,
+        duration: datetime.timedelta | float | None = None,
+    ) -> Timestamp:
+        """Return the timestamp after one more batch.
+
+        Args:
+            samples: Samples in the batch, on all ranks.
+            tokens: Tokens in the batch, on all ranks.
+            duration: Wall-clock time the batch took, as a timedelta or in seconds; None is no time.
+
+        >>> Timestamp(batch=3, sample=96).to_next_batch(samples=32).sample
+        Time(128, TimeUnit.SAMPLE)
+        """
+        if type(samples) is not int:
+            samples = as_count("samples", samples, TimeUnit.SAMPLE)
+        if type(tokens) is not int:
+            tokens = as_count("tokens", tokens, TimeUnit.TOKEN)
+        elapsed = 0 if duration is None else as_microseconds(duration)
+        new = self._clone()
+        new._batch += 1
+        new._sample += samples
+        new._token += tokens
+        new._token_in_iteration += tokens
+        new._batch_in_epoch += 1
+        new._sample_in_epoch += samples
+        new._token_in_epoch += tokens
+        new._total_wct += elapsed
+        new._iteration_wct += elapsed
+        new._epoch_wct += elapsed
+        new._batch_wct = elapsed
+        return new
+
+    def to_next_epoch(self, duration: datetime.timedelta | float | None = None) -> Timestamp:
+        """Return the timestamp after the end of the epoch: one more epoch, and what counts within one at zero.
+
+        Args:
+            duration: Wall-clock time since the last batch, as a timedelta or in seconds; None is no time.
+
+        >>> Timestamp(epoch=1, batch=10, batch_in_epoch=5).to_next_epoch()
+        Timestamp(epoch=2, batch=10, epoch_in_iteration=1)
+        """
+        elapsed = 0 if duration is None else as_microseconds(duration)
+        new = self._clone()
+        new._epoch += 1
+        new._epoch_in_iteration += 1
+        new._total_wct += elapsed
+        new._iteration_wct += elapsed
+        new._batch_in_epoch = new._sample_in_epoch = new._token_in_epoch = 0
+        new._epoch_wct = new._batch_wct = 0
+        return new
+
+    def to_next_iteration(self, duration: datetime.timedelta | float | None = None) -> Timestamp:
+        """Return the timestamp after the end of the iteration: what counts within one, or within an epoch, is zero.
+
+        Args:
+            duration: Wall-clock time since the last batch, as a timedelta or in seconds; None is no time.
+
+        >>> Timestamp(epoch=2, epoch_in_iteration=2).to_next_iteration()
+        Timestamp(iteration=1, epoch=2)
+        """
+        elapsed = 0 if duration is None else as_microseconds(duration)
+        new = self._clone()
+        new._iteration += 1
+        new._total_wct += elapsed
+        new._epoch_in_iteration = new._token_in_iteration = 0
+        new._batch_in_epoch = new._sample_in_epoch = new._token_in_epoch = 0
+        new._iteration_wct = new._epoch_wct = new._batch_wct = 0
+        return new
+
+    @overload
+    def count(self, unit: _Counted) -> int: ...
+    @overload
+    def count(self, unit: Literal[TimeUnit.SECOND]) -> float: ...
+    @overload
+    def count(self, unit: TimeUnit) -> int | float: ...
+    def count(self, unit: TimeUnit) -> int | float:
+        """Return the plain number that counts ``unit``, which costs less than :meth:`get`.
+
+        Args:
+            unit: What is counted. Seconds are those of ``total_wct`` and have a fraction.
+
+        Raises:
+            ValueError: The unit is ``dur``, which a timestamp cannot know.
+
+        >>> Timestamp(batch=7).count(TimeUnit.BATCH)
+        7
+        """
+        slot = _COUNTERS.get(unit)
+        if slot is not None:
+            return getattr(self, slot)
+        if unit == TimeUnit.SECOND:
+            return self._total_wct / 1_000_000
+        raise ValueError(
+            f"A timestamp has no count in {str(unit)!r}; the share of a run is state.get_elapsed_duration()."
+        )
+
+    def get(self, unit: TimeUnit | str) -> Time:
+        """Return the counter of ``unit`` as a time.
+
+        Args:
+            unit: What is counted. Seconds are the whole ones of ``total_wct``.
+
+        Raises:
+            ValueError: The unit is ``dur``, which a timestamp cannot know.
+
+        >>> Timestamp(batch=7).get("ba")
+        Time(7, TimeUnit.BATCH)
+        """
+        unit = TimeUnit(unit)
+        return Time(int(self.count(unit)), unit)
+
+    def has_reached(self, time: Time) -> bool:
+        """Return whether the counter of the unit of ``time`` is at ``time`` or beyond.
+
+        Args:
+            time: The moment, in any unit but ``dur``.
+
+        >>> Timestamp(batch=7).has_reached(Time(7, "ba"))
+        True
+        """
+        return self.count(time.unit) >= time.value
+
+    def state_dict(self) -> dict[str, int | datetime.timedelta]:
+        """Return every field by name: counters as numbers, clocks as timedeltas.
+
+        >>> Timestamp(batch=7).state_dict()["batch"]
+        7
+        """
+        amounts = {name: getattr(self, f"_{name}") for name in UNITS}
+        return {name: n * MICROSECOND if UNITS[name] is TimeUnit.SECOND else n for name, n in amounts.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set every field from a result of :meth:`state_dict`.
+
+        Args:
+            state: Fields by name. Those on iterations and wall-clock time may be missing, and are then zero.
+
+        Raises:
+            ValueError: Another field is missing, or a value is not valid; nothing is changed then.
+
+        >>> timestamp = Timestamp()
+        >>> timestamp.load_state_dict(Timestamp(batch=7).state_dict())
+        >>> timestamp
+        Timestamp(batch=7)
+        """
+        missing = sorted(_ALWAYS_SAVED - state.keys())
+        if missing:
+            raise ValueError(f"The state of the timestamp lacks {missing}; it holds {sorted(state)}.")
+        loaded = {f"_{name}": as_field(name, state.get(name, 0)) for name in UNITS}
+        for slot, amount in loaded.items():
+            setattr(self, slot, amount)
+
+    @property
+    def iteration(self) -> Time:
+        """Finished iterations."""
+        return Time(self._iteration, TimeUnit.ITERATION)
+
+    @property
+    def epoch(self) -> Time:
+        """Finished epochs."""
+        return Time(self._epoch, TimeUnit.EPOCH)
+
+    @property
+    def batch(self) -> Time:
+        """Finished batches."""
+        return Time(self._batch, TimeUnit.BATCH)
+
+    @property
+    def sample(self) -> Time:
+        """Samples seen."""
+        return Time(self._sample, TimeUnit.SAMPLE)
+
+    @property
+    def token(self) -> Time:
+        """Tokens seen."""
+        return Time(self._token, TimeUnit.TOKEN)
+
+    @property
+    def epoch_in_iteration(self) -> Time:
+        """Epochs finished in the current iteration; the one counter that can be set."""
+        return Time(self._epoch_in_iteration, TimeUnit.EPOCH)
+
+    @epoch_in_iteration.setter
+    def epoch_in_iteration(self, value: int | Time) -> None:
+        self._epoch_in_iteration = as_count("epoch_in_iteration", value, TimeUnit.EPOCH)
+
+    @property
+    def token_in_iteration(self) -> Time:
+        """Tokens seen in the current iteration."""
+        return Time(self._token_in_iteration, TimeUnit.TOKEN)
+
+    @property
+    def batch_in_epoch(self) -> Time:
+        """Batches finished in the current epoch."""
+        return Time(self._batch_in_epoch, TimeUnit.BATCH)
+
+    @property
+    def sample_in_epoch(self) -> Time:
+        """Samples seen in the current epoch."""
+        return Time(self._sample_in_epoch, TimeUnit.SAMPLE)
+
+    @property
+    def token_in_epoch(self) -> Time:
+        """Tokens seen in the current epoch."""
+        return Time(self._token_in_epoch, TimeUnit.TOKEN)
+
+    @property
+    def total_wct(self) -> datetime.timedelta:
+        """Wall-clock time trained."""
+        return self._total_wct * MICROSECOND
+
+    @property
+    def iteration_wct(self) -> datetime.timedelta:
+        """Wall-clock time of the current iteration."""
+        return self._iteration_wct * MICROSECOND
+
+    @property
+    def epoch_wct(self) -> datetime.timedelta:
+        """Wall-clock time of the current epoch."""
+        return self._epoch_wct * MICROSECOND
+
+    @property
+    def batch_wct(self) -> datetime.timedelta:
+        """Wall-clock time of the last batch."""
+        return self._batch_wct * MICROSECOND
+
+    def __repr__(self) -> str:
+        given = {name: value for name, value in self.state_dict().items() if value}
+        seconds = {name: value.total_seconds() for name, value in given.items() if not isinstance(value, int)}
+        return f"Timestamp({', '.join(f'{name}={value}' for name, value in (given | seconds).items())})"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Timestamp):
+            return all(getattr(self, f"_{name}") == getattr(other, f"_{name}") for name in UNITS)
+        lead = self._lead(other)
+        return NotImplemented if lead is None else lead == 0
+
+    def __lt__(self, other: Time | str) -> bool:
+        lead = self._lead(other)
+        return NotImplemented if lead is None else lead < 0
+
+    def __le__(self, other: Time | str) -> bool:
+        lead = self._lead(other)
+        return NotImplemented if lead is None else lead <= 0
+
+    def __gt__(self, other: Time | str) -> bool:
+        lead = self._lead(other)
+        return NotImplemented if lead is None else lead > 0
+
+    def __ge__(self, other: Time | str) -> bool:
+        lead = self._lead(other)
+        return NotImplemented if lead is None else lead >= 0
+
+    def _lead(self, other: object) -> int | float | None:
+        """Return how far this timestamp is beyond a time, or None if ``other`` is no time."""
+        if isinstance(other, str):
+            other = Time.from_timestring(other)
+        if not isinstance(other, Time):
+            return None
+        slot = _COUNTERS.get(other.unit)
+        # Whole seconds, as in `get`.
+        return (int(self.count(other.unit)) if slot is None else getattr(self, slot)) - other.value
+
+    def _clone(self) -> Timestamp:
+        """Return a copy. Field by field and unchecked, since this runs every batch."""
+        new = object.__new__(Timestamp)
+        new._iteration = self._iteration
+        new._epoch = self._epoch
+        new._batch = self._batch
+        new._sample = self._sample
+        new._token = self._token
+        new._epoch_in_iteration = self._epoch_in_iteration
+        new._token_in_iteration = self._token_in_iteration
+        new._batch_in_epoch = self._batch_in_epoch
+        new._sample_in_epoch = self._sample_in_epoch
+        new._token_in_epoch = self._token_in_epoch
+        new._total_wct = self._total_wct
+        new._iteration_wct = self._iteration_wct
+        new._epoch_wct = self._epoch_wct
+        new._batch_wct = self._batch_wct
+        return new

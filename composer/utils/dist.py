@@ -1,0 +1,51 @@
+"""Collectives and ranks, under the name that scripts import; see :mod:`composer.dist`."""
+
+from __future__ import annotations
+
+from composer.dist import (
+    MissingEnvironmentError,
+    all_gather,
+    all_gather_object,
+    all_reduce,
+    barrier,
+    broadcast,
+    broadcast_object_list,
+    busy_wait_for_local_rank_zero,
+    get_global_rank,
+    get_local_rank,
+    get_local_world_size,
+    get_node_rank,
+    get_node_signal_file_name,
+    get_sampler,
+    get_world_size,
+    initialize_dist,
+    is_available,
+    is_initialized,
+    local_rank_zero_download_and_wait,
+    run_local_rank_zero_first,
+    write_signal_file,
+)
+
+__all__ = [
+    "MissingEnvironmentError",
+    "all_gather",
+    "all_gather_object",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "busy_wait_for_local_rank_zero",
+    "get_global_rank",
+    "get_local_rank",
+    "get_local_world_size",
+    "get_node_rank",
+    "get_node_signal_file_name",
+    "get_sampler",
+    "get_world_size",
+    "initialize_dist",
+    "is_available",
+    "is_initialized",
+    "local_rank_zero_download_and_wait",
+    "run_local_rank_zero_first",
+    "write_signal_file",
+]

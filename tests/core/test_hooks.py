@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from composer.core.event import Event
+from composer.core.hooks import Hooks
+
+
+class AtLoss(Hooks):
+    def after_loss(self, state, logger):
+        state.append("after_loss")
+
+
+class Deeper(AtLoss):
+    def init(self, state, logger):
+        state.append("init")
+
+
+@pytest.mark.parametrize("event", list(Event))
+def test_every_method_does_nothing_by_default(event):
+    assert getattr(Hooks(), event.value)(None, None) is None
+    assert not Hooks().overrides(event)
+
+
+def test_overrides():
+    assert [e for e in Event if AtLoss().overrides(e)] == [Event.AFTER_LOSS]
+    assert [e for e in Event if Deeper().overrides(e)] == [Event.INIT, Event.AFTER_LOSS]
+
+
+def test_a_method_of_the_object_alone_counts():
+    hooks = Hooks()
+    hooks.batch_end = lambda state, logger: None
+    assert [e for e in Event if hooks.overrides(e)] == [Event.BATCH_END]
+    assert not Hooks().overrides(Event.BATCH_END)
