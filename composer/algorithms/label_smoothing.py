@@ -1,0 +1,98 @@
+"""Label smoothing: move a share of each target's mass to the uniform distribution.
+
+    y' = (1 - s) * y + s / C
+
+Paper: Rethinking the Inception Architecture for Computer Vision, Szegedy et al. 2016, https://arxiv.org/abs/1512.00567
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from composer._text import in_unit_interval
+from composer.algorithms._targets import as_soft_target, edit_targets, logits_of
+from composer.core.algorithm import Algorithm
+from composer.core.order import Slot
+from composer.trees import BatchKey
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["LabelSmoothing", "smooth_labels"]
+
+
+def smooth_labels(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor:
+    """Return targets smoothed towards uniform.
+
+        y' = (1 - s) * y + s / C
+
+    The mass of a target stays: an ignored place (a negative index, such as -100), whose probabilities are all zero,
+    stays all zero, and :func:`.soft_cross_entropy` goes on ignoring it.
+
+    Args:
+        logits: Model output, (B, C, ...); only the shape and dtype are read.
+        target: Class indices (B, ...) or probabilities (B, C, ...).
+        smoothing: Share moved, from 0 (none) to 1 (uniform).
+
+    Returns:
+        Probabilities, (B, C, ...), of the dtype of the logits but at least float32.
+
+    Raises:
+        ValueError: ``smoothing`` is not in [0, 1], or the target does not fit the logits.
+
+    >>> smooth_labels(torch.zeros(1, 4), torch.tensor([2]), 0.4)
+    tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
+
+    Paper: https://arxiv.org/abs/1512.00567 (Szegedy et al. 2016)
+    """
+    in_unit_interval("smoothing", smoothing)
+    classes_dim = min(1, logits.ndim - 1)
+    target = as_soft_target(target, logits)
+    uniform = target.sum(classes_dim, keepdim=True) / logits.shape[classes_dim]
+    return torch.lerp(target, uniform, smoothing)
+
+
+class LabelSmoothing(Algorithm):
+    """Applies :func:`smooth_labels` around the loss; metrics see the original targets.
+
+    Args:
+        smoothing: Share of the mass moved to uniform, from 0 (none) to 1.
+        target_key: Where the target is in the batch, or a list of such keys for several; outputs in a sequence of
+            the same length belong to one target each.
+
+    Raises:
+        ValueError: ``smoothing`` is not in [0, 1].
+
+    >>> LabelSmoothing(0.1)
+    LabelSmoothing(smoothing=0.1, target_key=1)
+
+    Paper: https://arxiv.org/abs/1512.00567 (Szegedy et al. 2016)
+    """
+
+    slot = Slot.LABEL
+
+    def __init__(self, smoothing: float = 0.1, target_key: BatchKey = 1) -> None:
+        self.smoothing = in_unit_interval("smoothing", smoothing)
+        self.target_key = target_key
+        self._original: Any = None
+
+    def before_loss(self, state: State, logger: Logger) -> None:
+        """Smooth the targets of the microbatch."""
+        if self.smoothing == 0:
+            return  # one-hot targets would give the loss of the indices only up to rounding
+        self._original = state.batch_get_item(self.target_key)
+        state.batch_set_item(self.target_key, edit_targets(self._smooth, state.outputs, self._original))
+
+    def after_loss(self, state: State, logger: Logger) -> None:
+        """Put the original targets back."""
+        if self.smoothing == 0:
+            return
+        state.batch_set_item(self.target_key, self._original)
+        self._original = None
+
+    def _smooth(self, outputs: Any, target: Tensor) -> Tensor:
+        return smooth_labels(logits_of(outputs), target, self.smoothing)

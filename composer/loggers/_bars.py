@@ -1,0 +1,159 @@
+"""What a progress display shows: how far, how fast, how long."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from composer.loggers._format import clock, format_log_data_value
+
+__all__ = ["Bar", "Line"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A progress bar at one moment.
+
+    Attributes:
+        title: What is counted, such as "epoch 1/10".
+        unit: Name of what is counted, in the plural; "seconds" are shown as a clock.
+        done: How much is done, in ``unit``.
+        total: How much there is, in ``unit``; None if unknown.
+        elapsed: Time spent, in seconds.
+        rate: Batches per second; None before the first.
+        remaining: Time still needed, in seconds; None if unknown.
+        values: Metrics by short name.
+        final: Whether it will not change any more.
+    """
+
+    title: str
+    unit: str
+    done: float
+    total: float | None
+    elapsed: float
+    rate: float | None = None
+    remaining: float | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    final: bool = False
+
+    @property
+    def count(self) -> str:
+        """How much is done, such as "150/500 batches"."""
+        if self.unit == "seconds":
+            return clock(self.done) if self.total is None else f"{clock(self.done)}/{clock(self.total)}"
+        done = f"{self.done:,.0f}"
+        if self.total is not None:
+            total = f"{self.total:,.0f}"
+            done = f"{done.rjust(len(total))}/{total}"
+        return f"{done} {self.unit}"
+
+    @property
+    def percent(self) -> str | None:
+        """The share done, such as "30%"."""
+        return f"{100 * self.done / self.total:.0f}%" if self.total else None
+
+    @property
+    def speed(self) -> str | None:
+        """Batches per second, or seconds per batch if these are more than one."""
+        if self.rate is None or self.rate <= 0:
+            return None
+        return f"{self.rate:.1f} it/s" if self.rate >= 1 else f"{1 / self.rate:.1f} s/it"
+
+    @property
+    def times(self) -> str:
+        """Time spent and, if it can be told, time still needed, such as "0:12 eta 0:28"."""
+        unknown = self.final or self.remaining is None
+        return clock(self.elapsed) if unknown else f"{clock(self.elapsed)} eta {clock(self.remaining or 0.0)}"
+
+    @property
+    def metrics(self) -> list[str]:
+        """Each metric with its value, such as "loss 0.1230"."""
+        return [f"{name} {format_log_data_value(value)}" for name, value in self.values.items()]
+
+    def sentence(self) -> str:
+        """Return everything as one line of text.
+
+        >>> Line("epoch 1/10", "batches", 150, 500, 12.2, 12.3, 28.5, {"loss": 0.123}).sentence()
+        'epoch 1/10  30%  150/500 batches  loss 0.1230  12.3 it/s  eta 0:28'
+        """
+        time = self.times if self.final or self.remaining is None else f"eta {clock(self.remaining)}"
+        parts = [self.title, self.percent, self.count, *self.metrics, self.speed, time]
+        return "  ".join(part for part in parts if part is not None)
+
+
+class Bar:
+    """Follows one count and measures its speed over the last half minute or so; pauses do not count.
+
+    Args:
+        title: What is counted.
+        unit: Name of what is counted, in the plural.
+        elapsed: Time spent on it before, in seconds.
+        start: The count at which it begins, in ``unit``.
+        batches: Number of batches at which it begins.
+
+    >>> bar = Bar("epoch 1/2", "batches")
+    >>> bar.advance(3, batches=3, total=10)
+    >>> bar.line({}).count
+    ' 3/10 batches'
+    """
+
+    def __init__(self, title: str, unit: str, elapsed: float = 0.0, start: float = 0.0, batches: float = 0) -> None:
+        self.title = title
+        self.unit = unit
+        self.done = start
+        self.total: float | None = None
+        self._earlier = elapsed
+        self._begun = time.monotonic()
+        self._paused_at: float | None = None
+        # At ten or fewer readings a second; only the ends are used.
+        self._readings: deque[tuple[float, float, float]] = deque([(elapsed, start, batches)], maxlen=300)
+        self._first_batches = batches
+
+    @property
+    def elapsed(self) -> float:
+        """Time spent, in seconds, without pauses."""
+        now = time.monotonic() if self._paused_at is None else self._paused_at
+        return now - self._begun + self._earlier
+
+    def pause(self) -> None:
+        """Stop the clock, if it runs."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+
+    def resume(self) -> None:
+        """Let the clock run on."""
+        if self._paused_at is not None:
+            self._begun += time.monotonic() - self._paused_at
+            self._paused_at = None
+
+    def advance(self, done: float, batches: float, total: float | None) -> None:
+        """Take a reading.
+
+        Args:
+            done: How much is done, in the bar's unit.
+            batches: How many batches are done, on the count that the bar began with.
+            total: How much there is, in the bar's unit; None if unknown.
+        """
+        self.done, self.total = done, total
+        self._readings.append((self.elapsed, done, batches))
+
+    def line(self, values: dict[str, Any], final: bool = False) -> Line:
+        """Return what to show.
+
+        Args:
+            values: Metrics by short name.
+            final: Whether the bar is finished; its speed is then that of all its time.
+        """
+        rate = remaining = None
+        elapsed = self.elapsed
+        (t0, done0, batches0), (t1, done1, batches1) = self._readings[0], self._readings[-1]
+        if final:
+            t0, batches0 = self._earlier, self._first_batches
+        if t1 > t0:
+            rate = (batches1 - batches0) / (t1 - t0)
+        if self.total is not None and done1 > done0:
+            at_reading = (self.total - done1) * (t1 - t0) / (done1 - done0)
+            remaining = max(at_reading - (elapsed - t1), 0.0)
+        return Line(self.title, self.unit, self.done, self.total, elapsed, rate, remaining, values, final)

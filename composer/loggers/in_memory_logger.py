@@ -1,0 +1,144 @@
+"""Keep everything that is logged in memory."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from composer._text import did_you_mean
+from composer.core.logger import LoggerDestination
+from composer.core.time import TimeUnit
+from composer.core.timestamp import Timestamp
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["InMemoryLogger"]
+
+
+class InMemoryLogger(LoggerDestination):
+    """Keeps metrics with the training time at which they were logged, hyperparameters and tables.
+
+    Metrics stay queued on their device for up to ``flush_interval`` batches; reading :attr:`data`, or anything made
+    of it, fetches them first, so that what is read is always complete.
+
+    Attributes:
+        hyperparameters: Every hyperparameter logged, by name.
+        tables: The newest table of each name, as JSON ``{"columns": [...], "data": [[...], ...]}``.
+
+    >>> logger = InMemoryLogger()
+    >>> for batch, loss in enumerate([0.9, 0.5, 0.4]):
+    ...     logger.log_metrics({"loss/train/total": loss}, step=batch)
+    >>> series = logger.get_timeseries("loss/train/total")
+    >>> series["batch"], series["loss/train/total"]  # plt.plot(*these)
+    (array([0, 1, 2]), array([0.9, 0.5, 0.4]))
+    """
+
+    flush_interval = 100
+
+    def __init__(self) -> None:
+        self.hyperparameters: dict[str, Any] = {}
+        self.tables: dict[str, str] = {}
+        self._data: dict[str, list[tuple[Timestamp, Any]]] = {}
+        self._state: State | None = None
+        self._logger: Logger | None = None
+
+    @property
+    def data(self) -> dict[str, list[tuple[Timestamp, Any]]]:
+        """Every value logged, by name, each with the training time of logging, in the order of logging."""
+        if self._logger is not None:
+            self._logger.flush()
+        return self._data
+
+    @property
+    def most_recent_values(self) -> dict[str, Any]:
+        """The last value of each metric."""
+        return {name: series[-1][1] for name, series in self.data.items()}
+
+    @property
+    def most_recent_timestamps(self) -> dict[str, Timestamp]:
+        """The training time at which each metric was last logged."""
+        return {name: series[-1][0] for name, series in self.data.items()}
+
+    def get_timeseries(self, metric: str) -> dict[str, np.ndarray]:
+        """Return one metric as arrays of equal length, one entry for each time it was logged.
+
+        Args:
+            metric: Name of the metric; its values are under this name. The counters of the training time are under
+                ``"batch"``, ``"epoch"``, ``"sample"`` and so on, the wall-clock times (``"total_wct"``, ...) in
+                seconds.
+
+        Raises:
+            ValueError: Nothing was logged under this name.
+
+        >>> logger = InMemoryLogger()
+        >>> logger.log_metrics({"loss": 0.5}, step=10)
+        >>> logger.get_timeseries("lss")
+        Traceback (most recent call last):
+        ...
+        ValueError: metric must be the name of a logged metric, but got 'lss'. Did you mean 'loss'?
+        """
+        import numpy as np
+
+        data = self.data
+        if metric not in data:
+            raise ValueError(_unknown_metric(metric, data))
+        timestamps, values = zip(*data[metric], strict=True)
+        saved = [timestamp.state_dict() for timestamp in timestamps]
+        series = {
+            field: np.array([value.total_seconds() if field.endswith("_wct") else value for value in column])
+            for field, column in ((field, [state[field] for state in saved]) for field in saved[0])
+        }
+        series[metric] = np.array(values)
+        return series
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Remember whom to ask for what is queued."""
+        self._state, self._logger = state, logger
+
+    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+        """Keep values with the time of logging."""
+        if timestamp.count(TimeUnit.BATCH) != step:
+            timestamp = timestamp.copy(batch=step)
+        data = self._data
+        for name, value in metrics.items():
+            try:
+                data[name].append((timestamp, value))
+            except KeyError:
+                data[name] = [(timestamp, value)]
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Keep values that come without a time of logging; it is now."""
+        now = Timestamp() if self._state is None else self._state.timestamp
+        self.receive(metrics, now.count(TimeUnit.BATCH) if step is None else step, now)
+
+    def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
+        """Keep hyperparameters."""
+        self.hyperparameters.update(hyperparameters)
+
+    def log_table(
+        self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Keep a table, in place of an earlier one of its name."""
+        self.tables[name] = json.dumps({"columns": columns, "data": rows}, default=_plain, separators=(",", ":"))
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Fetch what is still queued, and let go of the run."""
+        # The series outlive the run; the model that the logger leads to must not.
+        logger.flush()
+        self._state = self._logger = None
+
+
+def _unknown_metric(metric: str, data: dict[str, Any]) -> str:
+    """The text of the error for a metric that was never logged."""
+    hint = did_you_mean(metric, data)
+    known = "" if hint else f" Logged so far: {', '.join(map(repr, sorted(data)))}." if data else " None was logged."
+    return f"metric must be the name of a logged metric, but got {metric!r}.{hint}{known}"
+
+
+def _plain(value: Any) -> Any:
+    """Turn what JSON does not know (tensors, arrays) into numbers, and anything else into text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

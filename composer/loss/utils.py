@@ -1,0 +1,133 @@
+"""Targets of a classification loss: class indices or probabilities, and the way from one to the other."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from composer.warnings import ComposerWarning
+
+__all__ = ["as_probabilities", "check_for_index_targets", "ensure_targets_one_hot", "infer_target_type"]
+
+
+def infer_target_type(input: Tensor, targets: Tensor) -> Literal["indices", "one_hot"]:
+    """Tell by its shape whether a target holds class indices or one value per class.
+
+    Args:
+        input: Model output, (B, C, ...).
+        targets: Class indices (B, ...), or one value per class (B, C, ...).
+
+    Raises:
+        ValueError: The shape is neither.
+
+    >>> infer_target_type(torch.zeros(2, 4), torch.tensor([0, 3]))
+    'indices'
+    >>> infer_target_type(torch.zeros(2, 4), torch.zeros(2, 4))
+    'one_hot'
+    """
+    if targets.shape == input.shape:
+        return "one_hot"
+    if input.ndim > 0 and targets.shape == _without_classes(input):
+        return "indices"
+    raise ValueError(
+        f"targets must have the shape of class indices, {tuple(_without_classes(input))}, or of probabilities, "
+        f"{tuple(input.shape)}, to fit an output of shape {tuple(input.shape)}, but got {tuple(targets.shape)}."
+    )
+
+
+def check_for_index_targets(targets: Tensor) -> bool:
+    """Tell by its dtype whether a tensor can hold class indices: any integer type.
+
+    Args:
+        targets: A tensor of any shape.
+
+    >>> check_for_index_targets(torch.tensor([1, 2])), check_for_index_targets(torch.tensor([0.5]))
+    (True, False)
+    """
+    return not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
+
+
+def as_probabilities(target: Tensor, *, like: Tensor) -> Tensor:
+    """Return targets as one probability per class, in the shape and dtype of the logits.
+
+    Class indices become one-hot vectors; a negative index, such as the usual -100 of an ignored place,
+    becomes a vector of zeros. Probabilities keep their values. Nothing is read back from the device.
+
+    Args:
+        target: Class indices (B, ...), or probabilities (B, C, ...).
+        like: Logits, (B, C, ...); only shape and dtype are read, and the dtype is a floating one.
+
+    Raises:
+        ValueError: The shape or dtype of an argument does not fit.
+
+    >>> as_probabilities(torch.tensor([2, -100]), like=torch.zeros(2, 3))
+    tensor([[0., 0., 1.],
+            [0., 0., 0.]])
+    """
+    if not like.is_floating_point():
+        raise ValueError(f"like must be logits of a floating dtype, but got {like.dtype}.")
+    if infer_target_type(like, target) == "one_hot":
+        return target.to(like.dtype)
+    return _write_ones(torch.zeros_like(like), target)
+
+
+def ensure_targets_one_hot(input: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:
+    """Return targets as one value per class in float32, after a check of every index.
+
+    The check reads the values and so waits for an accelerator; in a training step use :func:`as_probabilities`.
+
+    Args:
+        input: Model output, (B, C, ...); only the shape is read.
+        targets: Class indices (B, ...), or one value per class (B, C, ...), which keep their values.
+        num_classes: Number of classes of the result; C by default.
+
+    Raises:
+        ValueError: An index is too large, or the indices are not integers, or the shape does not fit.
+
+    >>> ensure_targets_one_hot(torch.zeros(2, 3), torch.tensor([2, 0]))
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
+    if infer_target_type(input, targets) == "one_hot":
+        return targets.float()
+    classes = input.shape[_class_dim(input)] if num_classes is None else num_classes
+    if targets.numel() > 0 and check_for_index_targets(targets):
+        lowest, highest = (int(bound) for bound in torch.aminmax(targets))
+        if highest >= classes:
+            raise ValueError(f"targets must be class indices below num_classes={classes}, but got {highest}.")
+        if lowest < 0:
+            warnings.warn(
+                f"targets hold negative class indices (the lowest is {lowest}); their rows are all zeros.",
+                ComposerWarning,
+                stacklevel=2,
+            )
+    shape = list(input.shape)
+    shape[_class_dim(input)] = classes
+    return _write_ones(torch.zeros(shape, device=input.device), targets)
+
+
+def _write_ones(zeros: Tensor, indices: Tensor) -> Tensor:
+    """Write a one at each index that is not negative. ``F.one_hot`` would wait for the device to check the indices."""
+    if not check_for_index_targets(indices):
+        raise ValueError(
+            f"targets of shape {tuple(indices.shape)} must be class indices of an integer dtype, "
+            f"but got {indices.dtype}. Convert them with .long()."
+        )
+    dim = _class_dim(zeros)
+    index = indices.unsqueeze(dim)
+    # A negative index writes a zero at class 0, where there is a zero already.
+    return zeros.scatter_(dim, index.clamp_min(0).long(), (index >= 0).to(zeros.dtype))
+
+
+def _class_dim(input: Tensor) -> int:
+    """The dim of the classes: 1, or 0 for a single sample without a batch dim."""
+    return min(1, input.ndim - 1)
+
+
+def _without_classes(input: Tensor) -> torch.Size:
+    """The shape of class indices that fit an output."""
+    dim = _class_dim(input)
+    return input.shape[:dim] + input.shape[dim + 1 :]

@@ -1,0 +1,258 @@
+"""What every method promises."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from composer import functional
+from composer.core.algorithm import Algorithm
+from composer.warnings import NoEffectWarning
+from tests import loop
+from tests.algorithms.cases import Case, all_cases, copied, make_batches, make_model, public_classes, same, weights
+
+CASES = all_cases()
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+editing_case = pytest.mark.parametrize("case", [c for c in CASES if c.with_keys], ids=lambda case: case.name)
+
+
+def train(*algorithms: Algorithm, batches: list[Any] | None = None, compile_with: Any = None) -> Any:
+    """Train the usual model on the usual batches; return the engine."""
+    torch.manual_seed(3)
+    model = make_model()
+    if compile_with is not None:
+        torch.compiler.reset()
+        model.compile(backend=compile_with)
+    return loop.fit(loop.start(model, algorithms), make_batches() if batches is None else batches)
+
+
+def test_every_public_algorithm_has_a_case():
+    assert {case.name for case in CASES} == set(public_classes())
+
+
+@every_case
+def test_class_equals_function(case):
+    if case.by_hand is None:
+        pytest.skip(case.why_no_function)
+    algorithm = case.make()
+    engine = train(algorithm)
+    torch.manual_seed(3)
+    by_hand = case.by_hand(make_batches())
+    outcome = case.outcome(engine.state.model, algorithm)
+    assert outcome.keys() == by_hand.keys()
+    for name, value in outcome.items():
+        torch.testing.assert_close(value, by_hand[name], msg=lambda text, name=name: f"{name}: {text}")
+
+
+@every_case
+def test_function_is_in_the_index(case):
+    module = inspect.getmodule(type(case.make()))
+    functions = [name for name in functional.__all__ if getattr(functional, name).__module__ == module.__name__]
+    assert functions or case.why_no_function
+
+
+@every_case
+def test_does_something(case):
+    if case.neutral is None:
+        pytest.skip(case.why_not_neutral)
+    algorithm = case.make()
+    assert not same(case.outcome(train(algorithm).state.model, algorithm), weights(train().state.model))
+
+
+@every_case
+def test_neutral_equals_absent_bit_for_bit(case):
+    """DisabledIsAbsent."""
+    if case.neutral is None:
+        assert case.why_not_neutral
+        pytest.skip(case.why_not_neutral)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoEffectWarning)
+        disabled = train(case.neutral())
+    absent = train()
+    assert same(weights(disabled.state.model), weights(absent.state.model))
+    assert disabled.state.loss.item() == absent.state.loss.item()
+
+
+@every_case
+def test_leaves_the_batch_as_found(case):
+    seen: list[Any] = []
+
+    class Watch(Algorithm):
+        """Stands first, so that it is first before the forward pass and last after the backward pass."""
+
+        def before_forward(self, state, logger):
+            seen.append((list(state.batch), copied(state.batch)))
+
+        def after_backward(self, state, logger):
+            found, values = seen.pop()
+            assert all(now is then for now, then in zip(state.batch, found, strict=True))
+            assert all(torch.equal(now, then) for now, then in zip(state.batch, values, strict=True))
+
+    batches = make_batches()
+    train(Watch(), case.make(), batches=batches)
+    assert not seen
+    # The data itself is never written to, either.
+    for batch, fresh in zip(batches, make_batches(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(batch, fresh, strict=True))
+
+
+@every_case
+def test_deterministic_under_a_seed(case):
+    one, two = case.make(), case.make()
+    outcomes = [case.outcome(train(algorithm).state.model, algorithm) for algorithm in (one, two)]
+    assert same(*outcomes)
+
+
+@every_case
+def test_resumes_bit_for_bit(case):
+    batches = make_batches()
+    straight = case.make()
+    expected = case.outcome(train(straight, batches=batches).state.model, straight)
+
+    torch.manual_seed(3)
+    first = case.make()
+    engine = loop.start(make_model(), [first])
+    # Two batches of an epoch of four: the events of its end must not fire yet.
+    loop_events = _fit_part(engine, batches[:2], begin=True)
+    assert loop_events == 2
+    file = io.BytesIO()
+    torch.save(
+        {
+            "model": engine.state.model.state_dict(),
+            "optimizer": engine.state.optimizers[0].state_dict(),
+            "algorithm": first.state_dict(),
+            "rng": torch.get_rng_state(),
+        },
+        file,
+    )
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+
+    torch.manual_seed(99)
+    second = case.make()
+    second.load_state_dict(saved["algorithm"])  # also before INIT
+    resumed = loop.start(make_model(), [second])
+    resumed.state.model.load_state_dict(saved["model"])
+    resumed.state.optimizers[0].load_state_dict(saved["optimizer"])
+    second.load_state_dict(saved["algorithm"])
+    resumed.run_event("after_load")
+    resumed.state.timestamp = engine.state.timestamp
+    torch.set_rng_state(saved["rng"])
+    loop.fit(resumed, batches[2:])
+    assert same(case.outcome(resumed.state.model, second), expected)
+
+
+def _fit_part(engine, batches, begin):
+    """Train without coming to the end of the epoch."""
+    engine.run_event("fit_start")
+    if begin:
+        engine.run_event("epoch_start")
+    state = engine.state
+    for state.batch in batches:
+        engine.run_event("after_dataloader")
+        engine.run_event("batch_start")
+        loop.step(engine)
+        state.timestamp = state.timestamp.to_next_batch(samples=1)
+        engine.run_event("batch_end")
+    return len(batches)
+
+
+@every_case
+def test_repr_shows_the_arguments(case):
+    algorithm = case.make()
+    shown = repr(algorithm)
+    assert shown.startswith(f"{case.name}(")
+    for name in inspect.signature(type(algorithm)).parameters:
+        assert f"{name}=" in shown
+
+
+@every_case
+def test_runs_under_compile(case):
+    """CompileMatrix: the same result, in as many graphs as the method declares, and without odd names."""
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    algorithm, compiled = case.make(), case.make()
+    plain = case.outcome(train(algorithm).state.model, algorithm)
+    outcome = case.outcome(train(compiled, compile_with=backend).state.model, compiled)
+    # A first size, then any size; the full one may need a graph of its own.
+    assert 1 <= len(graphs) <= (3 if compiled.changes_shapes else 1)
+    assert outcome.keys() == plain.keys()
+    for name, value in outcome.items():
+        torch.testing.assert_close(value, plain[name], rtol=1e-4, atol=1e-5)
+
+
+def _as_dict(batch):
+    return {"image": batch[0], "info": {"label": batch[1]}}
+
+
+def _as_multi(batch):
+    return {"left": batch[0], "right": batch[0].clone(), "one": batch[1], "two": batch[1].clone()}
+
+
+FORMS = {
+    "list": (list, 0, 1),
+    "dict": (_as_dict, "image", "info.label"),
+    "pairs": (
+        _as_dict,
+        (lambda b: b["image"], lambda b, v: {**b, "image": v}),
+        (lambda b: b["info"]["label"], lambda b, v: {**b, "info": {"label": v}}),
+    ),
+    "multi": (_as_multi, ["left", "right"], ["one", "two"]),
+}
+
+
+@editing_case
+@pytest.mark.parametrize("form", FORMS)
+def test_takes_batches_of_every_form(case, form):
+    """MultiInput: whatever the form, the model sees what it sees of a tuple."""
+    reference = train(case.with_keys(0, 1)).state.model.seen
+    convert, input_key, target_key = FORMS[form]
+    several = isinstance(input_key, list)
+    keys = {"inputs": input_key, "targets": target_key} if several else {"inputs": [input_key], "targets": [target_key]}
+    torch.manual_seed(3)
+    engine = loop.start(make_model(**keys), [case.with_keys(input_key, target_key)])
+    loop.fit(engine, [convert(batch) for batch in make_batches()])
+    for parts, (x, y) in zip(engine.state.model.seen, reference, strict=True):
+        expected = [x, x, y, y] if several else [x, y]
+        assert all(torch.equal(part, other) for part, other in zip(parts, expected, strict=True))
+
+
+@editing_case
+def test_wrong_key_names_the_key(case):
+    with pytest.raises(KeyError, match=r"imagee.*Did you mean 'image'") as caught:
+        batches = [_as_dict(batch) for batch in make_batches()]
+        loop.fit(
+            loop.start(make_model(inputs=["image"], targets=["info.label"]), [case.with_keys("imagee", "imagee")]),
+            batches,
+        )
+    assert caught.value.__notes__ == [f"Raised by {case.name} at the event {_first_event(caught)!r}."]
+
+
+def _first_event(caught):
+    return caught.value.__notes__[0].rpartition("event ")[2].strip("'.")
+
+
+def test_cases_are_complete():
+    for case in CASES:
+        assert isinstance(case, Case)
+        assert case.by_hand is not None or case.why_no_function
+        assert case.neutral is not None or case.why_not_neutral
+        signature = inspect.signature(type(case.make()))
+        assert (case.with_keys is not None) == (
+            "target_key" in signature.parameters or "input_key" in signature.parameters
+        )
+
+
+def test_old_home_of_the_warnings():
+    from composer.algorithms import warnings as old_home
+
+    assert old_home.NoEffectWarning is NoEffectWarning

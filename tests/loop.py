@@ -1,0 +1,92 @@
+"""A loop of one's own around an engine: the events of training in their order, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from composer.core.algorithm import Algorithm
+from composer.core.engine import Engine
+from composer.core.state import State
+
+
+def start(
+    model: nn.Module,
+    algorithms: Sequence[Algorithm] = (),
+    optimizer: torch.optim.Optimizer | None = None,
+    max_duration: str = "4ba",
+) -> Engine:
+    """Make an engine and run what a trainer runs before training."""
+    if optimizer is None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = State(model=model, max_duration=max_duration, optimizers=optimizer)
+    engine = Engine(state, algorithms=algorithms)
+    for event in ("init", "before_load", "after_load"):
+        engine.run_event(event)
+    return engine
+
+
+def fit(engine: Engine, batches: Iterable[Any], evaluate: Sequence[Any] = ()) -> Engine:
+    """Train on some batches, from where the state is; evaluate after each if there are batches for it."""
+    state, fire = engine.state, engine.run_event
+    fire("fit_start")
+    if state.timestamp.batch_in_epoch == 0:
+        fire("epoch_start")
+    for batch in batches:
+        fire("before_dataloader")
+        state.batch = batch
+        fire("after_dataloader")
+        fire("batch_start")
+        step(engine)
+        state.timestamp = state.timestamp.to_next_batch(samples=1)
+        fire("batch_end")
+        if evaluate:
+            evaluation(engine, evaluate)
+        fire("batch_checkpoint")
+    state.timestamp = state.timestamp.to_next_epoch()
+    for event in ("epoch_end", "epoch_checkpoint", "fit_end"):
+        fire(event)
+    return engine
+
+
+def step(engine: Engine) -> None:
+    """Train on the batch of the state."""
+    state, fire = engine.state, engine.run_event
+    fire("before_train_batch")
+    for optimizer in state.optimizers:
+        optimizer.zero_grad()
+    fire("before_forward")
+    state.outputs = state.model(state.batch)
+    fire("after_forward")
+    fire("before_loss")
+    state.loss = state.model.loss(state.outputs, state.batch)
+    fire("after_loss")
+    fire("before_backward")
+    state.loss.backward()
+    fire("after_backward")
+    fire("after_train_batch")
+    for optimizer in state.optimizers:
+        optimizer.step()
+
+
+@torch.no_grad()
+def evaluation(engine: Engine, batches: Sequence[Any]) -> None:
+    """Run the model in evaluation mode; the outputs of the last batch stay in the state."""
+    state, fire = engine.state, engine.run_event
+    training_batch = state.batch
+    state.model.eval()
+    fire("eval_before_all")
+    fire("eval_start")
+    for state.batch in batches:
+        fire("eval_batch_start")
+        fire("eval_before_forward")
+        state.outputs = state.model(state.batch)
+        fire("eval_after_forward")
+        fire("eval_batch_end")
+    fire("eval_end")
+    fire("eval_after_all")
+    state.model.train()
+    state.batch = training_batch
