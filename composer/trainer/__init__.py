@@ -1,0 +1,7 @@
+"""The trainer."""
+
+from __future__ import annotations
+
+from composer.trainer.trainer import Trainer
+
+__all__ = ["Trainer"]

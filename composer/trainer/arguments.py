@@ -1,0 +1,340 @@
+"""The door: what users may give, checked and brought into one form."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from composer import trees
+from composer._text import did_you_mean
+from composer.core.data import DataSpec
+from composer.core.evaluator import Evaluator, ensure_evaluator
+from composer.core.model import ComposerModel
+from composer.core.state import State
+
+if TYPE_CHECKING:
+    from composer.core.time import Time
+
+__all__ = [
+    "as_evaluators",
+    "as_microbatch_size",
+    "as_model",
+    "as_optimizers",
+    "as_schedulers",
+    "instances",
+    "name_run",
+    "refuse_later",
+    "refuse_unknown",
+]
+
+T = TypeVar("T")
+
+# What other parts of the library will bring; until then only the default is accepted, so that nothing is ignored.
+_LATER = {
+    "checkpoints": [
+        "load_path",
+        "load_object_store",
+        "load_weights_only",
+        "load_strict_model_weights",
+        "load_progress_bar",
+        "load_ignore_keys",
+        "load_exclude_algorithms",
+        "save_folder",
+        "save_filename",
+        "save_latest_filename",
+        "save_overwrite",
+        "save_interval",
+        "save_weights_only",
+        "save_ignore_keys",
+        "save_num_checkpoints_to_keep",
+        "save_metrics",
+        "autoresume",
+        "spin_dataloaders",
+    ],
+    "parallelism": ["parallelism_config", "ddp_sync_strategy", "dist_timeout"],
+    "schedules": ["scale_schedule_ratio"],
+    "profiler": ["profiler"],
+}
+
+_GONE = {
+    "max_epochs": "max_duration='10ep'",
+    "epochs": "max_duration='10ep'",
+    "max_steps": "max_duration='1000ba'",
+    "fsdp_config": "parallelism_config={'fsdp': {...}}",
+    "deepspeed_config": "parallelism_config",
+    "grad_clip_norm": "algorithms=[GradientClipping('norm', 1.0)]",
+    "batch_size": "DataLoader(dataset, batch_size=...) as train_dataloader",
+    "train_loader": "train_dataloader",
+    "val_dataloader": "eval_dataloader",
+    "optimizer": "optimizers",
+    "scheduler": "schedulers",
+}
+
+
+def refuse_later(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of parts that are not there yet.
+
+    Args:
+        function: What was called; its signature has the defaults.
+        arguments: What it was given.
+
+    Raises:
+        NotImplementedError: One of them is not at its default.
+
+    >>> def fit(save_folder=None): ...
+    >>> refuse_later(fit, {"save_folder": "runs"})
+    Traceback (most recent call last):
+    NotImplementedError: save_folder='runs': checkpoints are not available yet. Leave save_folder at its default, None.
+    """
+    parameters = inspect.signature(function).parameters
+    for part, names in _LATER.items():
+        for name in names:
+            if name in arguments and name in parameters:
+                default, value = parameters[name].default, arguments[name]
+                if value is not default and value != default:
+                    verb = "is" if part in ("parallelism", "profiler") else "are"
+                    raise NotImplementedError(
+                        f"{name}={value!r}: {part} {verb} not available yet. Leave {name} at its default, {default!r}."
+                    )
+
+
+def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> None:
+    """Refuse arguments that do not exist, and say what was meant.
+
+    Args:
+        function: What was called.
+        unknown: Names and values that its signature does not have.
+
+    Raises:
+        TypeError: There is one.
+
+    >>> def fit(*, duration=None): ...
+    >>> refuse_unknown(fit, {"durration": "1ep"})
+    Traceback (most recent call last):
+    TypeError: fit has no argument 'durration'. Did you mean 'duration'?
+    """
+    for name in unknown:
+        known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        hint = f" Use {_GONE[name]}." if name in _GONE else did_you_mean(name, known)
+        shown = function.__qualname__.removesuffix(".__init__")
+        raise TypeError(f"{shown} has no argument {name!r}.{hint}")
+
+
+def instances(argument: str, value: Any, kind: type[T]) -> list[T]:
+    """Return one object, several or None as a list, all of a class.
+
+    Args:
+        argument: Name of the argument, for errors.
+        value: What was given.
+        kind: The class.
+
+    Raises:
+        TypeError: Something in it is not of the class.
+
+    >>> instances("names", "a", str)
+    ['a']
+    """
+    found = list(trees.ensure_tuple(value))
+    for entry in found:
+        if isinstance(entry, type):
+            raise TypeError(f"{argument}: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")
+        if not isinstance(entry, kind):
+            raise TypeError(f"{argument}: every entry must be of type {kind.__name__}; got {entry!r}.")
+    return found
+
+
+def as_model(model: Any) -> tuple[ComposerModel, nn.Module | None]:
+    """Return the model, and the compiled form that it was wrapped in, if any.
+
+    Args:
+        model: What was given.
+
+    Raises:
+        TypeError: It is not a :class:`.ComposerModel`.
+
+    >>> as_model(torch.nn.Identity)
+    Traceback (most recent call last):
+    TypeError: model: got the class Identity; give an object of it: Identity(...).
+    """
+    original = getattr(model, "_orig_mod", model)
+    if isinstance(original, ComposerModel):
+        return original, None if original is model else model
+    if isinstance(original, type) and issubclass(original, nn.Module):
+        raise TypeError(f"model: got the class {original.__name__}; give an object of it: {original.__name__}(...).")
+    if isinstance(original, nn.Module):
+        raise TypeError(
+            f"model must be a ComposerModel, which knows its loss; got {type(original).__name__}. Wrap a classifier as "
+            f"composer.models.ComposerClassifier(module, num_classes=...), or subclass ComposerModel with "
+            f"forward(batch) and loss(outputs, batch)."
+        )
+    raise TypeError(f"model must be a ComposerModel; got {original!r}.")
+
+
+def as_optimizers(optimizers: Any, model: nn.Module) -> list[Optimizer]:
+    """Return the optimizers as a list.
+
+    Args:
+        optimizers: One or several.
+        model: Whose parameters they are to train.
+
+    Raises:
+        TypeError: Something is not an optimizer.
+        ValueError: An optimizer has none of the model's parameters.
+
+    >>> as_optimizers(torch.optim.SGD, torch.nn.Linear(1, 1))
+    Traceback (most recent call last):
+    TypeError: optimizers: got SGD without parameters; make the optimizer first: SGD(model.parameters(), lr=...).
+    """
+    found = list(trees.ensure_tuple(optimizers))
+    ours = {id(parameter) for parameter in model.parameters()}
+    for optimizer in found:
+        if not isinstance(optimizer, Optimizer):
+            made = getattr(optimizer, "func", optimizer)
+            name = getattr(made, "__name__", type(made).__name__)
+            if callable(optimizer):
+                raise TypeError(
+                    f"optimizers: got {name} without parameters; make the optimizer first: "
+                    f"{name}(model.parameters(), lr=...)."
+                )
+            raise TypeError(f"optimizers must be torch.optim.Optimizer objects; got {optimizer!r}.")
+        groups: list[dict[str, Any]] = optimizer.param_groups
+        if not any(id(parameter) in ours for group in groups for parameter in group["params"]):
+            raise ValueError(
+                f"optimizers: {type(optimizer).__name__} has none of the model's parameters and would train nothing; "
+                f"make it with {type(optimizer).__name__}(model.parameters(), ...) of the model given to the Trainer."
+            )
+    return found
+
+
+def as_schedulers(schedulers: Any, optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
+    """Return the schedules as a list.
+
+    Args:
+        schedulers: One or several.
+        optimizers: Whose learning rates they may set.
+
+    Raises:
+        NotImplementedError: One is not a schedule of torch, or needs a metric.
+        ValueError: One sets the learning rate of an optimizer that is not trained with.
+
+    >>> as_schedulers(None, [])
+    []
+    """
+    found = list(trees.ensure_tuple(schedulers))
+    for scheduler in found:
+        if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, LRScheduler):
+            raise NotImplementedError(
+                f"schedulers: only schedules of torch.optim.lr_scheduler that need no metric are available yet; got "
+                f"{scheduler!r}."
+            )
+        owner: Any = scheduler.optimizer
+        if owner not in optimizers:
+            raise ValueError(
+                f"schedulers: {type(scheduler).__name__} sets the learning rate of an optimizer that was not given as "
+                f"optimizers=. Make it with one of those."
+            )
+    return found
+
+
+def as_evaluators(
+    data: Any, eval_interval: int | str | Time | Callable[..., bool], subset_num_batches: int
+) -> list[Evaluator]:
+    """Return evaluators of what was given as evaluation data.
+
+    Args:
+        data: An evaluator, a loader, a data spec, a sequence of these, or None.
+        eval_interval: The interval of those that have none.
+        subset_num_batches: The number of batches of those that have none.
+
+    Raises:
+        ValueError: Evaluators and bare data are mixed, or a label is given twice.
+
+    >>> [evaluator.label for evaluator in as_evaluators([(1, 2)], eval_interval=1, subset_num_batches=-1)]
+    ['eval']
+    """
+    entries: Iterable[Any] = () if data is None else data if _is_sequence_of_loaders(data) else (data,)
+    evaluators = [ensure_evaluator(entry) for entry in entries]
+    if len({isinstance(entry, Evaluator) for entry in entries}) > 1:
+        raise ValueError(
+            "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes "
+            "one of a loader."
+        )
+    labels = [evaluator.label for evaluator in evaluators]
+    if repeated := {label for label in labels if labels.count(label) > 1}:
+        raise ValueError(
+            f"eval_dataloader: the labels {sorted(repeated)} are given more than once: their metrics would be "
+            f"mixed up. Give each loader its own: Evaluator(label=..., dataloader=...)."
+        )
+    for evaluator in evaluators:
+        if evaluator.eval_interval is None:
+            evaluator.eval_interval = eval_interval
+        if evaluator.subset_num_batches is None:
+            evaluator.subset_num_batches = subset_num_batches
+    return evaluators
+
+
+def _is_sequence_of_loaders(data: Any) -> bool:
+    """Whether a list holds loaders, or nothing, rather than being the list of batches that a loader would yield."""
+    if not isinstance(data, (list, tuple)):
+        return False
+    entries = cast("Sequence[Any]", data)
+    loaders = (Evaluator, DataSpec, DataLoader)
+    return not entries or any(isinstance(entry, loaders) for entry in entries)
+
+
+def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | None:
+    """Return the number of samples of a microbatch, or None for the whole batch.
+
+    Args:
+        size: ``device_train_microbatch_size`` as given.
+        grad_accum: The old spelling, the number of microbatches.
+        state: Has the training data.
+
+    Raises:
+        NotImplementedError: "auto" is asked for.
+        ValueError: It is not a positive whole number, or both are given.
+
+    >>> as_microbatch_size(8, None, State(model=torch.nn.Linear(1, 1)))
+    8
+    """
+    name, value = ("grad_accum", grad_accum) if grad_accum is not None else ("device_train_microbatch_size", size)
+    if size is not None and grad_accum is not None:
+        raise ValueError("Give device_train_microbatch_size (samples in a microbatch) or grad_accum, not both.")
+    if value is None:
+        return None
+    if value == "auto":
+        raise NotImplementedError(f"{name}='auto' is not available yet; give a number.")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive whole number; got {value!r}.")
+    if grad_accum is None:
+        return value
+    batch_size = None if state.train_phase.loader is None else state.train_phase.loader.batch_size
+    if batch_size is None:
+        raise ValueError(
+            "grad_accum needs a train_dataloader that tells its batch_size; give device_train_microbatch_size instead, "
+            "the number of samples in a microbatch."
+        )
+    return -(-batch_size // value)
+
+
+def name_run(run_name: str | None) -> str:
+    """Return the name of the run: the argument, ``COMPOSER_RUN_NAME`` or ``RUN_NAME`` of the environment, or a new one.
+
+    Args:
+        run_name: The argument.
+
+    >>> name_run("resnet-1")
+    'resnet-1'
+    """
+    # The operating system's randomness, so that a name does not disturb what was seeded.
+    made = f"{int(time.time())}-{secrets.token_hex(3)}"
+    return run_name or os.environ.get("COMPOSER_RUN_NAME") or os.environ.get("RUN_NAME") or made

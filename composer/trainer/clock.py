@@ -1,0 +1,87 @@
+"""Counting: the timestamp, the schedules that follow it, and what the log says of both."""
+
+from __future__ import annotations
+
+import time
+
+from composer.core.time import TimeUnit
+from composer.trainer.run import Run
+
+__all__ = ["advance", "advance_epoch", "advance_iteration", "iteration_is_complete", "time_metrics"]
+
+
+def advance(run: Run) -> None:
+    """Count the batch that was trained, and move the schedules that go by batches.
+
+    Args:
+        run: The run.
+    """
+    phase = run.state.train_phase
+    now = time.perf_counter()
+    run.state.previous_timestamp = phase.timestamp
+    phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.mark)
+    phase.mark = now
+    if run.options.step_schedulers_every_batch:
+        for scheduler in run.state.schedulers:
+            scheduler.step()
+
+
+def advance_epoch(run: Run) -> None:
+    """Count the epoch that was trained, and move the schedules that go by epochs.
+
+    Args:
+        run: The run.
+    """
+    phase = run.state.train_phase
+    run.state.previous_timestamp = phase.timestamp
+    phase.timestamp = phase.timestamp.to_next_epoch()
+    if not run.options.step_schedulers_every_batch:
+        for scheduler in run.state.schedulers:
+            scheduler.step()
+
+
+def iteration_is_complete(run: Run) -> bool:
+    """Tell whether the epoch that ended is the last of an iteration.
+
+    Args:
+        run: The run.
+    """
+    state = run.state
+    length = state._iteration_length  # pyright: ignore[reportPrivateUsage] - the name that scripts set
+    if length is None:
+        return False
+    if length.unit is TimeUnit.EPOCH:
+        return state.timestamp.epoch_in_iteration >= length
+    if length.unit is TimeUnit.TOKEN:
+        return state.timestamp.token_in_iteration >= length
+    raise NotImplementedError(f"An iteration has a length in epochs or tokens, not {length}.")
+
+
+def advance_iteration(run: Run) -> None:
+    """Count the iteration that was trained.
+
+    Args:
+        run: The run.
+    """
+    phase = run.state.train_phase
+    run.state.previous_timestamp = phase.timestamp
+    phase.timestamp = phase.timestamp.to_next_iteration()
+
+
+def time_metrics(run: Run) -> dict[str, int | float]:
+    """Return the counters that are logged with each batch.
+
+    Args:
+        run: The run.
+    """
+    timestamp = run.state.timestamp
+    metrics: dict[str, int | float] = {
+        "time/batch": timestamp.batch.value,
+        "time/sample": timestamp.sample.value,
+        "time/batch_in_epoch": timestamp.batch_in_epoch.value,
+        "time/sample_in_epoch": timestamp.sample_in_epoch.value,
+    }
+    if timestamp.token.value:
+        metrics["time/token"] = timestamp.token.value
+        metrics["time/token_in_epoch"] = timestamp.token_in_epoch.value
+    return metrics

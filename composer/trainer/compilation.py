@@ -1,0 +1,47 @@
+"""Compiling the model, and the model with its loss."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from composer.core.model import ComposerModel
+from composer.core.types import Batch
+from composer.trainer.run import Run
+
+__all__ = ["compile_model"]
+
+
+def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
+    """Compile in place, so that neither the model's type nor the names of its parameters change.
+
+    The forward pass is compiled for evaluation, prediction and steps in which an algorithm acts between forward and
+    loss; both as one graph for the others. Nothing is compiled before it first runs.
+
+    Args:
+        run: The run, whose model is final.
+        config: Arguments of :func:`torch.compile`; None leaves the model as it is.
+        wrapper: What ``torch.compile(model)`` had returned, if that was given as the model.
+    """
+    model = cast(ComposerModel, run.state.model)
+    if wrapper is not None:
+        # The user has compiled it already, with arguments of their own.
+        compiled = cast("Any", wrapper)
+
+        def forward(batch: Batch) -> Any:
+            return compiled.dynamo_ctx(model._call_impl)(batch)
+
+        model._compiled_call_impl = forward
+        return
+    if config is None:
+        return
+    plain = model._call_impl
+
+    def forward_and_loss(batch: Batch) -> tuple[Any, Any]:
+        outputs = plain(batch)
+        return outputs, model.loss(outputs, batch)
+
+    model.compile(**config)
+    run.forward_and_loss = torch.compile(forward_and_loss, **config)

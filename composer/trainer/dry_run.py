@@ -1,0 +1,122 @@
+"""A short trip through everything, to find mistakes before a long run."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from composer import trees
+from composer.core.callback import Callback
+from composer.core.logger import Logger
+from composer.core.state import State
+from composer.trainer.evaluate import evaluate
+from composer.trainer.fit import fit
+from composer.trainer.run import Run
+
+__all__ = ["dry_run"]
+
+_BATCHES = 2
+
+
+def dry_run(run: Run) -> str:
+    """Train and evaluate on two batches each, with all algorithms, callbacks and loggers; print and return a report.
+
+    The counts begin anew afterwards; the parameters keep what the two steps did.
+
+    Args:
+        run: The run.
+    """
+    state = run.state
+    max_duration, timestamp, length = state.max_duration, state.timestamp, state.train_phase.length
+    evaluators, state.evaluators = state.evaluators, []
+    recorder = _Recorder()
+    state.callbacks.append(recorder)
+    try:
+        state.max_duration = state.timestamp.batch + _BATCHES
+        fit(run)
+        for evaluator in evaluators:
+            evaluate(run, evaluator, _BATCHES)
+    finally:
+        state.callbacks.remove(recorder)
+        state.max_duration, state.timestamp, state.evaluators = max_duration, timestamp, evaluators
+        state.train_phase.length, state.train_phase.iterator = length, None
+    report = recorder.report(state)
+    sys.stderr.write(report)
+    return report
+
+
+class _Recorder(Callback):
+    """Notes shapes, times and memory of each batch."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._began = 0.0
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        self._begin(state)
+
+    def eval_batch_start(self, state: State, logger: Logger) -> None:
+        self._begin(state)
+
+    def after_forward(self, state: State, logger: Logger) -> None:
+        self._outputs = _shapes(state.outputs)
+
+    def eval_after_forward(self, state: State, logger: Logger) -> None:
+        self._outputs = _shapes(state.outputs)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self._end(state, f"loss {float(state.total_loss_dict['loss/train/total']):.4g}")
+
+    def eval_batch_end(self, state: State, logger: Logger) -> None:
+        self._end(state, "")
+
+    def report(self, state: State) -> str:
+        parameters = sum(p.numel() for p in state.model.parameters() if p.requires_grad)
+        head = (
+            f"Dry run of {type(state.model).__name__}: {parameters:,} trainable parameters, on {state.device.name} in "
+            f"{state.precision.value}; algorithms {state.algorithms or 'none'}."
+        )
+        return "\n".join([head, *self._lines, f"Peak memory {_peak_memory(state) / 2**20:,.0f} MiB.", ""])
+
+    def _begin(self, state: State) -> None:
+        self._batch = _shapes(state.batch)
+        _wait(state)
+        self._began = time.perf_counter()
+
+    def _end(self, state: State, remark: str) -> None:
+        _wait(state)
+        milliseconds = 1e3 * (time.perf_counter() - self._began)
+        name = f"{state.dataloader_label} batch {state.phase.timestamp.batch.value}"
+        self._lines.append(f"  {name}: {self._batch} -> {self._outputs}, {milliseconds:.1f} ms {remark}".rstrip())
+
+
+def _shapes(tree: Any) -> str:
+    return str(trees.map_leaves(lambda leaf: _Shape(leaf) if isinstance(leaf, Tensor) else type(leaf).__name__, tree))
+
+
+class _Shape:
+    """Shows a tensor by its shape and type."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._text = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _wait(state: State) -> None:
+    if state.device.torch_device.type != "cpu":
+        torch.accelerator.synchronize()
+
+
+def _peak_memory(state: State) -> int:
+    """Return the most memory that was in use, in bytes: of the accelerator, or of the process on the CPU."""
+    if state.device.torch_device.type == "cuda":
+        return torch.cuda.max_memory_allocated(state.device.torch_device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,97 @@
+"""Metrics of the training data: updated with every microbatch, computed when somebody looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from composer.core.model import ComposerModel
+from composer.core.state import State
+from composer.core.types import Batch
+from composer.trainer.modes import eval_mode
+from composer.trainer.run import Run
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+__all__ = ["log_train_metrics", "named_values", "place", "reset_train_metrics", "update_train_metrics"]
+
+
+def update_train_metrics(run: Run, batch: Batch) -> None:
+    """Update the metrics with ``state.outputs``.
+
+    Args:
+        run: The run.
+        batch: The microbatch as it was before algorithms edited it.
+    """
+    state = run.state
+    model = cast(ComposerModel, state.model)
+    with torch.no_grad():
+        if type(model).eval_forward is ComposerModel.eval_forward and not hasattr(type(model), "validate"):
+            outputs = state.outputs
+        else:
+            with eval_mode(model):
+                outputs = model.eval_forward(batch, state.outputs)
+        for metric in state.train_metrics.values():
+            model.update_metric(batch, outputs, metric)
+            # Checking the values of a batch waits for the device; the first batch has been checked.
+            if getattr(metric, "validate_args", False):
+                metric.validate_args = False
+
+
+def reset_train_metrics(state: State) -> None:
+    """Begin anew.
+
+    Args:
+        state: The state.
+
+    >>> reset_train_metrics(State(model=torch.nn.Linear(1, 1)))
+    """
+    for metric in state.train_metrics.values():
+        metric.reset()
+
+
+def log_train_metrics(run: Run, step: int) -> None:
+    """Log the values since the epoch began.
+
+    Args:
+        run: The run.
+        step: Where on the axis.
+    """
+    label = run.state.train_phase.label
+    values: dict[str, Any] = {}
+    for name, metric in run.state.train_metrics.items():
+        if metric.update_called:
+            values.update(named_values(f"metrics/{label}/{name}", metric.compute()))
+    if values:
+        run.logger.enqueue(values, step)
+
+
+def named_values(name: str, value: Any) -> dict[str, Any]:
+    """Return what a metric computed as values to log: a metric may compute several.
+
+    Args:
+        name: The metric's name in the log.
+        value: What it computed.
+
+    >>> named_values("metrics/eval/F", {"precision": 1.0, "recall": 0.5})
+    {'metrics/eval/F/precision': 1.0, 'metrics/eval/F/recall': 0.5}
+    """
+    if isinstance(value, dict):
+        return {f"{name}/{key}": part for key, part in cast("dict[str, Any]", value).items()}
+    return {name: value}
+
+
+def place(metrics: dict[str, Metric], state: State) -> dict[str, Metric]:
+    """Move metrics to where they are updated: the device, or the CPU where the device lacks double precision.
+
+    Args:
+        metrics: The metrics by name.
+        state: The state.
+
+    >>> place({}, State(model=torch.nn.Linear(1, 1)))
+    {}
+    """
+    device = torch.device("cpu") if state.device.name == "mps" else state.device.torch_device
+    return {name: metric.to(device) for name, metric in metrics.items()}

@@ -1,0 +1,33 @@
+"""Training and evaluation mode of a model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+
+from torch import nn
+
+__all__ = ["eval_mode"]
+
+
+@contextlib.contextmanager
+def eval_mode(model: nn.Module) -> Generator[None]:
+    """Put a model into evaluation mode, and afterwards each of its modules back into the mode it was in.
+
+    Args:
+        model: The model.
+
+    >>> model = torch.nn.Dropout()
+    >>> with eval_mode(model):
+    ...     print(model.training)
+    False
+    >>> model.training
+    True
+    """
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,98 @@
+"""One update of the parameters."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, cast
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from composer.core.event import Event
+from composer.trainer.microbatch import accumulate_gradients
+from composer.trainer.run import Run
+
+__all__ = ["needs_closure", "train_batch"]
+
+
+def train_batch(run: Run) -> None:
+    """Compute the gradients of the batch and update the parameters once, by every optimizer.
+
+    An optimizer that may evaluate the gradients several times is given a closure that computes them. Where there are
+    several optimizers, those that cannot do without get it and the others follow with the gradients that it left.
+
+    Args:
+        run: The run; ``state.batch`` is the batch.
+    """
+    optimizers = run.state.optimizers
+    if run.state.scaler is not None:
+        _scaled_step(run)
+        return
+    use = may_use_closure if len(optimizers) == 1 else needs_closure
+    closing = [optimizer for optimizer in optimizers if use(type(optimizer))]
+    if not closing:
+        # Outside of step(), which would switch the recording of gradients off and on again around it.
+        _compute_gradients(run)
+    for optimizer in closing:
+        optimizer.step(cast(Any, lambda: _compute_gradients(run)))  # torch says float, and takes its tensor
+    for optimizer in optimizers:
+        if optimizer not in closing:
+            optimizer.step()
+
+
+@functools.cache
+def needs_closure(kind: type[Optimizer]) -> bool:
+    """Tell whether optimizers of a class cannot step without a closure, as LBFGS.
+
+    Args:
+        kind: The class.
+
+    >>> needs_closure(torch.optim.LBFGS), needs_closure(torch.optim.SGD)
+    (True, False)
+    """
+    parameter = inspect.signature(kind.step).parameters.get("closure")
+    return parameter is not None and parameter.default is parameter.empty
+
+
+@functools.cache
+def may_use_closure(kind: type[Optimizer]) -> bool:
+    """Tell whether optimizers of a class may evaluate a closure several times: LBFGS, and all but torch's own.
+
+    Args:
+        kind: The class.
+
+    >>> may_use_closure(torch.optim.Adam)
+    False
+    """
+    return needs_closure(kind) or not kind.__module__.startswith("torch.optim.")
+
+
+def _compute_gradients(run: Run) -> Tensor:
+    """Compute the gradients of the whole batch; return its loss."""
+    state, fire = run.state, run.engine.run_event
+    fire(Event.BEFORE_TRAIN_BATCH)
+    for optimizer in state.optimizers:
+        optimizer.zero_grad()
+    loss = accumulate_gradients(run)
+    scaler: Any = state.scaler
+    if scaler is not None:
+        for optimizer in state.optimizers:
+            scaler.unscale_(optimizer)
+    fire(Event.AFTER_TRAIN_BATCH)
+    return loss
+
+
+def _scaled_step(run: Run) -> None:
+    """Step with scaled gradients; a step whose gradients overflowed is left out, and the scale lowered."""
+    scaler: Any = run.state.scaler
+    for optimizer in run.state.optimizers:
+        if needs_closure(type(optimizer)):
+            raise ValueError(
+                f"{type(optimizer).__name__} evaluates its closure several times, which the gradient scaling of "
+                f"amp_fp16 does not allow. Train in amp_bf16 or fp32."
+            )
+    _compute_gradients(run)
+    for optimizer in run.state.optimizers:
+        scaler.step(optimizer)
+    scaler.update()

@@ -1,0 +1,404 @@
+"""The trainer: takes what users give, and runs the loops."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TextIO
+
+import torch
+
+from composer import dist, rng
+from composer.core.algorithm import Algorithm
+from composer.core.callback import Callback
+from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.engine import Engine
+from composer.core.evaluator import Evaluator
+from composer.core.event import Event
+from composer.core.logger import Logger, LoggerDestination
+from composer.core.model import ComposerModel
+from composer.core.state import State
+from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.timestamp import Timestamp
+from composer.core.types import Batch
+from composer.devices import Device, get_device
+from composer.precision import Precision
+from composer.trainer import arguments as given
+from composer.trainer import build
+from composer.trainer.compilation import compile_model
+from composer.trainer.dry_run import dry_run as run_dry
+from composer.trainer.evaluate import evaluate
+from composer.trainer.fit import fit
+from composer.trainer.metrics import place
+from composer.trainer.options import LoopOptions
+from composer.trainer.predict import predict
+from composer.trainer.run import Run
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from composer.core.order import AlgorithmPass
+
+__all__ = ["Trainer"]
+
+Data = DataSpec | Iterable[Batch] | Mapping[str, Any]
+
+
+class Trainer:
+    """Trains, evaluates and runs a model.
+
+    All arguments are given by name. Those of checkpointing and of several processes are not available yet and raise
+    ``NotImplementedError`` unless they are at their defaults.
+
+    Args:
+        model: The model; one wrapped by :func:`torch.compile` too.
+        train_dataloader: Yields training batches: a ``DataLoader``, a :class:`.DataSpec`, any iterable, sized or not.
+        train_dataloader_label: Names the training data in the metrics.
+        train_subset_num_batches: Number of batches in an epoch; -1 is all.
+        max_duration: When training ends: epochs as a number, a time string such as ``"10ep"``, ``"1000ba"``,
+            ``"1h30m"``, or a :class:`.Time`.
+        algorithms: The methods to train with.
+        algorithm_passes: Functions ``(algorithms, event) -> algorithms`` that reorder them, each alone or as
+            ``(function, index)``.
+        optimizers: One optimizer or several, of the model's parameters. Several step one after the other and are
+            counted as one step. By default SGD with a learning rate of 0.1.
+        schedulers: One schedule of ``torch.optim.lr_scheduler`` or several.
+        step_schedulers_every_batch: Whether schedules move with every batch rather than with every epoch.
+        eval_dataloader: What to evaluate on: a loader, labelled "eval", or :class:`.Evaluator` objects.
+        eval_interval: How often, for evaluators without an interval of their own: epochs, a time string, a
+            :class:`.Time` or ``(state, event) -> bool``. 0 is never.
+        eval_subset_num_batches: Number of batches of an evaluation, for evaluators without a number; -1 is all.
+        callbacks: What watches the run.
+        loggers: Where metrics go.
+        run_name: Name of the run; by default from ``COMPOSER_RUN_NAME``, ``RUN_NAME`` or made of the time.
+        progress_bar: Whether to show a progress bar.
+        log_to_console: Whether to print metrics as lines.
+        console_stream: Where progress and lines go: "stdout", "stderr" or an open text file.
+        console_log_interval: How often lines are printed, in epochs or batches.
+        log_traces: Whether to log which algorithm ran when.
+        auto_log_hparams: Whether to log these arguments as hyperparameters.
+        device: "cpu", "gpu", "mps" or a device; by default the accelerator if there is one.
+        precision: "fp32", "amp_bf16", "amp_fp16" or "amp_fp8". By default amp_bf16 where the accelerator has
+            bfloat16, else amp_fp16; fp32 on the CPU.
+        precision_config: Arguments of the recipe of amp_fp8.
+        device_train_microbatch_size: Number of samples that go through the model at once; the gradient is that of
+            the whole batch all the same. None is the whole batch.
+        accumulate_train_batch_on_tokens: Whether microbatches are weighted by the tokens that the loss averages over
+            rather than by samples. None decides by the batch: tokens where ``batch["labels"]`` has one for each.
+        seed: Seed of all generators, from 0 to 2**32 - 1. None draws one from torch's, so that
+            ``torch.manual_seed`` before is enough to repeat a run.
+        deterministic_mode: Whether to use deterministic implementations only.
+        python_log_level: Level of the library's log messages, such as "info".
+        compile_config: Arguments of :func:`torch.compile` to compile the model with; ``{}`` for its defaults.
+        grad_accum: Old spelling: number of microbatches of a batch.
+        on_logger_error: Whether an exception in a logger is reported once as a warning ("warn") or ends the training.
+        dry_run: Whether :meth:`fit` only runs two training and two evaluation batches through everything and reports
+            shapes, time and memory.
+        overfit_batches: Number of batches that every epoch repeats, to see whether the model can learn them; 0 trains
+            on all of the data.
+        eval_batches_before_fit: Number of batches to evaluate before training, to find mistakes in the evaluation
+            early; the values are not logged.
+
+    Attributes:
+        state: The model, the optimizers, the data and the progress.
+        engine: Fires the events.
+        logger: Takes metrics.
+
+    Raises:
+        TypeError: An argument does not exist, or is of another kind.
+        ValueError: An argument has an impossible value.
+        NotImplementedError: An argument of a part that is not available yet is given.
+
+    >>> from composer.models import ComposerClassifier
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> data = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))]
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with Trainer(
+    ...     model=model, train_dataloader=data, max_duration="3ep", optimizers=optimizer, progress_bar=False
+    ... ) as trainer:
+    ...     trainer.fit()
+    >>> trainer.state.timestamp.batch
+    Time(3, TimeUnit.BATCH)
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ComposerModel,
+        train_dataloader: Data | None = None,
+        train_dataloader_label: str = "train",
+        train_subset_num_batches: int = -1,
+        spin_dataloaders: bool = True,
+        max_duration: int | str | Time | None = None,
+        algorithms: Algorithm | Sequence[Algorithm] | None = None,
+        algorithm_passes: AlgorithmPass | Sequence[AlgorithmPass | tuple[AlgorithmPass, int]] | None = None,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
+        schedulers: LRScheduler | Sequence[LRScheduler] | None = None,
+        scale_schedule_ratio: float = 1.0,
+        step_schedulers_every_batch: bool | None = None,
+        eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
+        eval_interval: int | str | Time | Callable[[State, Event], bool] = 1,
+        eval_subset_num_batches: int = -1,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        loggers: LoggerDestination | Sequence[LoggerDestination] | None = None,
+        run_name: str | None = None,
+        progress_bar: bool = True,
+        log_to_console: bool = False,
+        console_stream: str | TextIO = "stderr",
+        console_log_interval: int | str | Time = "1ba",
+        log_traces: bool = False,
+        auto_log_hparams: bool = False,
+        load_path: str | None = None,
+        load_object_store: Any = None,
+        load_weights_only: bool = False,
+        load_strict_model_weights: bool = True,
+        load_progress_bar: bool = True,
+        load_ignore_keys: Any = None,
+        load_exclude_algorithms: list[str] | None = None,
+        save_folder: str | None = None,
+        save_filename: str = "ep{epoch}-ba{batch}-rank{rank}.pt",
+        save_latest_filename: str | None = "latest-rank{rank}.pt",
+        save_overwrite: bool = False,
+        save_interval: Any = "1ep",
+        save_weights_only: bool = False,
+        save_ignore_keys: Any = None,
+        save_num_checkpoints_to_keep: int = -1,
+        save_metrics: bool = False,
+        autoresume: bool = False,
+        parallelism_config: Any = None,
+        device: str | Device | None = None,
+        precision: str | Precision | None = None,
+        precision_config: dict[str, Any] | None = None,
+        device_train_microbatch_size: int | None = None,
+        accumulate_train_batch_on_tokens: bool | None = None,
+        seed: int | None = None,
+        deterministic_mode: bool = False,
+        dist_timeout: float = 300.0,
+        ddp_sync_strategy: Any = None,
+        profiler: Any = None,
+        python_log_level: str | None = None,
+        compile_config: dict[str, Any] | None = None,
+        grad_accum: int | None = None,
+        on_logger_error: Literal["warn", "raise"] = "warn",
+        dry_run: bool = False,
+        overfit_batches: int = 0,
+        eval_batches_before_fit: int = 0,
+        **unknown: Never,
+    ) -> None:
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        given.refuse_unknown(Trainer.__init__, unknown)
+        given.refuse_later(Trainer.__init__, arguments)
+        build.set_log_level(python_log_level)
+        model, compiled = given.as_model(model)
+        if compiled is not None and compile_config is not None:
+            raise ValueError("compile_config is given, but the model is compiled already; leave out one of the two.")
+
+        device = get_device(device)
+        if deterministic_mode:
+            rng.configure_deterministic_mode()
+        seed = int(torch.randint(2**31, ()).item()) if seed is None else seed
+        rng.seed_all(seed + dist.get_global_rank())
+
+        device.module_to_device(model)
+        found = given.as_optimizers(optimizers, model)
+        for optimizer in found:
+            device.optimizer_to_device(optimizer)
+
+        self.state = State(
+            model=model,
+            rank_zero_seed=seed,
+            run_name=given.name_run(run_name),
+            device=device,
+            max_duration=max_duration,
+            optimizers=found,
+            algorithms=given.instances("algorithms", algorithms, Algorithm),
+        )
+        watching = [
+            *given.instances("loggers", loggers, LoggerDestination),
+            *given.instances("callbacks", callbacks, Callback),
+        ]
+        destinations = [callback for callback in watching if isinstance(callback, LoggerDestination)]
+        if progress_bar:
+            build.add_progress_bar(destinations, console_stream, log_traces)
+        if log_to_console:
+            build.add_console(destinations, console_stream, console_log_interval, log_traces)
+        self.state.callbacks = [*destinations, *(c for c in watching if not isinstance(c, LoggerDestination))]
+        self.logger = Logger(self.state, destinations, on_error=on_logger_error)
+        self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
+        model.logger = self.logger
+        self._dry_run = dry_run
+        self._eval_batches_before_fit = eval_batches_before_fit
+        self._run = Run(self.state, self.engine, self.logger)
+
+        self.engine.run_event(Event.INIT)
+        build.log_hyperparameters(self._run, arguments if auto_log_hparams else {})
+        self.state.train_metrics = place(deepcopy(model.get_metrics(is_train=True)), self.state)
+        evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
+        build.set_evaluators(self.state, evaluators)
+        build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
+        self.state.device_train_microbatch_size = given.as_microbatch_size(
+            device_train_microbatch_size, grad_accum, self.state
+        )
+        self._run.options = LoopOptions(
+            weight_by_tokens=accumulate_train_batch_on_tokens,
+            step_schedulers_every_batch=bool(step_schedulers_every_batch),
+            create_graph=any(algorithm.backwards_create_graph for algorithm in self.state.algorithms),
+            overfit_batches=overfit_batches,
+        )
+        self.state.schedulers = given.as_schedulers(schedulers, self.state.optimizers)
+        build.set_precision(self._run, precision, precision_config)
+        self.engine.run_event(Event.BEFORE_LOAD)
+        self.engine.run_event(Event.AFTER_LOAD)
+        compile_model(self._run, compile_config, compiled)
+        # Whatever the set-up drew, training begins with the seed.
+        rng.seed_all(self.state.seed)
+
+    def fit(
+        self,
+        *,
+        train_dataloader: Data | None = None,
+        train_dataloader_label: str = "train",
+        train_subset_num_batches: int | None = None,
+        spin_dataloaders: bool | None = None,
+        duration: int | str | Time | None = None,
+        reset_time: bool = False,
+        schedulers: LRScheduler | Sequence[LRScheduler] | None = None,
+        scale_schedule_ratio: float = 1.0,
+        step_schedulers_every_batch: bool | None = None,
+        eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
+        eval_subset_num_batches: int = -1,
+        eval_interval: int | str | Time | Callable[[State, Event], bool] = 1,
+        device_train_microbatch_size: int | None = None,
+        precision: str | Precision | None = None,
+        **unknown: Never,
+    ) -> None:
+        """Train until ``max_duration``; where a fit ended in the middle of an epoch, the next goes on there.
+
+        Args:
+            train_dataloader: Replaces the training data.
+            train_dataloader_label: Its label.
+            train_subset_num_batches: Number of batches in an epoch; -1 is all.
+            duration: How much further to train, instead of ``max_duration``.
+            reset_time: Whether to count from zero again.
+            schedulers: Replace the schedules.
+            step_schedulers_every_batch: Whether these move with every batch rather than with every epoch.
+            eval_dataloader: Replaces what is evaluated on.
+            eval_subset_num_batches: Number of batches of an evaluation; -1 is all.
+            eval_interval: How often the new data is evaluated on.
+            device_train_microbatch_size: Replaces the number of samples that go through the model at once.
+            precision: Replaces the precision.
+
+        Raises:
+            ValueError: Something that training needs was given neither here nor to the trainer, or there is nothing
+                left to train.
+            RuntimeError: The trainer is closed.
+        """
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        given.refuse_unknown(Trainer.fit, unknown)
+        given.refuse_later(Trainer.fit, arguments)
+        build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
+        if eval_dataloader is not None:
+            evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
+            build.set_evaluators(self.state, evaluators)
+        if device_train_microbatch_size is not None:
+            size = given.as_microbatch_size(device_train_microbatch_size, None, self.state)
+            self.state.device_train_microbatch_size = size
+        if precision is not None:
+            build.set_precision(self._run, precision, self.state.precision_config)
+        if schedulers is not None:
+            self.state.schedulers = given.as_schedulers(schedulers, self.state.optimizers)
+            every_batch = bool(step_schedulers_every_batch)
+            self._run.options = dataclasses.replace(self._run.options, step_schedulers_every_batch=every_batch)
+        elif step_schedulers_every_batch is not None:
+            raise ValueError("step_schedulers_every_batch is given without schedulers, whose steps it is about.")
+        if reset_time:
+            self.state.timestamp = Timestamp()
+            self.state.train_phase.iterator = None
+        if duration is not None:
+            more = ensure_time(duration, TimeUnit.EPOCH)
+            self.state.max_duration = Time(self.state.timestamp.get(more.unit).value + more.value, more.unit)
+        build.prepare(self.state)
+        with self._running():
+            if self._dry_run:
+                run_dry(self._run)
+                return
+            if not self.state.model.training:
+                self.state.model.train()
+            if self._eval_batches_before_fit:
+                for evaluator in self.state.evaluators:
+                    evaluate(self._run, evaluator, self._eval_batches_before_fit, log=False)
+            fit(self._run)
+
+    def eval(
+        self,
+        eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
+        subset_num_batches: int = -1,
+    ) -> None:
+        """Evaluate; the results are logged and stand in ``state.eval_metrics[label][name]``.
+
+        Args:
+            eval_dataloader: What to evaluate on, for this once; by default what the trainer has.
+            subset_num_batches: Number of batches; -1 leaves it to the evaluators.
+
+        Raises:
+            ValueError: There is nothing to evaluate on.
+            RuntimeError: The trainer is closed.
+        """
+        evaluators = self.state.evaluators
+        if eval_dataloader is not None:
+            evaluators = given.as_evaluators(eval_dataloader, 1, subset_num_batches)
+            for evaluator in evaluators:
+                build.set_eval_metrics(self.state, evaluator)
+        if not evaluators:
+            raise ValueError("eval_dataloader must be given, to eval or to the Trainer.")
+        with self._running():
+            self.engine.run_event(Event.EVAL_STANDALONE_START)
+            for evaluator in evaluators:
+                evaluate(self._run, evaluator, None if subset_num_batches == -1 else subset_num_batches)
+            self.engine.run_event(Event.EVAL_STANDALONE_END)
+
+    def predict(self, dataloader: Data, subset_num_batches: int = -1, *, return_outputs: bool = True) -> list[Any]:
+        """Return the model's outputs, one entry for each batch, on the CPU.
+
+        Args:
+            dataloader: What to predict.
+            subset_num_batches: Number of batches; -1 is all.
+            return_outputs: Whether to keep the outputs; callbacks see them either way.
+
+        Raises:
+            RuntimeError: The trainer is closed.
+        """
+        with self._running():
+            spec = ensure_data_spec(dataloader)
+            return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
+
+    def close(self) -> None:
+        """Close callbacks and loggers, and let go of the data; further calls do nothing."""
+        self.engine.close()
+        self.state.train_phase.iterator = None
+
+    def __enter__(self) -> Self:
+        """Return the trainer, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the trainer."""
+        self.close()
+
+    @contextlib.contextmanager
+    def _running(self) -> Generator[None]:
+        """Defer the delivery of metrics while a loop runs, and leave no display behind if it fails."""
+        if self.engine.closed:
+            raise RuntimeError("This trainer is closed; make a new one to go on.")
+        self.logger.deferred = True
+        try:
+            yield
+        except BaseException:
+            self.logger.suspend()
+            raise
+        finally:
+            self.logger.deferred = False
+            self.logger.flush()
