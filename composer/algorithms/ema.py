@@ -93,7 +93,7 @@ class EMA(Algorithm):
             )
         self.half_life = None if half_life is None else _interval("half_life", half_life)
         self.smoothing = None if smoothing is None else in_unit_interval("smoothing", smoothing)
-        self.ema_start = ensure_time(ema_start, TimeUnit.BATCH)
+        self.ema_start = ensure_time(ema_start, TimeUnit.BATCH, "ema_start")
         unit = TimeUnit.BATCH if self.half_life is None else self.half_life.unit
         interval = Time(1, unit) if update_interval is None else update_interval
         self.update_interval = _interval("update_interval", interval)
@@ -337,7 +337,7 @@ def _beside(weight: Tensor, average: Tensor | None) -> Tensor:
 
 def _interval(argument: str, time: str | Time | int) -> Time:
     """A positive time in batches or epochs."""
-    interval = ensure_time(time, TimeUnit.BATCH)
+    interval = ensure_time(time, TimeUnit.BATCH, argument)
     if interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or interval.value <= 0:
         raise ValueError(f"{argument} must be a positive time in batches or epochs, such as '10ba', but got {time!r}.")
     return interval

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,9 @@ def _caller(
             return lambda event, state, logger: function(event, state)
         if order == ["event", "state", "logger"]:
             return function
+        if len(order) > 1:
+            pick = operator.itemgetter(*(_NAMES.index(name) for name in order))
+            return lambda *given: function(*pick(given))
 
     def call(event: Event, state: State, logger: Logger) -> Any:
         given = {"event": event, "state": state, "logger": logger}

@@ -11,7 +11,7 @@ from composer._text import did_you_mean
 from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
-from composer.core.time import Time
+from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.types import Batch
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class Evaluator:
                 f"device_eval_microbatch_size must be a positive whole number; got {device_eval_microbatch_size!r}."
             )
         if subset_num_batches is not None and subset_num_batches != -1 and not _is_count(subset_num_batches):
-            raise ValueError(
-                f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}."
-            )
+            raise ValueError(f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}.")
         self.label = label
         self.dataloader = ensure_data_spec(dataloader)
         self.metric_names = metric_names
@@ -82,6 +80,7 @@ class Evaluator:
     @eval_interval.setter
     def eval_interval(self, interval: int | str | Time | Callable[[State, Event], bool] | None) -> None:
         if interval is not None and not callable(interval):
+            interval = ensure_time(interval, TimeUnit.EPOCH, "eval_interval")
             interval = create_interval_scheduler(interval, checkpoint_events=False, final_events={Event.FIT_END})
         self._eval_interval = interval
 
@@ -98,18 +97,18 @@ class Evaluator:
             return {name: deepcopy(metric) for name, metric in metrics.items()}
         patterns = {name: self._compile(name) for name in self.metric_names}
         for asked, pattern in patterns.items():
-            if not any(pattern.match(name) for name in metrics):
+            if not any(pattern.search(name) for name in metrics):
                 raise ValueError(
                     f"Evaluator {self.label!r}: metric_names has {asked!r}, which matches none of the model's metrics "
                     f"{sorted(metrics)}.{did_you_mean(asked, list(metrics))}"
                 )
         return {
-            name: deepcopy(metric) for name, metric in metrics.items() if any(p.match(name) for p in patterns.values())
+            name: deepcopy(metric) for name, metric in metrics.items() if any(p.search(name) for p in patterns.values())
         }
 
     def _compile(self, name: str) -> re.Pattern[str]:
         try:
-            return re.compile(f".*{name}.*", re.IGNORECASE)
+            return re.compile(name, re.IGNORECASE)
         except re.error as error:
             raise ValueError(
                 f"Evaluator {self.label!r}: metric_names has {name!r}, which is not a regular expression: {error}. "

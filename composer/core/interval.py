@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from composer.core.event import Event
-from composer.core.time import Time, TimeUnit
+from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
 
 __all__ = ["IntervalSchedule", "create_interval_scheduler"]
@@ -71,10 +71,7 @@ class IntervalSchedule:
         checkpoint_events: bool = True,
         final_events: Collection[Event] | None = None,
     ) -> None:
-        try:
-            self.interval = Time.from_input(interval, TimeUnit.EPOCH)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"interval={interval!r} is not valid. {error}") from None
+        self.interval = ensure_time(interval, TimeUnit.EPOCH, "interval")
         self.include_end_of_training = include_end_of_training
         self.checkpoint_events = checkpoint_events
         if final_events is None:

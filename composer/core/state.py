@@ -132,7 +132,7 @@ class State:
     @max_duration.setter
     def max_duration(self, duration: int | str | Time | None) -> None:
         if duration is not None:
-            duration = ensure_time(duration, TimeUnit.EPOCH)
+            duration = ensure_time(duration, TimeUnit.EPOCH, "max_duration")
             if duration.value < 0:
                 raise ValueError(f"max_duration must not be negative; got {str(duration)!r}.")
             if duration.unit is TimeUnit.DURATION:
@@ -303,7 +303,7 @@ class State:
 
     @dataloader_len.setter
     def dataloader_len(self, length: int | Time) -> None:
-        given = ensure_time(length, TimeUnit.BATCH)
+        given = ensure_time(length, TimeUnit.BATCH, "dataloader_len")
         count = int(given.value)
         if given.unit is not TimeUnit.BATCH or count < -1:
             raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")

@@ -330,12 +330,13 @@ class Time:
         return other.value
 
 
-def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str) -> Time:
+def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str, argument: str | None = None) -> Time:
     """Return a time from a time, a time string, or a number that counts in ``int_unit``.
 
     Args:
         maybe_time: What the user gave.
         int_unit: The unit of a number.
+        argument: Name of the argument that it was given as, for errors.
 
     Raises:
         TypeError: It is none of these.
@@ -344,7 +345,12 @@ def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str) -> Tim
     >>> ensure_time(3, "ep"), ensure_time("3ba", "ep")
     (Time(3, TimeUnit.EPOCH), Time(3, TimeUnit.BATCH))
     """
-    return Time.from_input(maybe_time, int_unit)
+    try:
+        return Time.from_input(maybe_time, int_unit)
+    except (TypeError, ValueError) as error:
+        if argument is None:
+            raise
+        raise type(error)(f"{argument}={maybe_time!r} is not valid. {error}") from None
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torchmetrics import MeanMetric, SumMetric
+
+from composer.core import DataSpec, Evaluator, Event, State, Time, Timestamp, ensure_evaluator
+
+
+def evaluator_of(**arguments) -> Evaluator:
+    return Evaluator(**{"label": "test", "dataloader": [1, 2], **arguments})
+
+
+def metrics():
+    return {"MulticlassAccuracy": MeanMetric(), "CrossEntropy": MeanMetric(), "TopAccuracy": SumMetric()}
+
+
+class TestSelect:
+    def test_all_by_default(self):
+        assert list(evaluator_of().select(metrics())) == list(metrics())
+
+    @pytest.mark.parametrize(
+        ("asked", "found"),
+        [
+            ([], []),
+            (["MulticlassAccuracy"], ["MulticlassAccuracy"]),
+            (["accuracy"], ["MulticlassAccuracy", "TopAccuracy"]),
+            (["TopAccuracy", "cross"], ["CrossEntropy", "TopAccuracy"]),
+            (["^multi", "MulticlassAccuracy"], ["MulticlassAccuracy"]),
+            (["class|entropy"], ["MulticlassAccuracy", "CrossEntropy"]),
+            (["Top|Cross"], ["CrossEntropy", "TopAccuracy"]),
+            (["C.*y$"], ["MulticlassAccuracy", "CrossEntropy", "TopAccuracy"]),
+        ],
+    )
+    def test_by_parts_of_names_in_the_models_order(self, asked, found):
+        assert list(evaluator_of(metric_names=asked).select(metrics())) == found
+
+    @pytest.mark.parametrize("asked", [None, ["Accuracy"]])
+    def test_copies(self, asked):
+        given = metrics()
+        chosen = evaluator_of(metric_names=asked).select(given)
+        chosen["TopAccuracy"].update(torch.tensor(1.0))
+        assert not given["TopAccuracy"].update_called
+        assert type(chosen["TopAccuracy"]) is SumMetric
+
+    def test_a_name_of_no_metric(self):
+        message = (
+            "Evaluator 'test': metric_names has 'CrosEntropy', which matches none of the model's metrics "
+            "['CrossEntropy', 'MulticlassAccuracy', 'TopAccuracy']. Did you mean 'CrossEntropy'?"
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            evaluator_of(metric_names=["accuracy", "CrosEntropy"]).select(metrics())
+        with pytest.raises(ValueError, match=re.escape("none of the model's metrics [].")):
+            evaluator_of(metric_names=["accuracy"]).select({})
+
+    def test_what_is_no_expression(self):
+        message = (
+            "Evaluator 'test': metric_names has 'F1(', which is not a regular expression: missing ), unterminated "
+            "subpattern at position 2. Put a backslash before characters that are meant as such: 'F1\\\\('."
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            evaluator_of(metric_names=["F1("]).select({"F1(macro)": MeanMetric()})
+        assert list(evaluator_of(metric_names=["F1\\("]).select({"F1(macro)": MeanMetric()})) == ["F1(macro)"]
+
+
+class TestArguments:
+    @pytest.mark.parametrize("names", ["Accuracy", ("Accuracy",), [1], {"Accuracy": 1}])
+    def test_metric_names(self, names):
+        message = f"metric_names must be a list of strings; got {names!r}."
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            evaluator_of(metric_names=names)
+
+    @pytest.mark.parametrize("size", [0, -1, 0.5, "many"])
+    def test_microbatch_size(self, size):
+        message = f"device_eval_microbatch_size must be a positive whole number; got {size!r}."
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            evaluator_of(device_eval_microbatch_size=size)
+        assert evaluator_of(device_eval_microbatch_size=3).device_eval_microbatch_size == 3
+
+    def test_automatic_microbatch_size_comes_later(self):
+        with pytest.raises(NotImplementedError, match="device_eval_microbatch_size='auto' is not available yet"):
+            evaluator_of(device_eval_microbatch_size="auto")
+
+    @pytest.mark.parametrize("count", [0, -2, 0.5, "all"])
+    def test_subset(self, count):
+        message = f"subset_num_batches must be positive, or -1 for all; got {count!r}."
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            evaluator_of(subset_num_batches=count)
+
+    @pytest.mark.parametrize("count", [None, -1, 5])
+    def test_subset_given(self, count):
+        assert evaluator_of(subset_num_batches=count).subset_num_batches == count
+
+    def test_data(self):
+        spec = DataSpec([1])
+        assert evaluator_of(dataloader=spec).dataloader is spec
+        assert evaluator_of(dataloader={"dataloader": [1], "num_samples": 3}).dataloader.num_samples == 3
+        with pytest.raises(TypeError, match="dataloader must be iterable"):
+            evaluator_of(dataloader=None)
+
+
+class TestInterval:
+    @staticmethod
+    def due(interval, epoch, event):
+        state = State(model=torch.nn.Linear(1, 1), max_duration="10ep")
+        state.previous_timestamp = Timestamp(epoch=epoch - 1, batch=epoch * 3 - 1)
+        state.timestamp = Timestamp(epoch=epoch, batch=epoch * 3)
+        check = evaluator_of(eval_interval=interval).eval_interval
+        assert check is not None
+        return check(state, event)
+
+    @pytest.mark.parametrize("interval", [2, "2ep", Time(2, "ep")])
+    def test_a_time(self, interval):
+        found = [self.due(interval, epoch, Event.EPOCH_END) for epoch in range(1, 5)]
+        assert found == [False, True, False, True]
+        assert not self.due(interval, 2, Event.BATCH_END)
+
+    def test_a_function_and_none(self):
+        check = lambda state, event: True  # noqa: E731
+        evaluator = evaluator_of(eval_interval=check)
+        assert evaluator.eval_interval is check
+        evaluator.eval_interval = None
+        assert evaluator.eval_interval is None
+        assert evaluator_of().eval_interval is None
+
+    def test_what_is_none(self):
+        with pytest.raises(ValueError, match="soon"):
+            evaluator_of(eval_interval="soon")
+
+
+class TestEnsure:
+    def test_an_evaluator_is_itself(self):
+        evaluator = evaluator_of()
+        assert ensure_evaluator(evaluator, ["x"]) is evaluator
+
+    def test_data_get_a_label(self):
+        evaluator = ensure_evaluator([1, 2])
+        assert (evaluator.label, evaluator.metric_names, evaluator.dataloader.length) == ("eval", None, 2)
+        assert ensure_evaluator(DataSpec([1]), ("Accuracy",)).metric_names == ["Accuracy"]
+        assert ensure_evaluator({"dataloader": [1]}, []).metric_names == []
