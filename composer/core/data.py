@@ -159,10 +159,13 @@ def count_samples(batch: Batch) -> int:
     """
     if isinstance(batch, Tensor) and batch.ndim > 0:
         return batch.shape[0]
-    if (type(batch) is tuple or type(batch) is list) and all(type(leaf) is Tensor for leaf in batch):
-        sizes = {len(leaf) for leaf in cast("Sequence[Tensor]", batch) if leaf.ndim}  # the usual batch, in less time
-    else:
-        sizes = {leaf.shape[0] for leaf in trees.leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0}
+    kind = type(batch)
+    if (kind is tuple or kind is list) and len(batch) == 2 and type(batch[0]) is type(batch[1]) is Tensor:
+        # The usual batch, in a third of the time: every training step is counted.
+        x, y = cast("tuple[Tensor, Tensor]", batch)
+        if x.ndim and y.ndim and (size := x.shape[0]) == y.shape[0]:
+            return size
+    sizes = {leaf.shape[0] for leaf in trees.leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0}
     if len(sizes) != 1:
         found = f"tensors with {sorted(sizes)} samples" if sizes else f"no tensor with rows in a {type(batch).__name__}"
         raise NotImplementedError(

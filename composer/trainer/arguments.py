@@ -30,6 +30,8 @@ __all__ = [
     "as_model",
     "as_optimizers",
     "as_schedulers",
+    "check_count",
+    "check_subset",
     "instances",
     "name_run",
     "refuse_later",
@@ -261,6 +263,7 @@ def as_evaluators(
     >>> [evaluator.label for evaluator in as_evaluators([(1, 2)], eval_interval=1, subset_num_batches=-1)]
     ['eval']
     """
+    check_subset("eval_subset_num_batches", subset_num_batches)
     entries: Iterable[Any] = () if data is None else data if _is_sequence_of_loaders(data) else (data,)
     evaluators = [ensure_evaluator(entry) for entry in entries]
     if len({isinstance(entry, Evaluator) for entry in entries}) > 1:
@@ -324,6 +327,38 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | None:
             "the number of samples in a microbatch."
         )
     return -(-batch_size // value)
+
+
+def check_count(argument: str, value: Any) -> None:
+    """Refuse what is not a number of batches.
+
+    Args:
+        argument: Name of the argument.
+        value: What was given.
+
+    Raises:
+        ValueError: It is not a whole number, or negative.
+
+    >>> check_count("overfit_batches", 2)
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{argument} must be a whole number of batches, 0 for none; got {value!r}.")
+
+
+def check_subset(argument: str, value: int) -> None:
+    """Refuse what is not a part of the batches of a pass.
+
+    Args:
+        argument: Name of the argument.
+        value: What was given.
+
+    Raises:
+        ValueError: It is zero, or negative and not -1.
+
+    >>> check_subset("train_subset_num_batches", -1)
+    """
+    if value < -1 or value == 0:
+        raise ValueError(f"{argument} must be positive, or -1 for all batches; got {value}.")
 
 
 def name_run(run_name: str | None) -> str:

@@ -21,6 +21,7 @@ from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.precision import Precision, default_precision, get_precision_context
+from composer.trainer.arguments import check_subset
 from composer.trainer.hparams import describe
 from composer.trainer.metrics import place
 from composer.trainer.run import Run
@@ -118,10 +119,11 @@ def set_train_data(
     Raises:
         ValueError: ``subset`` is zero or less than -1.
     """
+    if subset is not None:
+        check_subset("train_subset_num_batches", subset)
     if data is not None:
         state.set_dataloader(ensure_data_spec(data), label)
-    if subset is not None and (subset < -1 or subset == 0):
-        raise ValueError(f"train_subset_num_batches must be positive, or -1 for all batches; got {subset}.")
+        state.train_phase.repeated = None
     if subset == -1 and state.train_phase.loader is not None:
         state.train_phase.length = state.train_phase.loader.length
     elif subset is not None and subset != -1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 import sys
 import time
@@ -34,6 +35,8 @@ def dry_run(run: Run) -> str:
     state = run.state
     max_duration, timestamp, length = state.max_duration, state.timestamp, state.train_phase.length
     evaluators, state.evaluators = state.evaluators, []
+    schedules = [(schedule, copy.deepcopy(schedule.state_dict())) for schedule in state.schedulers]
+    groups = [(group, _settings(group)) for optimizer in state.optimizers for group in optimizer.param_groups]
     recorder = _Recorder()
     state.callbacks.append(recorder)
     try:
@@ -45,9 +48,18 @@ def dry_run(run: Run) -> str:
         state.callbacks.remove(recorder)
         state.max_duration, state.timestamp, state.evaluators = max_duration, timestamp, evaluators
         state.train_phase.length, state.train_phase.iterator = length, None
+        for schedule, saved in schedules:
+            schedule.load_state_dict(saved)
+        for group, settings in groups:
+            group.update(settings)
     report = recorder.report(state)
     sys.stderr.write(report)
     return report
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """Return what schedules may change in a group of an optimizer."""
+    return {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
 
 
 class _Recorder(Callback):

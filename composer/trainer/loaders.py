@@ -45,9 +45,9 @@ def batches(run: Run) -> Iterator[Batch]:
         batch = _END if phase.length is not None and done >= phase.length else next(iterator, _END)
         if batch is _END:
             break
-        state.batch = load(batch, spec, state.device)
-        run.samples = spec.get_num_samples_in_batch(state.batch)
-        run.tokens = int(spec.get_num_tokens_in_batch(state.batch))
+        state.batch = batch = load(batch, spec, state.device)
+        run.samples = spec.get_num_samples_in_batch(batch)
+        run.tokens = int(spec.get_num_tokens_in_batch(batch))
         fire(Event.AFTER_DATALOADER)
         yield state.batch
     phase.iterator = None
@@ -74,6 +74,7 @@ def begin_pass(run: Run) -> Iterator[Batch]:
         return iter(loader)
     if phase.repeated is None:
         phase.repeated = list(itertools.islice(loader, run.options.overfit_batches))
+        phase.length = len(phase.repeated)
     return iter(phase.repeated)
 
 

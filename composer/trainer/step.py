@@ -37,7 +37,7 @@ def train_batch(run: Run) -> None:
     for optimizer in closing:
         optimizer.step(cast(Any, lambda: _compute_gradients(run)))  # torch says float, and takes its tensor
     for optimizer in optimizers:
-        if optimizer not in closing:
+        if not closing or optimizer not in closing:
             optimizer.step()
 
 
@@ -65,7 +65,8 @@ def may_use_closure(kind: type[Optimizer]) -> bool:
     >>> may_use_closure(torch.optim.Adam)
     False
     """
-    return needs_closure(kind) or not kind.__module__.startswith("torch.optim.")
+    takes_something = len(inspect.signature(kind.step).parameters) > 1  # beside self
+    return needs_closure(kind) or (takes_something and not kind.__module__.startswith("torch.optim."))
 
 
 def _compute_gradients(run: Run) -> Tensor:

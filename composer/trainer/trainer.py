@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TextIO, cast
 
 import torch
 
 from composer import dist, rng
+from composer._text import one_of
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.data import DataSpec, ensure_data_spec
@@ -191,6 +192,9 @@ class Trainer:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         given.refuse_unknown(Trainer.__init__, unknown)
         given.refuse_later(Trainer.__init__, arguments)
+        given.check_count("overfit_batches", overfit_batches)
+        given.check_count("eval_batches_before_fit", eval_batches_before_fit)
+        one_of("on_logger_error", on_logger_error, ("warn", "raise"))
         build.set_log_level(python_log_level)
         model, compiled = given.as_model(model)
         if compiled is not None and compile_config is not None:
@@ -220,6 +224,7 @@ class Trainer:
             *given.instances("loggers", loggers, LoggerDestination),
             *given.instances("callbacks", callbacks, Callback),
         ]
+        watching = list({id(callback): callback for callback in watching}.values())  # one given as both is still one
         destinations = [callback for callback in watching if isinstance(callback, LoggerDestination)]
         if progress_bar:
             build.add_progress_bar(destinations, console_stream, log_traces)
@@ -299,6 +304,7 @@ class Trainer:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         given.refuse_unknown(Trainer.fit, unknown)
         given.refuse_later(Trainer.fit, arguments)
+        self._check_open()
         build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
         if eval_dataloader is not None:
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
@@ -318,15 +324,15 @@ class Trainer:
             self.state.timestamp = Timestamp()
             self.state.train_phase.iterator = None
         if duration is not None:
-            more = ensure_time(duration, TimeUnit.EPOCH)
+            more = ensure_time(duration, TimeUnit.EPOCH, "duration")
             self.state.max_duration = Time(self.state.timestamp.get(more.unit).value + more.value, more.unit)
         build.prepare(self.state)
         with self._running():
+            if not self.state.model.training:
+                self.state.model.train()
             if self._dry_run:
                 run_dry(self._run)
                 return
-            if not self.state.model.training:
-                self.state.model.train()
             if self._eval_batches_before_fit:
                 for evaluator in self.state.evaluators:
                     evaluate(self._run, evaluator, self._eval_batches_before_fit, log=False)
@@ -347,6 +353,7 @@ class Trainer:
             ValueError: There is nothing to evaluate on.
             RuntimeError: The trainer is closed.
         """
+        given.check_subset("subset_num_batches", subset_num_batches)
         evaluators = self.state.evaluators
         if eval_dataloader is not None:
             evaluators = given.as_evaluators(eval_dataloader, 1, subset_num_batches)
@@ -371,6 +378,7 @@ class Trainer:
         Raises:
             RuntimeError: The trainer is closed.
         """
+        given.check_subset("subset_num_batches", subset_num_batches)
         with self._running():
             spec = ensure_data_spec(dataloader)
             return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
@@ -379,6 +387,9 @@ class Trainer:
         """Close callbacks and loggers, and let go of the data; further calls do nothing."""
         self.engine.close()
         self.state.train_phase.iterator = None
+        model = cast(ComposerModel, self.state.model)
+        if model.logger is self.logger:  # through which the model would keep the data alive
+            model.logger = None
 
     def __enter__(self) -> Self:
         """Return the trainer, to be closed at the end of the block."""
@@ -388,17 +399,21 @@ class Trainer:
         """Close the trainer."""
         self.close()
 
+    def _check_open(self) -> None:
+        if self.engine.closed:
+            raise RuntimeError("This trainer is closed; make a new one to go on.")
+
     @contextlib.contextmanager
     def _running(self) -> Generator[None]:
         """Defer the delivery of metrics while a loop runs, and leave no display behind if it fails."""
-        if self.engine.closed:
-            raise RuntimeError("This trainer is closed; make a new one to go on.")
-        self.logger.deferred = True
+        self._check_open()
+        outer, self.logger.deferred = self.logger.deferred, True  # a callback may evaluate in the middle of a fit
         try:
             yield
         except BaseException:
             self.logger.suspend()
             raise
         finally:
-            self.logger.deferred = False
-            self.logger.flush()
+            self.logger.deferred = outer
+            if not outer:
+                self.logger.flush()

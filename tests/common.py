@@ -1,0 +1,166 @@
+"""Small models, data and watchers, for tests that run loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torchmetrics import MeanSquaredError
+
+from composer import Callback, ComposerModel, Trainer
+from composer.core import Event, LoggerDestination, State
+from composer.models import ComposerClassifier
+
+FEATURES = 4
+CLASSES = 3
+
+
+class Regression(ComposerModel):
+    """A linear model of batches ``(x, y)`` with the mean squared error."""
+
+    def __init__(self, metrics: bool = False, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, 1, dtype=dtype)
+        self.metrics_wanted = metrics
+
+    def forward(self, batch):
+        return self.linear(batch[0])
+
+    def loss(self, outputs, batch):
+        return nn.functional.mse_loss(outputs, batch[1])
+
+    def get_metrics(self, is_train):
+        return {"MeanSquaredError": MeanSquaredError()} if self.metrics_wanted else {}
+
+    def update_metric(self, batch, outputs, metric):
+        metric.update(outputs, batch[1])
+
+
+class TwoLayers(ComposerModel):
+    """A network with matrices and vectors; Muon is for the former only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 1)
+
+    def forward(self, batch):
+        return self.second(torch.tanh(self.first(batch[0])))
+
+    def loss(self, outputs, batch):
+        return nn.functional.mse_loss(outputs, batch[1])
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        matrices = [p for p in self.parameters() if p.ndim == 2]
+        vectors = [p for p in self.parameters() if p.ndim != 2]
+        return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(vectors, lr=0.01)]
+
+
+def regression_data(num_batches: int = 4, batch_size: int = 2, seed: int = 1, dtype=torch.float32) -> list[Any]:
+    """Batches (x, y) of a noisy linear function."""
+    generator = torch.Generator().manual_seed(seed)
+    batches = []
+    for _ in range(num_batches):
+        x = torch.randn(batch_size, FEATURES, generator=generator, dtype=torch.float64)
+        noise = torch.randn(batch_size, 1, generator=generator, dtype=torch.float64)
+        batches.append((x.to(dtype), (x.sum(1, keepdim=True) + 0.1 * noise).to(dtype)))
+    return batches
+
+
+def classifier() -> ComposerClassifier:
+    """A linear classifier, with the accuracy as metric."""
+    return ComposerClassifier(nn.Linear(FEATURES, CLASSES), num_classes=CLASSES)
+
+
+def labelled_data(num_batches: int = 4, batch_size: int = 2, seed: int = 1) -> list[Any]:
+    """Batches (x, class)."""
+    generator = torch.Generator().manual_seed(seed)
+    size = (num_batches, batch_size)
+    x = torch.randn(*size, FEATURES, generator=generator)
+    y = torch.randint(CLASSES, size, generator=generator)
+    return list(zip(x, y, strict=True))
+
+
+class Unsized:
+    """Data that do not tell how many batches there are."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.batches
+
+
+def trainer_of(model: ComposerModel | None = None, data: Any = None, lr: float = 0.1, **arguments: Any) -> Trainer:
+    """A trainer without a display, with SGD, of a linear model and four batches unless other ones are given."""
+    model = Regression() if model is None else model
+    arguments.setdefault("optimizers", torch.optim.SGD(model.parameters(), lr=lr))
+    arguments.setdefault("max_duration", "1ep")
+    data = regression_data() if data is None else data
+    return Trainer(model=model, train_dataloader=data, progress_bar=False, **arguments)
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    """All parameters as one vector."""
+    return weights_of(trainer.state.model)
+
+
+def weights_of(model: nn.Module) -> torch.Tensor:
+    """All parameters of a model as one vector, copied."""
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
+class Recorder(Callback):
+    """Keeps every event in order."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def run_event(self, event, state, logger):
+        self.events.append(event)
+
+
+class At(Callback):
+    """Calls a function ``(state) -> anything`` at an event, and keeps what it returns."""
+
+    def __init__(self, event: str, function: Any) -> None:
+        self.event, self.function, self.found = Event(event), function, []
+
+    def run_event(self, event, state: State, logger):
+        if event is self.event:
+            self.found.append(self.function(state))
+
+
+class Received(LoggerDestination):
+    """Keeps all that is delivered: ``(step, metrics)`` and ``(kind, step)`` of tables and images."""
+
+    def __init__(self, flush_interval: int = 1) -> None:
+        self.flush_interval = flush_interval
+        self.metrics: list[tuple[int | None, dict[str, Any]]] = []
+        self.others: list[tuple[str, int | None]] = []
+        self.hyperparameters: dict[str, Any] = {}
+        self.suspended = 0
+        self.closed = 0
+
+    def log_metrics(self, metrics, step=None):
+        self.metrics.append((step, metrics))
+
+    def log_hyperparameters(self, hyperparameters):
+        self.hyperparameters.update(hyperparameters)
+
+    def log_table(self, columns, rows, name="Table", step=None):
+        self.others.append(("table", step))
+
+    def log_images(self, images, name="Images", channels_last=False, step=None, *args):
+        self.others.append(("images", step))
+
+    def suspend(self):
+        self.suspended += 1
+
+    def close(self, state, logger):
+        self.closed += 1
+
+    def series(self, name: str) -> list[tuple[int | None, Any]]:
+        """The steps and values of one metric."""
+        return [(step, metrics[name]) for step, metrics in self.metrics if name in metrics]

@@ -1,0 +1,354 @@
+"""What is answered to wrong arguments: the name, the value and the remedy."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.utils.data import TensorDataset
+
+from composer import Algorithm, Callback, DataSpec, Evaluator, Trainer
+from composer.trainer import arguments as given
+from composer.warnings import ComposerWarning
+from tests.common import Received, Regression, Unsized, regression_data, trainer_of
+
+
+class Idle(Algorithm):
+    """Does nothing."""
+
+
+class Watch(Callback):
+    """Does nothing either."""
+
+
+def wrong(error: type[Exception], **arguments: Any) -> str:
+    """Construct a trainer with wrong arguments; the message."""
+    with pytest.raises(error) as raised:
+        trainer_of(**arguments)
+    return str(raised.value)
+
+
+# ---------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("train_dataloder", " Did you mean 'train_dataloader'?"),
+        ("max_duraton", " Did you mean 'max_duration'?"),
+        ("algorithm", " Did you mean 'algorithms'?"),
+        ("evaldataloader", " Did you mean 'eval_dataloader'?"),
+        ("optimizer", " Use optimizers."),
+        ("scheduler", " Use schedulers."),
+        ("max_epochs", " Use max_duration='10ep'."),
+        ("batch_size", " Use DataLoader(dataset, batch_size=...) as train_dataloader."),
+        ("fsdp_config", " Use parallelism_config={'fsdp': {...}}."),
+        ("qqq", ""),
+    ],
+)
+def test_mistyped_names(name, hint) -> None:
+    assert wrong(TypeError, **{name: 1}) == f"Trainer has no argument {name!r}.{hint}"
+
+
+def test_mistyped_names_of_fit() -> None:
+    with pytest.raises(TypeError) as raised:
+        trainer_of().fit(durration="1ep")
+    assert str(raised.value) == "Trainer.fit has no argument 'durration'. Did you mean 'duration'?"
+
+
+LATER = {
+    "load_path": "x.pt",
+    "load_weights_only": True,
+    "save_folder": "runs",
+    "save_interval": "5ep",
+    "autoresume": True,
+    "save_num_checkpoints_to_keep": 3,
+    "spin_dataloaders": False,
+    "parallelism_config": {"fsdp": {}},
+    "dist_timeout": 10.0,
+    "ddp_sync_strategy": "single_auto_sync",
+    "scale_schedule_ratio": 0.5,
+    "profiler": object(),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_arguments_of_later_parts_name_themselves(name) -> None:
+    message = wrong(NotImplementedError, **{name: LATER[name]})
+    default = inspect.signature(Trainer.__init__).parameters[name].default
+    assert re.fullmatch(
+        rf"{name}={re.escape(repr(LATER[name]))}: \w+ (is|are) not available yet\. "
+        rf"Leave {name} at its default, {re.escape(repr(default))}\.",
+        message,
+    )
+
+
+def test_every_argument_of_later_parts_exists_and_its_default_is_accepted() -> None:
+    parameters = inspect.signature(Trainer.__init__).parameters
+    names = [name for names in given._LATER.values() for name in names]
+    assert set(names) <= set(parameters)
+    trainer_of(**{name: parameters[name].default for name in names})
+
+
+def test_fit_refuses_what_is_not_there_yet() -> None:
+    with pytest.raises(NotImplementedError, match=r"scale_schedule_ratio=0\.5: schedules are not available yet"):
+        trainer_of().fit(scale_schedule_ratio=0.5)
+
+
+# ---------------------------------------------------------------------------------------------------- model
+
+
+def test_models() -> None:
+    def of(model: Any) -> str:
+        with pytest.raises(TypeError) as raised:
+            Trainer(model=model, progress_bar=False)
+        return str(raised.value)
+
+    assert of(nn.Linear(1, 1)) == (
+        "model must be a ComposerModel, which knows its loss; got Linear. Wrap a classifier as "
+        "composer.models.ComposerClassifier(module, num_classes=...), or subclass ComposerModel with forward(batch) "
+        "and loss(outputs, batch)."
+    )
+    assert of(Regression) == "model: got the class Regression; give an object of it: Regression(...)."
+    assert of(None) == "model must be a ComposerModel; got None."
+    with pytest.raises(TypeError, match="must be a ComposerModel, which knows its loss; got Linear"):
+        Trainer(model=torch.compile(nn.Linear(1, 1), backend="eager"), progress_bar=False)
+    with pytest.raises(TypeError, match="model"):
+        Trainer()
+
+
+# ---------------------------------------------------------------------------------------------------- optimizers
+
+
+def test_optimizers_without_parameters() -> None:
+    expected = "optimizers: got SGD without parameters; make the optimizer first: SGD(model.parameters(), lr=...)."
+    assert wrong(TypeError, optimizers=torch.optim.SGD) == expected
+    assert wrong(TypeError, optimizers=functools.partial(torch.optim.SGD, lr=0.1)) == expected
+    assert wrong(TypeError, optimizers="sgd") == "optimizers must be torch.optim.Optimizer objects; got 'sgd'."
+
+
+def test_optimizers_of_another_model() -> None:
+    assert wrong(ValueError, optimizers=torch.optim.AdamW(Regression().parameters())) == (
+        "optimizers: AdamW has none of the model's parameters and would train nothing; make it with "
+        "AdamW(model.parameters(), ...) of the model given to the Trainer."
+    )
+
+
+def test_the_default_optimizer_warns_once_and_trains() -> None:
+    trainer = trainer_of(optimizers=None)
+    with pytest.warns(
+        ComposerWarning, match="No optimizers were given; SGD with a learning rate of 0.1 is used"
+    ) as caught:
+        trainer.fit()
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    (optimizer,) = trainer.state.optimizers
+    assert (type(optimizer), optimizer.param_groups[0]["lr"]) == (torch.optim.SGD, 0.1)
+    trainer.fit(duration="1ep")
+
+
+def test_a_trainer_that_only_evaluates_needs_no_optimizer() -> None:
+    trainer = trainer_of(optimizers=None, eval_dataloader=regression_data(1))
+    trainer.eval()
+    trainer.predict(regression_data(1))
+
+
+def test_a_model_without_parameters_cannot_train() -> None:
+    class Empty(Regression):
+        def __init__(self):
+            super().__init__()
+            del self.linear
+
+    trainer = Trainer(model=Empty(), train_dataloader=regression_data(), max_duration=1, progress_bar=False)
+    with pytest.raises(ValueError, match=r"Empty"):
+        trainer.fit()
+
+
+def test_schedules() -> None:
+    model = Regression()
+    optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    of = functools.partial(wrong, model=model, optimizers=optimizer)
+    assert of(ValueError, schedulers=StepLR(other, 1)) == (
+        "schedulers: StepLR sets the learning rate of an optimizer that was not given as optimizers=. Make it with one "
+        "of those."
+    )
+    message = "schedulers: only schedules of torch.optim.lr_scheduler that need no metric are available yet; got "
+    assert of(NotImplementedError, schedulers=ReduceLROnPlateau(optimizer)).startswith(message)
+    assert of(NotImplementedError, schedulers="cosine") == message + "'cosine'."
+
+
+# ---------------------------------------------------------------------------------------------------- lists of objects
+
+
+def test_lists_of_objects() -> None:
+    assert wrong(TypeError, algorithms=Idle) == "algorithms: got the class Idle; give an object of it: Idle(...)."
+    assert wrong(TypeError, algorithms=[Watch()]).startswith("algorithms: every entry must be of type Algorithm; got <")
+    assert wrong(TypeError, callbacks=[Watch(), Watch]) == (
+        "callbacks: got the class Watch; give an object of it: Watch(...)."
+    )
+    assert wrong(TypeError, callbacks=print).startswith(
+        "callbacks: every entry must be of type Callback; got <built-in"
+    )
+    assert wrong(TypeError, loggers="wandb") == "loggers: every entry must be of type LoggerDestination; got 'wandb'."
+    assert wrong(TypeError, algorithm_passes=[3]).startswith(
+        "algorithm_passes must be functions (algorithms, event) -> algorithms"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- data
+
+
+def test_data() -> None:
+    of = functools.partial(Trainer, model=Regression(), progress_bar=False)
+    with pytest.raises(TypeError, match=r"dataloader must be iterable, such as a torch DataLoader; got 5\."):
+        of(train_dataloader=5)
+    with pytest.raises(
+        TypeError, match=r"Got the data set .* itself; give a DataLoader\(dataset, batch_size=...\) of it"
+    ):
+        of(train_dataloader=TensorDataset(torch.zeros(4, 4)))
+    with pytest.raises(TypeError, match=r"Got the data set .* itself"):
+        of(eval_dataloader=TensorDataset(torch.zeros(4, 4)))
+    with pytest.raises(ValueError, match=r"train_dataloader must be given"):
+        of(max_duration=1).fit()
+    with pytest.raises(
+        ValueError, match=r"max_duration must be given to the Trainer, or duration to fit, such as '10ep'"
+    ):
+        of(train_dataloader=regression_data()).fit()
+
+
+@pytest.mark.parametrize("subset", [0, -3])
+def test_subset(subset) -> None:
+    message = f"train_subset_num_batches must be positive, or -1 for all batches; got {subset}."
+    assert wrong(ValueError, train_subset_num_batches=subset) == message
+    with pytest.raises(ValueError, match=re.escape(message)):
+        trainer_of().fit(train_subset_num_batches=subset)
+
+
+def test_evaluation_data() -> None:
+    one, two = (Evaluator(label="a", dataloader=regression_data(1)) for _ in range(2))
+    assert wrong(ValueError, eval_dataloader=[one, two]) == (
+        "eval_dataloader: the labels ['a'] are given more than once: their metrics would be mixed up. Give each loader "
+        "its own: Evaluator(label=..., dataloader=...)."
+    )
+    assert wrong(ValueError, eval_dataloader=[one, DataSpec(regression_data(1))]) == (
+        "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes one "
+        "of a loader."
+    )
+    message = wrong(ValueError, eval_dataloader=regression_data(1), eval_interval="often")
+    assert "interval='often' is not valid" in message
+
+
+# ---------------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "4"])
+@pytest.mark.parametrize("name", ["device_train_microbatch_size", "grad_accum"])
+def test_microbatch_sizes(name, value) -> None:
+    assert wrong(ValueError, **{name: value}) == f"{name} must be a positive whole number; got {value!r}."
+
+
+def test_more_of_microbatch_sizes() -> None:
+    assert wrong(NotImplementedError, device_train_microbatch_size="auto") == (
+        "device_train_microbatch_size='auto' is not available yet; give a number."
+    )
+    assert wrong(ValueError, device_train_microbatch_size=2, grad_accum=2) == (
+        "Give device_train_microbatch_size (samples in a microbatch) or grad_accum, not both."
+    )
+    assert wrong(ValueError, grad_accum=2, data=Unsized(regression_data())) == (
+        "grad_accum needs a train_dataloader that tells its batch_size; give device_train_microbatch_size instead, the "
+        "number of samples in a microbatch."
+    )
+
+
+@pytest.mark.parametrize("value", ["ten", "10", "10 parsecs", "10epp", -1.5, object()])
+def test_durations(value) -> None:
+    with pytest.raises((ValueError, TypeError)) as raised:
+        trainer_of(max_duration=value)
+    assert str(value)[:2] in str(raised.value)
+
+
+def test_seeds() -> None:
+    for seed in (-1, 2**32):
+        assert str(seed) in wrong(ValueError, seed=seed)
+
+
+# ---------------------------------------------------------------------------------------------------- choices
+
+
+def test_choices() -> None:
+    assert wrong(ValueError, python_log_level="infos") == (
+        "python_log_level must be one of 'DEBUG', 'INFO', 'WARNING', 'ERROR', 'CRITICAL', but got 'INFOS'. "
+        "Did you mean 'INFO'?"
+    )
+    assert wrong(ValueError, on_logger_error="rase") == (
+        "on_logger_error must be one of 'warn', 'raise', but got 'rase'. Did you mean 'raise'?"
+    )
+    assert wrong(ValueError, device="gpuu").startswith(
+        "device 'gpuu' is not known. Did you mean 'gpu'? Available here: "
+    )
+
+
+def test_precisions() -> None:
+    for precision in ("amp_fp16", "amp_fp8"):
+        message = wrong(ValueError, precision=precision, device="cpu")
+        assert message == f"precision {precision} needs an accelerator; on the CPU use 'amp_bf16' or 'fp32'."
+    assert "Did you mean 'amp_bf16'?" in wrong(ValueError, precision="amp_bf17")
+    assert wrong(ValueError, precision_config={"a": 1}).startswith("precision_config applies to precision amp_fp8 only")
+
+
+def test_console() -> None:
+    with pytest.raises(ValueError, match="stdoutt"):
+        Trainer(model=Regression(), console_stream="stdoutt")
+    assert "1sp" in wrong(ValueError, log_to_console=True, console_log_interval="1sp")
+    with pytest.warns(ComposerWarning, match="Both progress_bar and log_to_console are on"):
+        Trainer(model=Regression(), log_to_console=True)
+
+
+def test_two_ways_to_compile() -> None:
+    model = torch.compile(Regression(), backend="eager")
+    with pytest.raises(ValueError, match="compile_config is given, but the model is compiled already; leave out one"):
+        Trainer(model=model, compile_config={}, progress_bar=False)
+
+
+# ---------------------------------------------------------------------------------------------------- right ones
+
+
+def test_one_or_several_objects() -> None:
+    trainer = trainer_of(algorithms=Idle(), callbacks=(Watch(), Watch()), loggers=[Received()])
+    assert [type(a).__name__ for a in trainer.state.algorithms] == ["Idle"]
+    assert [type(c).__name__ for c in trainer.state.callbacks] == ["Received", "Watch", "Watch"]
+
+
+def test_a_logger_that_is_given_twice_is_one() -> None:
+    log = Received()
+    trainer = trainer_of(loggers=log, callbacks=[log])
+    trainer.fit()
+    assert trainer.logger.destinations == (log,)
+    assert len(log.series("loss/train/total")) == 4
+
+
+def test_loggers_among_the_callbacks_are_loggers() -> None:
+    log = Received()
+    trainer = trainer_of(callbacks=[Watch(), log])
+    trainer.fit()
+    assert trainer.logger.destinations == (log,)
+    assert log.series("loss/train/total")
+
+
+def test_run_names(monkeypatch) -> None:
+    assert trainer_of(run_name="mine").state.run_name == "mine"
+    monkeypatch.setenv("RUN_NAME", "lower")
+    assert trainer_of().state.run_name == "lower"
+    monkeypatch.setenv("COMPOSER_RUN_NAME", "higher")
+    assert trainer_of().state.run_name == "higher"
+    monkeypatch.delenv("RUN_NAME")
+    monkeypatch.delenv("COMPOSER_RUN_NAME")
+    first, second = trainer_of().state.run_name, trainer_of().state.run_name
+    assert first != second
+    assert re.fullmatch(r"\d+-[0-9a-f]{6}", first)

@@ -1,0 +1,215 @@
+"""CompileMatrix: compiled training gives the losses of eager training, under the same names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from composer import Algorithm, Callback, Trainer
+from composer.algorithms import EMA, BlurPool, ChannelsLast, LabelSmoothing, MixUp, ProgressiveResizing
+from composer.models import ComposerClassifier
+from tests.common import Received, Recorder, Regression, regression_data, trainer_of
+
+METHODS: dict[str, Any] = {
+    "none": list,
+    "BlurPool": lambda: [BlurPool()],
+    "ChannelsLast": lambda: [ChannelsLast()],
+    "EMA": lambda: [EMA(half_life="2ba")],
+    "LabelSmoothing": lambda: [LabelSmoothing(0.1)],
+    "MixUp": lambda: [MixUp(0.2)],
+    "ProgressiveResizing": lambda: [ProgressiveResizing(delay_fraction=0.0, finetune_fraction=0.0, size_increment=4)],
+    "all": lambda: [BlurPool(), ChannelsLast(), EMA(half_life="2ba"), LabelSmoothing(0.1), MixUp(0.2)],
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Counting:
+    """A backend that hands on to another one, and counts the graphs that it is given."""
+
+    def __init__(self, backend: str) -> None:
+        self.graphs = 0
+        self.backend = torch._dynamo.lookup_backend(backend)
+
+    def __call__(self, graph, inputs, **more):
+        self.graphs += 1
+        return self.backend(graph, inputs, **more)
+
+
+def network() -> ComposerClassifier:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    return ComposerClassifier(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)), 3)
+
+
+def images(num_batches: int = 4) -> list[Any]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(4, 1, 16, 16, generator=generator), torch.randint(3, (4,), generator=generator))
+        for _ in range(num_batches)
+    ]
+
+
+def train(method: str, compile_config: dict[str, Any] | None, **more: Any) -> tuple[Trainer, list[float], list[float]]:
+    model, log = network(), Received()
+    trainer = trainer_of(
+        model,
+        images(),
+        algorithms=METHODS[method](),
+        max_duration="2ep",
+        compile_config=compile_config,
+        loggers=log,
+        eval_dataloader=images(2),
+        seed=3,
+        **more,
+    )
+    trainer.fit()
+    return (
+        trainer,
+        [value for _, value in log.series("loss/train/total")],
+        [value for _, value in log.series("metrics/eval/CrossEntropy")],
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("method", METHODS)
+def test_CompileMatrix(method, backend) -> None:
+    compiler = Counting(backend)
+    eager, losses, evaluations = train(method, None)
+    compiled, compiled_losses, compiled_evaluations = train(method, {"backend": compiler})
+    assert compiler.graphs > 0
+    assert compiled_losses == pytest.approx(losses, rel=1e-4)
+    assert compiled_evaluations == pytest.approx(evaluations, rel=1e-4)
+    names = compiled.state.model.state_dict().keys()
+    assert names == eager.state.model.state_dict().keys()
+    assert not any("_orig_mod" in name for name in names)
+    assert not any("_orig_mod" in name for name, _ in compiled.state.model.named_modules())
+    # Training and evaluation are a graph each; a declared change of shapes costs one more for dynamic shapes.
+    changes = any(algorithm.changes_shapes for algorithm in compiled.state.algorithms)
+    assert compiler.graphs <= (4 if changes else 2)
+
+
+def test_the_predicted_outputs_are_those_of_eager_mode() -> None:
+    trainer, *_ = train("none", {"backend": "eager"})
+    compiled = trainer.predict(images(1))[0]
+    with torch.no_grad():
+        eager = trainer.state.model.eval().module(images(1)[0][0])
+    torch.testing.assert_close(compiled, eager)
+
+
+# ---------------------------------------------------------------------------------------------------- one graph or two
+
+
+class LossWatch(Callback):
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, Any]] = []
+
+    def before_loss(self, state, logger):
+        self.seen.append((state.outputs.clone(), state.loss))
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_forward_and_loss_are_one_graph_when_nobody_looks_in_between(listens) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    watch = LossWatch()
+    model = Regression()
+    trainer_of(model, lr=0.0, compile_config={"backend": keep}, callbacks=[watch] if listens else []).fit()
+    (graph,) = graphs
+    has_loss = "mse_loss" in graph.code
+    assert has_loss is not listens
+    if listens:
+        for (outputs, loss), batch in zip(watch.seen, regression_data(), strict=True):
+            torch.testing.assert_close(outputs, model.linear(batch[0]))
+            assert loss is None
+
+
+def test_the_first_listener_may_come_while_training() -> None:
+    class Late(Algorithm):
+        def after_forward(self, state, logger):
+            state.outputs = state.outputs * 0
+
+    log = Received()
+    trainer = trainer_of(lr=0.0, compile_config={"backend": "eager"}, loggers=log)
+    trainer.fit()
+    trainer.state.algorithms.append(Late())
+    trainer.fit(duration="1ep")
+    losses = [value for _, value in log.series("loss/train/total")]
+    model = trainer.state.model
+    expected = [model.loss(model.linear(b[0]), b).item() for b in regression_data()]
+    expected += [b[1].square().mean().item() for b in regression_data()]
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_microbatches_and_a_short_last_batch() -> None:
+    data = [*regression_data(3, 6), *regression_data(1, 5, seed=3)]
+    losses = []
+    for config in (None, {"backend": "aot_eager"}):
+        torch.manual_seed(0)
+        log = Received()
+        trainer_of(Regression(), data, compile_config=config, device_train_microbatch_size=2, loggers=log).fit()
+        losses.append([value for _, value in log.series("loss/train/total")])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_bfloat16() -> None:
+    _, losses, _ = train("none", None, precision="amp_bf16")
+    _, compiled, _ = train("none", {"backend": "eager"}, precision="amp_bf16")
+    assert compiled == pytest.approx(losses, rel=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------- a compiled model
+
+
+def test_a_model_that_was_compiled_before() -> None:
+    compiler = Counting("eager")
+    model = network()
+    compiled = torch.compile(model, backend=compiler)
+    log, recorder = Received(), Recorder()
+    trainer = Trainer(
+        model=compiled,
+        train_dataloader=images(),
+        max_duration="2ep",
+        optimizers=torch.optim.SGD(compiled.parameters(), lr=0.1),
+        loggers=log,
+        callbacks=recorder,
+        eval_dataloader=images(2),
+        progress_bar=False,
+        seed=3,
+    )
+    assert trainer.state.model is model
+    trainer.fit()
+    assert compiler.graphs == 2  # training and evaluation, however many steps
+    assert "after_forward" in recorder.events
+    _, losses, _ = train("none", None)
+    assert [value for _, value in log.series("loss/train/total")] == pytest.approx(losses, rel=1e-4)
+    assert not any("_orig_mod" in name for name in trainer.state.model.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
+@pytest.mark.slow
+def test_CompileMatrix_inductor() -> None:
+    """The default compiler, once; it needs a C++ compiler on the CPU."""
+    import shutil
+
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("needs a C++ compiler")
+    losses = []
+    for config in (None, {}):
+        torch.manual_seed(0)
+        log = Received()
+        trainer_of(Regression(), compile_config=config, loggers=log).fit()
+        losses.append([value for _, value in log.series("loss/train/total")])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

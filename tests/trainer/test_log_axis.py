@@ -1,0 +1,173 @@
+"""LogAxis: one axis for all destinations; trackers that fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer import Callback
+from composer.loggers import InMemoryLogger
+from composer.warnings import ComposerWarning
+from tests.common import At, Received, Regression, regression_data, trainer_of, weights
+
+
+class Chatty(Callback):
+    """Logs at many events: numbers, tables, images."""
+
+    def __init__(self, extras: bool = True) -> None:
+        self.extras = extras
+
+    def log(self, state, logger, name: str) -> None:
+        logger.log_metrics({name: torch.tensor(float(state.timestamp.batch.value))})
+        if self.extras:
+            logger.log_table(["a"], [[1]], name="table")
+            logger.log_images(torch.zeros(1, 2, 2), name="images")
+
+    def batch_start(self, state, logger):
+        self.log(state, logger, "batch_start")
+
+    def after_loss(self, state, logger):
+        self.log(state, logger, "after_loss")
+
+    def batch_end(self, state, logger):
+        self.log(state, logger, "batch_end")
+
+    def epoch_end(self, state, logger):
+        self.log(state, logger, "epoch_end")
+
+    def eval_end(self, state, logger):
+        self.log(state, logger, "eval_end")
+
+    def fit_end(self, state, logger):
+        self.log(state, logger, "fit_end")
+
+
+def train(*loggers, extras: bool = True, **more):
+    torch.manual_seed(0)
+    trainer = trainer_of(
+        Regression(metrics=True),
+        max_duration="2ep",
+        loggers=list(loggers),
+        callbacks=Chatty(extras),
+        eval_dataloader=regression_data(1),
+        **more,
+    )
+    trainer.fit()
+    trainer.close()
+    return trainer
+
+
+def test_LogAxis_every_destination_gets_the_same_steps() -> None:
+    """However often each one wants its values, all get all of them, at the same steps, in the same order."""
+    slow, fast, never, memory = Received(3), Received(1), Received(1000), InMemoryLogger()
+    train(slow, fast, never, memory)
+
+    def without_train_metrics(log):  # these are computed only when somebody is due, for everybody
+        return [(step, metrics) for step, metrics in log.metrics]
+
+    assert without_train_metrics(slow) == without_train_metrics(fast) == without_train_metrics(never)
+    assert slow.others == fast.others == never.others
+    for name in ("batch_start", "loss/train/total", "metrics/eval/MeanSquaredError"):
+        assert [t.batch.value for t, _ in memory.data[name]] == [step for step, _ in fast.series(name)]
+
+
+def test_LogAxis_steps_of_each_event() -> None:
+    log = Received(5)
+    train(log)
+    steps = {name: [step for step, _ in log.series(name)] for name in {n for _, m in log.metrics for n in m}}
+    assert steps["loss/train/total"] == steps["time/batch"][:8] == list(range(8))
+    assert steps["batch_start"] == steps["after_loss"] == list(range(8))
+    assert steps["batch_end"] == list(range(1, 9))
+    assert steps["epoch_end"] == steps["eval_end"] == steps["metrics/eval/MeanSquaredError"] == [4, 8]
+    assert steps["fit_end"] == [8]
+    assert all(value == step for name in ("batch_start", "batch_end", "fit_end") for step, value in log.series(name))
+
+
+def test_LogAxis_tables_and_images_do_not_move_the_step() -> None:
+    with_extras, without = Received(), Received()
+    train(with_extras)
+    train(without, extras=False)
+    assert with_extras.metrics == without.metrics
+    assert not without.others
+    assert len(with_extras.others) == 2 * (3 * 8 + 2 + 2 + 1)
+    assert {kind for kind, _ in with_extras.others} == {"table", "images"}
+    assert sorted({step for _, step in with_extras.others}) == list(range(9))
+
+
+def test_LogAxis_goes_on_in_a_further_fit_and_an_evaluation() -> None:
+    log = Received()
+    trainer = trainer_of(Regression(metrics=True), loggers=log, eval_dataloader=regression_data(1), eval_interval=0)
+    trainer.fit()
+    trainer.fit(duration="2ba")
+    trainer.eval()
+    assert [step for step, _ in log.series("loss/train/total")] == [0, 1, 2, 3, 4, 5]
+    assert [step for step, _ in log.series("metrics/eval/MeanSquaredError")] == [6]
+
+
+# ---------------------------------------------------------------------------------------------------- failing trackers
+
+
+class Failing(Received):
+    """Fails wherever it is told to."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def __getattribute__(self, name):
+        if name == object.__getattribute__(self, "__dict__").get("where"):
+
+            def fail(*args, **kwargs):
+                raise ConnectionError("tracker is down")
+
+            return fail
+        return object.__getattribute__(self, name)
+
+
+class FailingHook(Received):
+    def batch_end(self, state, logger):
+        raise ConnectionError("tracker is down")
+
+
+FAILURES = [Failing("log_metrics"), Failing("due"), Failing("log_table"), Failing("log_images"), FailingHook()]
+
+
+@pytest.mark.parametrize("failing", FAILURES, ids=lambda f: getattr(f, "where", "hook"))
+def test_LogAxis_a_failing_tracker_does_not_stop_training(failing) -> None:
+    healthy, alone = Received(), Received()
+    with pytest.warns(ComposerWarning, match="failed and may miss what was logged; training goes on") as caught:
+        trainer = train(failing, healthy)
+    assert len(caught) == 1  # once for the destination, not for each value
+    assert "ConnectionError: tracker is down" in str(caught[0].message)
+    twin = train(alone)
+    assert healthy.metrics == alone.metrics
+    assert torch.equal(weights(trainer), weights(twin))
+
+
+@pytest.mark.parametrize("failing", [Failing("log_metrics"), Failing("due"), FailingHook()])
+def test_LogAxis_a_failing_tracker_stops_training_if_asked_to(failing) -> None:
+    trainer = trainer_of(loggers=failing, on_logger_error="raise")
+    with pytest.raises(ConnectionError, match="tracker is down"):
+        trainer.fit()
+    assert trainer.state.timestamp.batch <= 1
+
+
+def test_a_failing_close_of_a_tracker_is_reported(caplog) -> None:
+    trainer = trainer_of(loggers=Failing("close"))
+    trainer.fit()
+    trainer.close()
+    assert "Failing.close failed" in caplog.text
+
+
+def test_a_tracker_that_fails_at_init_is_a_mistake_of_the_set_up() -> None:
+    class Refused(Received):
+        def init(self, state, logger):
+            raise PermissionError("no such project")
+
+    with pytest.raises(PermissionError, match="no such project"):
+        trainer_of(loggers=Refused())
+
+
+def test_callbacks_that_fail_always_stop_training() -> None:
+    with pytest.raises(ConnectionError):
+        trainer_of(callbacks=At("batch_end", lambda state: (_ for _ in ()).throw(ConnectionError))).fit()

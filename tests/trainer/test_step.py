@@ -1,0 +1,261 @@
+"""One update of the parameters: optimizers, schedules, scaled gradients."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from composer import Callback
+from composer.trainer.step import may_use_closure, needs_closure
+from tests.common import (
+    At,
+    Received,
+    Recorder,
+    Regression,
+    TwoLayers,
+    classifier,
+    labelled_data,
+    regression_data,
+    trainer_of,
+    weights,
+)
+
+
+def train_by_hand(model, optimizer, data, epochs: int = 1) -> list[float]:
+    """The loop that everybody writes; the losses."""
+    losses = []
+    for _ in range(epochs):
+        for batch in data:
+            optimizer.zero_grad()
+            loss = model.loss(model(batch), batch)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+        lambda p: torch.optim.AdamW(p, lr=0.05),
+        lambda p: torch.optim.Adagrad(p, lr=0.05),
+    ],
+    ids=["SGD", "AdamW", "Adagrad"],
+)
+def test_training_equals_a_hand_written_loop_bit_for_bit(make) -> None:
+    model = Regression()
+    twin = copy.deepcopy(model)
+    log = Received()
+    trainer_of(model, optimizers=make(model.parameters()), max_duration="3ep", loggers=log).fit()
+    losses = train_by_hand(twin, make(twin.parameters()), regression_data(), epochs=3)
+    assert [value for _, value in log.series("loss/train/total")] == losses
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------- closures
+
+
+def lbfgs(parameters) -> torch.optim.LBFGS:
+    return torch.optim.LBFGS(
+        parameters, max_iter=10, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+
+def test_LBFGS_finds_the_least_squares_solution() -> None:
+    x, y = (torch.cat(parts).double() for parts in zip(*regression_data(8), strict=True))
+    model = Regression(dtype=torch.float64)
+    trainer_of(model, [(x, y)], optimizers=lbfgs(model.parameters()), max_duration="6ba").fit()
+    design = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
+    solution = torch.linalg.lstsq(design, y).solution.flatten()
+    torch.testing.assert_close(
+        torch.cat([p.detach().flatten() for p in model.parameters()]), solution, rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_LBFGS_sees_the_same_batch_in_every_evaluation(size) -> None:
+    """Transforms of microbatches are applied once for each evaluation, not on top of each other."""
+    from composer import DataSpec
+
+    seen = []
+
+    def double(batch):
+        seen.append(batch[0].clone())
+        return batch[0] * 2, batch[1]
+
+    model = Regression()
+    data = DataSpec(regression_data(1, batch_size=6), microbatch_transforms=double)
+    trainer_of(
+        model, data, optimizers=lbfgs(model.parameters()), max_duration="1ba", device_train_microbatch_size=size
+    ).fit()
+    parts = 1 if size is None else 2
+    assert len(seen) > parts
+    for i, x in enumerate(seen):
+        torch.testing.assert_close(x, seen[i % parts])
+
+
+def test_which_optimizers_get_a_closure() -> None:
+    class Demanding(torch.optim.SGD):
+        def step(self, closure):
+            return super().step(closure)
+
+    assert needs_closure(Demanding)
+    assert may_use_closure(Demanding)
+    assert not needs_closure(torch.optim.AdamW)
+    assert not may_use_closure(torch.optim.AdamW)
+
+
+def test_an_optimizer_of_the_users_own_may_evaluate_twice() -> None:
+    """Sharpness-aware minimisation: the gradient at the point that is worst nearby moves the weights."""
+
+    class Sharp(torch.optim.SGD):
+        def step(self, closure=None):
+            with torch.enable_grad():
+                loss = closure()
+            parameters = [p for group in self.param_groups for p in group["params"]]
+            moves = [0.1 * p.grad for p in parameters]
+            with torch.no_grad():
+                torch._foreach_add_(parameters, moves)
+            with torch.enable_grad():
+                closure()
+            with torch.no_grad():
+                torch._foreach_sub_(parameters, moves)
+            super().step()
+            return loss
+
+    model, recorder = Regression(), Recorder()
+    twin = copy.deepcopy(model)
+    trainer_of(model, optimizers=Sharp(model.parameters(), lr=0.1), callbacks=recorder).fit()
+    by_hand = Sharp(twin.parameters(), lr=0.1)
+    for batch in regression_data():
+
+        def closure(batch=batch):
+            by_hand.zero_grad()
+            loss = twin.loss(twin(batch), batch)
+            loss.backward()
+            return loss
+
+        by_hand.step(closure)
+    assert recorder.events.count("before_train_batch") == 8
+    torch.testing.assert_close(model.linear.weight, twin.linear.weight)
+
+
+def test_an_optimizer_of_the_users_own_whose_step_takes_nothing() -> None:
+    class Plain(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter -= 0.1 * parameter.grad
+
+    ours, theirs = Regression(), Regression()
+    theirs.load_state_dict(ours.state_dict())
+    trainer_of(ours, optimizers=Plain(ours.parameters())).fit()
+    trainer_of(theirs, lr=0.1).fit()
+    torch.testing.assert_close(ours.linear.weight, theirs.linear.weight)
+
+
+def test_an_optimizer_that_needs_a_closure_beside_one_that_does_not() -> None:
+    model = TwoLayers()
+    before = copy.deepcopy(model.state_dict())
+    optimizers = [torch.optim.SGD(model.first.parameters(), lr=0.1), lbfgs(model.second.parameters())]
+    log = Received()
+    trainer = trainer_of(model, optimizers=optimizers, max_duration="2ba", loggers=log)
+    trainer.fit()
+    assert trainer.state.timestamp.batch == 2
+    assert all(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+# ---------------------------------------------------------------------------------------------------- scaling
+
+
+def test_scaled_gradients_give_the_same_weights_and_are_unscaled_where_callbacks_look() -> None:
+    plain, scaled = Regression(), Regression()
+    scaled.load_state_dict(plain.state_dict())
+    expected, found = (At("after_train_batch", lambda s: s.model.linear.weight.grad.clone()) for _ in range(2))
+    trainer_of(plain, callbacks=expected).fit()
+    trainer = trainer_of(scaled, callbacks=found)
+    trainer.state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    trainer.fit()
+    for a, b in zip(found.found, expected.found, strict=True):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(scaled.linear.weight, plain.linear.weight)
+
+
+def test_a_step_whose_scaled_gradients_overflow_is_left_out_and_counted() -> None:
+    data = regression_data(3)
+    data[1] = (data[1][0] * float("inf"), data[1][1])
+    model = Regression()
+    seen = At("batch_end", lambda state: (model.linear.weight.detach().clone(), state.scaler.get_scale()))
+    trainer = trainer_of(model, data, callbacks=seen)
+    trainer.state.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    trainer.fit()
+    (first, _), (second, scale), (third, _) = seen.found
+    assert torch.equal(first, second)
+    assert not torch.equal(second, third)
+    assert scale == 2.0
+    assert trainer.state.timestamp.batch == 3
+
+
+def test_scaling_refuses_closures() -> None:
+    model = Regression()
+    trainer = trainer_of(model, optimizers=lbfgs(model.parameters()))
+    trainer.state.scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(ValueError, match=r"LBFGS evaluates its closure several times.*amp_bf16 or fp32"):
+        trainer.fit()
+
+
+# ---------------------------------------------------------------------------------------------------- odd losses
+
+
+def test_nan_loss_does_not_stop_training() -> None:
+    data = regression_data(3)
+    data[1] = (data[1][0] * float("nan"), data[1][1])
+    model, log = Regression(), Received()
+    trainer = trainer_of(model, data, loggers=log, eval_dataloader=regression_data(1))
+    trainer.fit()
+    losses = [value for _, value in log.series("loss/train/total")]
+    assert math.isfinite(losses[0])
+    assert math.isnan(losses[1])
+    assert math.isnan(losses[2])
+    assert trainer.state.timestamp.batch == 3
+
+
+def test_a_callback_can_act_on_a_nan_loss_before_the_update() -> None:
+    class Skip(Callback):
+        def after_train_batch(self, state, logger):
+            if torch.isnan(state.loss):
+                for parameter in state.model.parameters():
+                    parameter.grad = None
+
+    data = regression_data(3)
+    data[1] = (data[1][0] * float("nan"), data[1][1])
+    trainer = trainer_of(data=data, callbacks=Skip())
+    trainer.fit()
+    assert torch.isfinite(weights(trainer)).all()
+
+
+@settings(max_examples=20)
+@given(weight_decay=st.floats(0, 0.5), momentum=st.floats(0, 0.95))
+def test_zeroed_gradients_after_training(weight_decay: float, momentum: float) -> None:
+    model = Regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=momentum, weight_decay=weight_decay)
+    trainer_of(model, regression_data(1), optimizers=optimizer).fit()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_accuracy_on_separable_data_reaches_one() -> None:
+    data = labelled_data(8, 16)
+    data = [(x, x[:, :3].argmax(1)) for x, _ in data]
+    log = Received()
+    trainer_of(classifier(), data, lr=1.0, max_duration="20ep", loggers=log, eval_dataloader=data).fit()
+    assert log.series("metrics/eval/MulticlassAccuracy")[-1][1] > 0.95
