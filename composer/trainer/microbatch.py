@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -12,14 +11,11 @@ from torch import Tensor
 
 from composer.core.data import DataSpec
 from composer.core.event import Event
-from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.trainer.metrics import update_train_metrics
 from composer.trainer.run import Run
 
 __all__ = ["accumulate_gradients", "named_losses"]
-
-_EAGER = nullcontext()
 
 
 def accumulate_gradients(run: Run) -> Tensor:
@@ -89,8 +85,11 @@ def _run_microbatch(run: Run, weight: float | Tensor | None) -> dict[str, Tensor
     # Metrics of training see the batch as it came; algorithms may edit it in place.
     untouched = copy.copy(state.batch) if state.train_metrics else None
 
-    with _EAGER if run.autocast is None else run.autocast():
+    if run.autocast is None:
         _forward_and_loss(run)
+    else:
+        with run.autocast():
+            _forward_and_loss(run)
 
     total, losses = named_losses(state.loss)
     if weight is not None:
@@ -115,7 +114,8 @@ def _weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
 def _forward_and_loss(run: Run) -> None:
     """Compute outputs and loss; as one compiled graph if nobody listens between them."""
     state, engine = run.state, run.engine
-    fire, model = engine.run_event, cast(ComposerModel, state.model)
+    fire = engine.run_event
+    model: Any = state.model
     state.outputs = state.loss = None  # or the last ones would lie in memory beside the new ones
     fire(Event.BEFORE_FORWARD)
     if run.forward_and_loss is None or engine.listens(Event.AFTER_FORWARD) or engine.listens(Event.BEFORE_LOSS):
@@ -145,7 +145,8 @@ def _weights(run: Run, microbatches: Sequence[Batch]) -> list[float | Tensor]:
         return [count / max(sum(counts), 1) for count in counts]
     device = run.state.device.torch_device
     tensors = torch.stack([torch.as_tensor(count, device=device) for count in counts])
-    return list((tensors.double() / tensors.sum().clamp(min=1)).unbind())
+    wide = torch.float32 if device.type == "mps" else torch.float64  # all that MPS has
+    return list((tensors.to(wide) / tensors.sum().clamp(min=1)).unbind())
 
 
 def _averages_over_tokens(batch: Batch) -> bool:

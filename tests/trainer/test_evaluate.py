@@ -120,6 +120,17 @@ def test_metrics_are_those_of_all_samples_whatever_the_batches() -> None:
         assert trainer.state.eval_metric_values["test/Squared"].item() == pytest.approx(expected)
 
 
+def test_each_evaluation_begins_anew() -> None:
+    log = Received()
+    trainer = trainer_of(TwoMetrics(), lr=0.0, max_duration="2ep", eval_dataloader=regression_data(3), loggers=log)
+    trainer.eval(subset_num_batches=1)
+    trainer.fit()
+    first, *whole = [value for _, value in log.series("metrics/eval/Squared")]
+    model = trainer.state.model
+    assert first == pytest.approx(squared_error(model, regression_data(1)))
+    assert whole == pytest.approx([squared_error(model, regression_data(3))] * 2)
+
+
 def test_metric_names_select() -> None:
     log = Received()
     evaluators = [

@@ -1,0 +1,144 @@
+"""Where a benchmark runs: the machine in words, and a process of its own for each contender."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import pty
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# The predecessor has the import name of this package, so it lies where only its own processes look.
+PREDECESSOR = ROOT / ".bench" / "predecessor"
+LIBRARIES = ("torch", "numpy", "torchmetrics", "rich", "tqdm", "accelerate", "lightning", "mosaicml", "composer")
+_TERMINAL_ROWS, _TERMINAL_COLUMNS = 30, 120
+
+
+def define_torchvision_operators() -> None:
+    """Let torchvision, which torchmetrics imports, load beside a build of torch that its own operators do not fit."""
+    import torch
+
+    vision = _version("torchvision")
+    if vision is None or vision.partition("+")[2] == torch.__version__.partition("+")[2]:
+        return
+    define_torchvision_operators.library = library = torch.library.Library("torchvision", "DEF")  # kept, or undone
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def call(target: str, arguments: dict[str, Any], *, predecessor: bool = False) -> Any:
+    """Call ``"module:function"`` in a fresh process with one thread, on a terminal of its own; return its result.
+
+    The terminal is what progress bars find when a person runs a script; what they draw there is thrown away.
+
+    Args:
+        target: The function; arguments and result must be what JSON can hold.
+        arguments: By name.
+        predecessor: Whether ``import composer`` finds the predecessor.
+
+    Raises:
+        RuntimeError: The process failed; the message ends with the last lines that it wrote.
+    """
+    path = [str(PREDECESSOR)] if predecessor else []
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    terminal = {"TERM": "xterm-256color", "COLUMNS": str(_TERMINAL_COLUMNS), "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, **threads, **terminal, "PYTHONPATH": os.pathsep.join([*path, str(ROOT)])}
+    with tempfile.TemporaryDirectory() as folder, _terminal() as (stream, written):
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-P", "-m", "benchmarks.environment", target, json.dumps(arguments), str(result)]
+        code = subprocess.run(
+            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False
+        ).returncode
+        if code == 0:
+            return json.loads(result.read_text())
+    tail = bytes(written).decode(errors="replace")[-2000:]
+    raise RuntimeError(f"{target}({arguments}) ended with code {code}:\n{tail}")
+
+
+@contextlib.contextmanager
+def _terminal():
+    """A pseudo-terminal to write to, and the last of what was written, read by a thread so that nobody waits."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _TERMINAL_ROWS, _TERMINAL_COLUMNS, 0, 0))
+    written = bytearray()
+
+    def read() -> None:
+        # Linux reports the end, when nobody holds the other side any more, as an error.
+        with contextlib.suppress(OSError):
+            while chunk := os.read(ours, 1 << 16):
+                written.extend(chunk)
+                del written[:-10_000]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield theirs, written
+    finally:
+        os.close(theirs)
+        reader.join(timeout=10)
+        os.close(ours)
+
+
+def describe(device: str = "cpu") -> dict[str, Any]:
+    """Return what the figures depend on: machine, versions, date and load."""
+    import torch
+
+    description = {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "libraries": {name: version for name in LIBRARIES if (version := _version(name)) is not None},
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "load average (1 min)": round(os.getloadavg()[0], 2),
+    }
+    if device != "cpu":
+        description["accelerator"] = torch.cuda.get_device_name()
+    return description
+
+
+def has(module: str) -> bool:
+    """Tell whether a module can be imported here."""
+    return importlib.util.find_spec(module) is not None
+
+
+def _version(name: str) -> str | None:
+    if name == "composer":
+        from composer import __version__
+
+        return __version__
+    where = importlib.metadata.distributions(name=name, path=[*sys.path, str(PREDECESSOR)])
+    return next((distribution.version for distribution in where), None)
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _serve(target: str, arguments: str, result: str) -> None:
+    """The other side of :func:`call`."""
+    module, _, function = target.partition(":")
+    answer = getattr(importlib.import_module(module), function)(**json.loads(arguments))
+    Path(result).write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    _serve(*sys.argv[1:])

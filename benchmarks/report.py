@@ -1,0 +1,128 @@
+"""Figures beside their goals: as a table to print, and as files to keep."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure that has to stay at or below a limit.
+
+    Attributes:
+        what: The figure in words.
+        value: What was measured.
+        limit: The most that is allowed.
+        unit: Of both.
+        doubt: Why the measurement does not tell, if so.
+    """
+
+    what: str
+    value: float
+    limit: float
+    unit: str = ""
+    doubt: str = ""
+
+    @property
+    def met(self) -> bool:
+        return not self.doubt and self.value <= self.limit
+
+    @property
+    def verdict(self) -> str:
+        return f"unclear: {self.doubt}" if self.doubt else "met" if self.met else "missed"
+
+    def __str__(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.what}: {_number(self.value)}{unit}, at most {self.limit:g}{unit}: {self.verdict}"
+
+
+@dataclass
+class Report:
+    """The outcome of one benchmark.
+
+    Attributes:
+        name: Name of the benchmark and of its files.
+        title: What was measured, in a line.
+        columns: Heads of the table.
+        rows: One list for each contender; the first entry names it.
+        goals: What has to hold.
+        notes: How it was measured: counts, what is compared with what.
+        samples: Every single measurement, by contender and figure.
+        machine: Where.
+    """
+
+    name: str
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+    goals: list[Goal]
+    notes: list[str]
+    samples: dict[str, Any]
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the table in columns of text, with the goals below."""
+        cells = [self.columns, *([_cell(value) for value in row] for row in self.rows)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
+        lines = [
+            "  ".join(
+                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in cells
+        ]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join([f"{self.name}: {self.title}", "", *lines, "", *map(str, self.goals)])
+
+    def markdown(self) -> str:
+        """Return the same as a page, with machine and notes."""
+        rows = [[_cell(value) for value in row] for row in self.rows]
+        table = ["| " + " | ".join(row) + " |" for row in (self.columns, *rows)]
+        table.insert(1, "| --- |" + " ---: |" * (len(self.columns) - 1))
+        goals = ["| goal | measured | limit | |", "| --- | ---: | ---: | --- |"]
+        goals += [
+            f"| {g.what} | {_number(g.value)} {g.unit} | {g.limit:g} {g.unit} | {g.verdict} |" for g in self.goals
+        ]
+        libraries = ", ".join(f"{name} {version}" for name, version in self.machine.get("libraries", {}).items())
+        machine = [f"- {name}: {value}" for name, value in self.machine.items() if name != "libraries"]
+        machine.append(f"- libraries: {libraries}")
+        notes = [f"- {note}" for note in self.notes]
+        command = f"`make bench`, or alone: `.bench/bin/python -m benchmarks.{self.name}`"
+        parts = [[f"# {self.title}", "", command], table, goals, notes, machine]
+        return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+    def write(self, folder: Path = RESULTS) -> None:
+        """Write the page and all measurements below ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.name}.md").write_text(self.markdown())
+        goals = [{**asdict(goal), "met": goal.met} for goal in self.goals]
+        content = {**asdict(self), "goals": goals}
+        (folder / f"{self.name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def spread(values: list[float]) -> float:
+    """Return half the distance between the quartiles: half of the measurements lie within median plus or minus it.
+
+    >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    1.0
+    """
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / 2
+
+
+def _cell(value: Any) -> str:
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    """Three to four digits that matter."""
+    if value == int(value) and abs(value) < 100:
+        return f"{value:.0f}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"

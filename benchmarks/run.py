@@ -1,0 +1,62 @@
+"""Run every benchmark, print the tables beside their goals, and keep them in benchmarks/results/."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from benchmarks import engine_cost, import_time, peak_memory, step_overhead
+from benchmarks.report import Report
+
+BENCHMARKS = ("import_time", "engine_cost", "step_overhead", "peak_memory")
+
+
+def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
+    """Yield the outcome of each benchmark in turn.
+
+    Args:
+        names: Which.
+        quick: Whether to take fewer measurements.
+        device: "cpu" or "cuda"; imports and the engine do not use it.
+    """
+    todo: dict[str, Callable[[], Report]] = {
+        "import_time": lambda: import_time.measure(rounds=3 if quick else 9),
+        "engine_cost": lambda: engine_cost.measure(rounds=11 if quick else 51),
+        "step_overhead": lambda: step_overhead.measure(
+            rounds=1 if quick else 5, repeats=2 if quick else 1, device=device
+        ),
+        "peak_memory": lambda: peak_memory.measure(rounds=1 if quick else 3, device=device),
+    }
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        yield todo[name]()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("benchmarks", nargs="*", choices=[[], *BENCHMARKS], help="which; all by default")
+    parser.add_argument("--quick", action="store_true", help="fewer measurements, and nothing is written")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    given = parser.parse_args()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no CUDA device here")
+    begin = time.perf_counter()
+    goals = []
+    for report in reports(given.benchmarks or list(BENCHMARKS), given.quick, given.device):
+        print(f"\n{report.text()}\n", flush=True)
+        goals += report.goals
+        if not given.quick:
+            report.write()
+    minutes = (time.perf_counter() - begin) / 60
+    for goal in goals:
+        print(goal)
+    print(f"{sum(goal.met for goal in goals)} of {len(goals)} goals met, in {minutes:.0f} minutes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The examples and the README run as a user would run them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("mlxtend")
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.slow
+
+# The whole length takes a while and shows nothing more about whether the code is right.
+SHORTER = {'max_duration="5ep"': 'max_duration="3ba"', "in data:": "in list(data)[:3]:"}
+
+
+def run(*arguments: str, cwd: Path) -> str:
+    """Run Python in a folder of its own, warnings being errors; return what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(cwd)}
+    # Warnings of the library and of the example; what others deprecate at import time is theirs.
+    flags = ["-W", "error::UserWarning", "-W", "error::FutureWarning"]
+    done = subprocess.run(
+        [sys.executable, *flags, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    printed = run(str(ROOT / "examples/quickstart.py"), "--quick", "--output", str(tmp_path / "made"), cwd=tmp_path)
+    assert re.search(r"^baseline .* of 1 +\d+\.\d\d +\d+$", printed, re.MULTILINE), printed
+    assert re.search(r"^recipe .* of 1 +\d+\.\d\d +\d+$", printed, re.MULTILINE), printed
+    plot = (tmp_path / "made" / "quickstart.png").read_bytes()
+    assert plot.startswith(b"\x89PNG")
+    assert len(plot) > 10_000
+
+
+def test_own_loop(tmp_path: Path) -> None:
+    printed = run(str(ROOT / "examples/own_loop.py"), cwd=tmp_path)
+    accuracies = re.findall(r"^(\w+): test accuracy (\d+\.\d)%", printed, re.MULTILINE)
+    assert [name for name, _ in accuracies] == ["train_with_events", "train_with_functions"]
+    # Chance is 10 %: a loop that trains is far from it.
+    assert all(float(accuracy) > 80 for _, accuracy in accuracies), printed
+
+
+def test_readme(tmp_path: Path) -> None:
+    """The blocks of the README in one program, in order, as typed but shorter."""
+    text = (ROOT / "README.md").read_text()
+    source = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    for whole, shorter in SHORTER.items():
+        assert source.count(whole) == 1, f"the README says {whole!r} {source.count(whole)} times"
+        source = source.replace(whole, shorter)
+    source += (
+        "\nassert type(network[3]).__name__ == 'BlurMaxPool2d'\n"
+        "assert network[0].weight.is_contiguous(memory_format=torch.channels_last)\n"
+        "assert loss.isfinite()\n"
+        "Trainer(model=trainer.state.model, train_dataloader=data, max_duration='2ba', optimizers=optimizer,"
+        " algorithms=GradientNoise(), progress_bar=False).fit()\n"
+    )
+    (tmp_path / "readme.py").write_text(source)
+    printed = run("readme.py", cwd=tmp_path)
+    assert re.search(r"^tensor\(0\.\d+\)$", printed, re.MULTILINE), printed
+
+
+@pytest.mark.parametrize("page", ["README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith(("http", "#"))]
+    assert links
+    missing = [link for link in links if not (ROOT / link.partition("#")[0]).exists()]
+    assert not missing, f"{page} links to {missing}"
