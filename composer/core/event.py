@@ -14,8 +14,8 @@ class Event(StrEnum):
 
     Indented lines repeat. ``for epoch`` goes on until ``max_duration`` is reached, also in the middle of an epoch, in
     which case the events below ``end of epoch`` do not fire. ``evaluate`` stands for the block of that name and runs
-    where an evaluator is due. The last ``BEFORE_DATALOADER`` of an epoch is the one that finds no further batch; it does
-    not fire where ``max_duration`` ends with the last batch of the epoch.
+    where an evaluator is due. The last ``BEFORE_DATALOADER`` of an epoch is the one that finds no further batch; it
+    does not fire where ``max_duration`` ends with the last batch of the epoch.
 
     .. code-block:: text
 
