@@ -44,7 +44,7 @@ format: $(VENV)/stamp-dev  ## repair what lint can repair
 	$(BIN)/ruff format .
 
 types: $(VENV)/stamp-dev  ## check the types
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --project pyproject.toml
 
 docs: $(VENV)/stamp-docs  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
