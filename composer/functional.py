@@ -10,11 +10,28 @@ tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
 
 from __future__ import annotations
 
+from typing import Any
+
 from composer import algorithms
 from composer._lazy import attach
 
 # Functions are told from classes by their spelling, so that nothing has to be imported to make the list.
-__getattr__, __dir__, __all__ = attach(
+_resolve, __dir__, __all__ = attach(
     __name__,
     {name: f"composer.algorithms:{name}" for name in algorithms.__all__ if name.islower()},
 )
+
+# Short names that published guides use; accepted, not listed.
+_SHORT = {
+    "augmix": "augmix_image",
+    "colout": "colout_batch",
+    "cutmix": "cutmix_batch",
+    "cutout": "cutout_batch",
+    "mixup": "mixup_batch",
+    "randaugment": "randaugment_image",
+    "selective_backprop": "select_using_loss",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return _resolve(_SHORT.get(name, name))

@@ -11,6 +11,8 @@ from torch import nn
 from composer.core.algorithm import Algorithm
 from composer.core.engine import Engine
 from composer.core.state import State
+from composer.precision import get_precision_context
+from composer.trainer.step import needs_closure
 
 
 def start(
@@ -18,11 +20,12 @@ def start(
     algorithms: Sequence[Algorithm] = (),
     optimizer: torch.optim.Optimizer | None = None,
     max_duration: str = "4ba",
+    precision: str = "fp32",
 ) -> Engine:
     """Make an engine and run what a trainer runs before training."""
     if optimizer is None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    state = State(model=model, max_duration=max_duration, optimizers=optimizer)
+    state = State(model=model, max_duration=max_duration, optimizers=optimizer, precision=precision)
     engine = Engine(state, algorithms=algorithms)
     for event in ("init", "before_load", "after_load"):
         engine.run_event(event)
@@ -53,23 +56,38 @@ def fit(engine: Engine, batches: Iterable[Any], evaluate: Sequence[Any] = ()) ->
 
 
 def step(engine: Engine) -> None:
-    """Train on the batch of the state."""
+    """Train on the batch of the state; optimizers that cannot do without get a closure."""
+    optimizers = engine.state.optimizers
+    closing = [optimizer for optimizer in optimizers if needs_closure(type(optimizer))]
+    if not closing:
+        gradients(engine)
+    for optimizer in closing:
+        optimizer.step(lambda: gradients(engine))
+    for optimizer in optimizers:
+        if optimizer not in closing:
+            optimizer.step()
+
+
+def gradients(engine: Engine) -> torch.Tensor:
+    """Compute the gradients of the batch of the state; return its loss."""
     state, fire = engine.state, engine.run_event
     fire("before_train_batch")
     for optimizer in state.optimizers:
         optimizer.zero_grad()
     fire("before_forward")
-    state.outputs = state.model(state.batch)
+    with get_precision_context(state.precision, device_type="cpu"):
+        state.outputs = state.model(state.batch)
     fire("after_forward")
     fire("before_loss")
-    state.loss = state.model.loss(state.outputs, state.batch)
+    with get_precision_context(state.precision, device_type="cpu"):
+        state.loss = state.model.loss(state.outputs, state.batch)
     fire("after_loss")
     fire("before_backward")
-    state.loss.backward()
+    loss = state.loss
+    loss.backward()
     fire("after_backward")
     fire("after_train_batch")
-    for optimizer in state.optimizers:
-        optimizer.step()
+    return loss
 
 
 @torch.no_grad()

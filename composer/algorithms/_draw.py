@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import torch
+from torch import Tensor
 
-__all__ = ["draw_beta"]
+__all__ = ["draw_beta", "draw_dirichlet"]
 
 
 def draw_beta(alpha: float) -> float:
@@ -23,3 +24,13 @@ def draw_beta(alpha: float) -> float:
     # A tensor of the host: reading it waits for no device.
     seed = int(torch.randint(2**62, ()))
     return random.Random(seed).betavariate(alpha, alpha)
+
+
+def draw_dirichlet(alpha: float, size: int, number: int) -> Tensor:
+    """Draw from the Dirichlet distribution of ``size`` parameters that are all ``alpha``; return (number, size).
+
+    >>> draw_dirichlet(1.0, 3, 2).sum(1)
+    tensor([1., 1.])
+    """
+    concentration = torch.full((number, size), float(alpha))
+    return torch.distributions.Dirichlet(concentration, validate_args=False).sample()

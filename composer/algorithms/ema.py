@@ -8,14 +8,12 @@ to be so. Averages of SGD: Polyak and Juditsky 1992; in deep learning e.g. https
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from composer._text import in_unit_interval, plural
+from composer._text import in_unit_interval
+from composer.algorithms._averages import Pairs, beside, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.time import Time, TimeUnit, ensure_time
 
@@ -51,7 +49,7 @@ def compute_ema(model: nn.Module, ema_model: nn.Module, smoothing: float = 0.99)
     0.25
     """
     in_unit_interval("smoothing", smoothing)
-    _Pairs(_weights(model), _weights(ema_model)).average(1 - smoothing)
+    Pairs(weights_of(model), weights_of(ema_model)).average(1 - smoothing)
 
 
 class EMA(Algorithm):
@@ -111,7 +109,7 @@ class EMA(Algorithm):
         # The weights of training, while the averages are in the model.
         self._training: dict[str, Tensor] | None = None
         # The weights of the model beside their averages, kept so that a step need not collect them.
-        self._pairs: _Pairs | None = None
+        self._pairs: Pairs | None = None
 
     @property
     def ema_weights_active(self) -> bool:
@@ -138,7 +136,7 @@ class EMA(Algorithm):
         if self._is_trained(model):
             self._swap_in(model)
         else:
-            _Pairs(_weights(model), self._averages).load()
+            Pairs(weights_of(model), self._averages).load()
         return model
 
     def get_training_model(self, model: ModuleT) -> ModuleT:
@@ -158,7 +156,7 @@ class EMA(Algorithm):
         if self._is_trained(model):
             self._swap_out(model)
         else:
-            _Pairs(_weights(model), self._training).load()
+            Pairs(weights_of(model), self._training).load()
         return model
 
     def after_load(self, state: State, logger: Logger) -> None:
@@ -249,90 +247,27 @@ class EMA(Algorithm):
         if self.ema_started:
             self._pair(model)
 
-    def _pair(self, model: nn.Module) -> _Pairs:
+    def _pair(self, model: nn.Module) -> Pairs:
         """Set the weights beside their averages; weights that are new since then start anew."""
-        weights = _weights(model)
-        self._averages = {name: _beside(weight, self._averages.get(name)) for name, weight in weights.items()}
-        self._pairs = _Pairs(weights, self._averages)
+        weights = weights_of(model)
+        self._averages = {name: beside(weight, self._averages.get(name)) for name, weight in weights.items()}
+        self._pairs = Pairs(weights, self._averages)
         return self._pairs
 
     def _swap_in(self, model: nn.Module) -> None:
         if self.ema_started and self._training is None:
             pairs = self._pair(model)
-            self._training = {name: weight.detach().clone() for name, weight in _weights(model).items()}
+            self._training = {name: weight.detach().clone() for name, weight in weights_of(model).items()}
             # Values are copied, not storages exchanged: optimizers, sharding and captured graphs hold on to those.
             pairs.load()
 
     def _swap_out(self, model: nn.Module) -> None:
         if self._training is not None:
-            _Pairs(_weights(model), self._training).load()
+            Pairs(weights_of(model), self._training).load()
             self._training = None
 
     def _is_trained(self, model: nn.Module) -> bool:
-        return self._pairs is not None and self._pairs.are_of(_weights(model))
-
-
-class _Pairs:
-    """Weights beside their averages, in flat lists by dtype and device: one call for each list."""
-
-    def __init__(self, weights: Mapping[str, Tensor], averages: Mapping[str, Tensor]) -> None:
-        unlike = weights.keys() ^ averages.keys()
-        unlike |= {name for name in weights.keys() & averages.keys() if weights[name].shape != averages[name].shape}
-        if unlike:
-            raise ValueError(
-                f"The averages do not fit the model: {plural(len(unlike), 'name')} in one of them only or with another "
-                f"shape there, such as {min(unlike)!r}."
-            )
-        self._weights = weights
-        self._groups: dict[tuple[object, ...], tuple[list[Tensor], list[Tensor]]] = {}
-        for name, weight in weights.items():
-            average = averages[name]
-            group = self._groups.setdefault((weight.dtype, average.dtype, weight.device, average.device), ([], []))
-            group[0].append(weight)
-            group[1].append(average)
-
-    @torch.no_grad()
-    def average(self, step: float) -> None:
-        """Move the averages by a share ``step`` of the way to the weights."""
-        for weights, averages in self._groups.values():
-            dtype = averages[0].dtype
-            if not (dtype.is_floating_point or dtype.is_complex):
-                torch._foreach_copy_(averages, weights)  # pyright: ignore[reportPrivateImportUsage]
-                continue
-            if weights[0].dtype is not dtype:
-                weights = [weight.to(dtype) for weight in weights]
-            torch._foreach_lerp_(averages, weights, step)  # pyright: ignore[reportPrivateImportUsage]
-
-    @torch.no_grad()
-    def load(self) -> None:
-        """Copy the averages into the weights."""
-        for weights, averages in self._groups.values():
-            torch._foreach_copy_(weights, averages)  # pyright: ignore[reportPrivateImportUsage]
-
-    def are_of(self, weights: Mapping[str, Tensor]) -> bool:
-        """Whether these are the very tensors that averages stand beside."""
-        return all(self._weights.get(name) is weight for name, weight in weights.items())
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and saved buffers of a model, each once, by names that do not tell how the model is wrapped."""
-    if isinstance(model, DistributedDataParallel):
-        model = model.module
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, value in model.state_dict(keep_vars=True).items():
-        if isinstance(value, Tensor) and id(value) not in seen:
-            seen.add(id(value))
-            found[name.replace("_orig_mod.", "")] = value
-    return found
-
-
-def _beside(weight: Tensor, average: Tensor | None) -> Tensor:
-    """The average of a weight on its device; a copy to begin with, of float32 where steps would be rounded away."""
-    if average is not None and average.shape == weight.shape:
-        return average.to(weight.device)
-    half = weight.dtype in (torch.float16, torch.bfloat16)
-    return weight.detach().to(torch.float32 if half else weight.dtype, copy=True)
+        return self._pairs is not None and self._pairs.are_of(weights_of(model))
 
 
 def _interval(argument: str, time: str | Time | int) -> Time:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from composer._lazy import MissingConditionalImportError as MissingConditionalImportError
+    from composer.algorithms.utils.vision_datasets import add_vision_dataset_transform as add_vision_dataset_transform
     from composer.core.interval import create_interval_scheduler as create_interval_scheduler
     from composer.devices import get_device as get_device
     from composer.trees import batch_get as batch_get
@@ -25,6 +26,7 @@ else:
         {
             "MissingConditionalImportError": "composer._lazy",
             "VersionedDeprecationWarning": "composer.warnings",
+            "add_vision_dataset_transform": "composer.algorithms.utils.vision_datasets",
             "batch_get": "composer.trees",
             "batch_set": "composer.trees",
             "create_interval_scheduler": "composer.core.interval",

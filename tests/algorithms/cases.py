@@ -15,6 +15,7 @@ from composer import algorithms, trees
 from composer.core.algorithm import Algorithm
 from composer.core.model import ComposerModel
 from composer.loss import soft_cross_entropy
+from composer.precision import get_precision_context
 
 Batch = tuple[Tensor, Tensor]
 Outcome = dict[str, Tensor]
@@ -35,6 +36,7 @@ class Net(ComposerModel):
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Linear(16, 4),
+            nn.Dropout(0.0),
         )
         self.inputs, self.targets = inputs, targets
         self.seen: list[list[Tensor]] = []
@@ -43,13 +45,13 @@ class Net(ComposerModel):
         outputs = tuple(self.net(trees.batch_get(batch, key)) for key in self.inputs)
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def loss(self, outputs: Any, batch: Any) -> Tensor:
+    def loss(self, outputs: Any, batch: Any, reduction: str = "mean") -> Tensor:
         inputs = [trees.batch_get(batch, key) for key in self.inputs]
         targets = [trees.batch_get(batch, key) for key in self.targets]
         self.seen.append([*inputs, *targets])
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        losses = [soft_cross_entropy(output, target) for output, target in zip(outputs, targets, strict=True)]
-        return torch.stack(losses).sum()
+        losses = [soft_cross_entropy(*pair, reduction=reduction) for pair in zip(outputs, targets, strict=True)]
+        return torch.stack(losses).sum(0)
 
 
 def make_model(**keys: Any) -> Net:
@@ -88,6 +90,30 @@ def by_hand(step: Callable[[nn.Module, Batch, float], Tensor]) -> Callable[[list
     return train
 
 
+def by_surgery(
+    change: Callable[[Any, torch.optim.Optimizer], object],
+    make: Callable[[], Any] | None = None,
+    before: Callable[[Any], object] = lambda model: None,
+    precision: str = "fp32",
+) -> Callable[[list[Any]], Outcome]:
+    """Training in a loop of one's own, after a change of the model, and with something done before each batch."""
+
+    def train(batches: list[Any]) -> Outcome:
+        model = (make or make_model)()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        change(model, optimizer)
+        for batch in batches:
+            before(model)
+            optimizer.zero_grad()
+            with get_precision_context(precision, device_type="cpu"):
+                loss = model.loss(model(batch), batch)
+            loss.backward()
+            optimizer.step()
+        return weights(model)
+
+    return train
+
+
 @dataclass(frozen=True)
 class Case:
     """One method.
@@ -98,6 +124,11 @@ class Case:
         neutral: Makes it with the setting that must change nothing, bit for bit; None needs ``why_not_neutral``.
         with_keys: Makes it for other places in the batch; only for methods that edit batches.
         outcome: What to compare after training; the weights by default.
+        model: Makes the same model each time; by default one that classifies images.
+        batches: Makes the same batches each time, four of them, which the model takes.
+        graphs: In how many graphs a model is compiled at most, where the shapes of the batches stay; 0 for a method
+            after which nothing is compiled.
+        precision: That of the training.
     """
 
     make: Callable[[], Algorithm]
@@ -107,6 +138,10 @@ class Case:
     why_not_neutral: str = ""
     with_keys: Callable[[Any, Any], Algorithm] | None = None
     outcome: Callable[[nn.Module, Any], Outcome] = weights
+    model: Callable[[], nn.Module] = make_model
+    batches: Callable[[], list[Any]] = make_batches
+    graphs: int = 1
+    precision: str = "fp32"
 
     @property
     def name(self) -> str:

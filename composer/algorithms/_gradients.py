@@ -1,0 +1,64 @@
+"""What the methods that look at gradients share: finding them, their norm, changing all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["gradients_of", "parameters_of", "scale_gradients", "total_norm"]
+
+
+def parameters_of(optimizers: Iterable[Optimizer]) -> list[Tensor]:
+    """Return the parameters of optimizers that have a gradient, each once.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> parameters_of([torch.optim.SGD([weight])])
+    []
+    """
+    found = {
+        id(parameter): parameter
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    }
+    return list(found.values())
+
+
+def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return the gradients that there are.
+
+    >>> gradients_of([torch.nn.Parameter(torch.zeros(2))])
+    []
+    """
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the Euclidean norm of all gradients taken as one vector, a scalar on the device of the first.
+
+    >>> total_norm([torch.tensor([3.0]), torch.tensor([[4.0]])])
+    tensor(5.)
+    """
+    device = gradients[0].device
+    norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]
+    norm: Any = torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]))
+    # Of sharded gradients each process has a part.
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+
+def scale_gradients(gradients: Sequence[Tensor], factor: Tensor) -> None:
+    """Multiply all gradients by a scalar, in place, without reading it.
+
+    >>> gradient = torch.tensor([2.0, 4.0])
+    >>> scale_gradients([gradient], torch.tensor(0.5))
+    >>> gradient
+    tensor([1., 2.])
+    """
+    for device in {gradient.device for gradient in gradients}:
+        group = [gradient for gradient in gradients if gradient.device == device]
+        torch._foreach_mul_(group, factor.to(device))  # pyright: ignore[reportPrivateImportUsage]

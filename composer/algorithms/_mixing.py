@@ -1,0 +1,137 @@
+"""What the methods that mix pairs of examples share: when inputs, targets and losses are mixed and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from composer import trees
+from composer._text import non_negative
+from composer.algorithms._targets import as_soft_target, edit_targets, logits_of
+from composer.core.algorithm import Algorithm
+from composer.core.event import Event
+from composer.core.order import Claim, Slot
+from composer.precision import get_precision_context
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["PairMixing"]
+
+_AROUND_LOSS = frozenset({Event.BEFORE_LOSS, Event.AFTER_LOSS})
+_AROUND_BACKWARD = frozenset({Event.BEFORE_BACKWARD, Event.AFTER_BACKWARD})
+
+
+class PairMixing(Algorithm):
+    """Abstract: mixes each example with a partner before the forward pass, and targets or losses around the loss.
+
+    A method says in :meth:`mix` how inputs are mixed, and may say in :meth:`mix_target` how targets are.
+    """
+
+    slot = Slot.AUGMENT
+
+    def __init__(
+        self,
+        alpha: float,
+        interpolate_loss: bool,
+        input_key: trees.BatchKey,
+        target_key: trees.BatchKey,
+        per_sample: bool,
+    ) -> None:
+        if interpolate_loss and per_sample:
+            raise ValueError(
+                "interpolate_loss=True mixes two losses, which are means over the batch, by one share: it goes with "
+                "per_sample=False only."
+            )
+        self.alpha = non_negative("alpha", alpha)
+        self.interpolate_loss = interpolate_loss
+        self.input_key = input_key
+        self.target_key = target_key
+        self.per_sample = per_sample
+        self._share: float | Tensor = 0.0
+        self._input: Any = None
+        self._target: Any = None
+        self._permuted: Any = None
+
+    def mix(self, input: Any, target: Any) -> tuple[Any, Any, float | Tensor]:
+        """Return the mixed input, the targets of the partners, and the partners' share: a number, or (B,)."""
+        raise NotImplementedError
+
+    def mix_target(self, outputs: Any, target: Tensor, permuted: Tensor) -> Tensor:
+        """Mix numbers and probabilities as they are, class indices as one-hot vectors."""
+        if not target.is_floating_point():
+            logits = logits_of(outputs)
+            target, permuted = as_soft_target(target, logits), as_soft_target(permuted, logits)
+        share = self._share
+        if isinstance(share, Tensor):
+            share = share.to(target.dtype).view(-1, *[1] * (target.ndim - 1))
+        return torch.lerp(target, permuted, share)
+
+    @property
+    def claims(self) -> frozenset[Claim]:
+        """The loss, if it is mixed."""
+        return frozenset({Claim.LOSS_MIX}) if self.interpolate_loss else frozenset()
+
+    def overrides(self, event: Event) -> bool:
+        """Leave out the events of the other kind of mixing: a compiled model stays one graph if nobody cuts in."""
+        return super().overrides(event) and event not in (_AROUND_LOSS if self.interpolate_loss else _AROUND_BACKWARD)
+
+    def before_forward(self, state: State, logger: Logger) -> None:
+        """Mix the inputs."""
+        if self.alpha == 0:
+            return
+        self._input = state.batch_get_item(self.input_key)
+        self._target = state.batch_get_item(self.target_key)
+        mixed, self._permuted, self._share = self.mix(self._input, self._target)
+        state.batch_set_item(self.input_key, mixed)
+
+    def before_loss(self, state: State, logger: Logger) -> None:
+        """Mix the targets, which needs the number of classes, known from the outputs."""
+        if self.alpha == 0:
+            return
+        mixed = edit_targets(self.mix_target, state.outputs, self._target, self._permuted)
+        state.batch_set_item(self.target_key, mixed)
+
+    def after_loss(self, state: State, logger: Logger) -> None:
+        """Put the batch back as it was."""
+        if self.alpha == 0:
+            return
+        state.batch_set_item(self.target_key, self._target)
+        self._restore_input(state)
+
+    def before_backward(self, state: State, logger: Logger) -> None:
+        """Mix the loss with that of the partners' targets."""
+        if self.alpha == 0:
+            return
+        model: Any = state.model
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        state.batch_set_item(self.target_key, self._permuted)
+        with get_precision_context(state.precision, state.precision_config, device_type=state.device.torch_device.type):
+            loss = model.loss(state.outputs, state.batch)
+        state.batch_set_item(self.target_key, self._target)
+        state.loss = _mix_losses(state.loss, loss, cast("float", self._share))
+
+    def after_backward(self, state: State, logger: Logger) -> None:
+        """Put the inputs back as they were."""
+        if self.alpha == 0:
+            return
+        self._restore_input(state)
+
+    def _restore_input(self, state: State) -> None:
+        state.batch_set_item(self.input_key, self._input)
+        self._input = self._target = self._permuted = None
+
+
+def _mix_losses(loss: Any, other: Any, share: float) -> Any:
+    """Mix two losses, or each part of two collections of them."""
+    if isinstance(loss, Tensor):
+        return torch.lerp(loss, other, share)
+    if isinstance(loss, Mapping):
+        return {key: _mix_losses(part, other[key], share) for key, part in cast("Mapping[str, Any]", loss).items()}
+    return tuple(_mix_losses(part, other_part, share) for part, other_part in zip(loss, other, strict=True))

@@ -1,0 +1,264 @@
+"""AugMix: mix an image with several chains of random operations on it.
+
+    x' = (1 - m) * x + m * (w_1 * chain_1(x) + ... + w_k * chain_k(x))    w ~ Dirichlet(a, ..., a),  m ~ Beta(a, a)
+
+Images stay recognisable, since each chain is weakened by the mix, and models become more robust to corruptions.
+
+Paper: AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty, Hendrycks et al. 2020,
+https://arxiv.org/abs/1912.02781
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from composer import trees
+from composer._lazy import import_extra
+from composer._text import positive
+from composer.algorithms._augmenting import ImageAugmentation, augment_tensors, batch_size, check_range, tensor_names
+from composer.algorithms._draw import draw_beta, draw_dirichlet
+from composer.algorithms.utils._batched import Plan, apply_plan, as_bytes, draw_plan
+from composer.algorithms.utils.augmentation_common import is_pillow_image, map_pillow_function
+from composer.algorithms.utils.augmentation_primitives import AugmentationFn, augmentation_sets, operations_of
+
+__all__ = ["AugMix", "AugmentAndMixTransform", "augmentation_sets", "augmix_image"]
+
+_LONGEST_CHAIN = 3
+
+
+def augmix_image(
+    img: Any = None,
+    severity: float = 3,
+    depth: int = -1,
+    width: int = 3,
+    alpha: float = 1.0,
+    augmentation_set: str | Sequence[AugmentationFn] = "all",
+    value_range: tuple[float, float] = (0.0, 1.0),
+) -> Any:
+    """Mix an image with chains of random operations on it; each image of a batch with its own.
+
+    Args:
+        img: A PIL image; or images as a tensor, (C, H, W) or (B, C, H, W), of bytes or floats, on any device; or a
+            collection of such tensors, which are changed alike. All images of a batch are worked on at once, the
+            chains in 256 steps. Without an image, the :class:`AugmentAndMixTransform` with these arguments is
+            returned.
+        severity: How strong the operations are, from 0 to 10: each draws a level from [0.1, severity].
+        depth: Number of operations in a chain; 0 or less draws it from 1, 2 and 3.
+        width: Number of chains, 1 or more.
+        alpha: Parameter of the Beta and Dirichlet distributions, above 0: how evenly the chains, and the image with
+            them, are mixed.
+        augmentation_set: ``"all"``, ``"safe"``, ``"original"``, or functions ``(PIL image, severity) -> PIL image``,
+            see :mod:`.augmentation_primitives`. With functions of your own, tensors are taken image by image on the
+            host.
+        value_range: The values of black and white in tensors of floats; others are cut off.
+
+    Raises:
+        KeyError: There is no set of that name.
+        TypeError: ``img`` is neither an image nor None.
+        ValueError: An argument is out of its range.
+
+    >>> images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
+    >>> augmix_image(images, severity=3).shape
+    torch.Size([4, 3, 32, 32])
+
+    Paper: https://arxiv.org/abs/1912.02781 (Hendrycks et al. 2020)
+    """
+    if img is None:
+        return AugmentAndMixTransform(severity, depth, width, alpha, augmentation_set, value_range)
+    _check(severity, width, alpha)
+    operations = operations_of(augmentation_set)
+
+    def mix_pillow(image: Any) -> Any:
+        return _mix_pillow(image, severity, depth, width, alpha, operations)
+
+    if is_pillow_image(img):
+        return mix_pillow(img)
+    names = tensor_names(operations)
+    size = batch_size(img)
+    if names is None:
+        return trees.map_tensors(lambda tensor: map_pillow_function(mix_pillow, tensor), img)
+    low, high = check_range(value_range)
+    plan = _draw_chains(size * width, depth, len(operations))
+    # The shares of the image itself and of each chain, (B, 1 + width).
+    mixing = draw_dirichlet(alpha, 2, size)
+    shares = torch.cat((mixing[:, :1], mixing[:, 1:] * draw_dirichlet(alpha, width, size)), dim=1)
+
+    def mix(images: Tensor) -> Tensor:
+        chains = apply_plan(as_bytes(images, (low, high)).repeat(width, 1, 1, 1), plan, names, severity)
+        share = shares.to(images.device, non_blocking=True).T.reshape(1 + width, -1, 1, 1, 1)
+        plain = (
+            images if images.dtype == torch.uint8 else ((images.float() - low) * (255 / (high - low))).clamp_(0, 255)
+        )
+        mixed = plain * share[0]
+        for own, chain in zip(share[1:], chains.chunk(width), strict=True):
+            mixed = mixed.addcmul_(own, chain)
+        return mixed
+
+    return augment_tensors(img, mix, (low, high))
+
+
+class AugmentAndMixTransform(nn.Module):
+    """Applies :func:`augmix_image`, as a transform of a data set.
+
+    Args:
+        severity: How strong the operations are, from 0 to 10.
+        depth: Number of operations in a chain; 0 or less draws it from 1, 2 and 3.
+        width: Number of chains.
+        alpha: Parameter of the Beta and Dirichlet distributions.
+        augmentation_set: The operations, see :func:`augmix_image`.
+        value_range: The values of black and white in tensors of floats.
+
+    Raises:
+        KeyError: There is no set of that name.
+        ValueError: An argument is out of its range.
+
+    >>> from PIL import Image
+    >>> AugmentAndMixTransform(severity=3)(Image.new("RGB", (32, 24))).size
+    (32, 24)
+
+    Paper: https://arxiv.org/abs/1912.02781 (Hendrycks et al. 2020)
+    """
+
+    def __init__(
+        self,
+        severity: float = 3,
+        depth: int = -1,
+        width: int = 3,
+        alpha: float = 1.0,
+        augmentation_set: str | Sequence[AugmentationFn] = "all",
+        value_range: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__()
+        _check(severity, width, alpha)
+        operations_of(augmentation_set)
+        self.severity = severity
+        self.depth = depth
+        self.width = width
+        self.alpha = alpha
+        self.augmentation_set = augmentation_set
+        self.value_range = check_range(value_range)
+
+    def forward(self, img: Any) -> Any:
+        """Augment an image, or each image of a batch.
+
+        Args:
+            img: A PIL image, or tensors, see :func:`augmix_image`.
+        """
+        if img is None:
+            raise TypeError("img must be a PIL image or a tensor of images, but it is None.")
+        return augmix_image(
+            img, self.severity, self.depth, self.width, self.alpha, self.augmentation_set, self.value_range
+        )
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return (
+            f"severity={self.severity}, depth={self.depth}, width={self.width}, alpha={self.alpha}, "
+            f"augmentation_set={self.augmentation_set!r}"
+        )
+
+
+class AugMix(ImageAugmentation):
+    """Applies :func:`augmix_image` to the training images, in the data set or on the device.
+
+    By default an :class:`AugmentAndMixTransform` is added to the data set when training starts, before its images are
+    made tensors: workers of the loader do the work, several times that of RandAugment, and have to keep up with the
+    accelerator. With ``on_device=True`` whole batches are augmented there, each image by operations of its own.
+
+    Use it for classifiers of images that will meet noise, blur and weather. The consistency loss of the paper is not
+    part of it. Masks are not moved with the images.
+
+    Args:
+        severity: How strong the operations are, from 0 to 10; 1 to 3 are usual.
+        depth: Number of operations in a chain; 0 or less draws it from 1, 2 and 3.
+        width: Number of chains, 1 or more. The cost grows with it.
+        alpha: Parameter of the Beta and Dirichlet distributions, above 0.
+        augmentation_set: ``"all"``, ``"safe"``, ``"original"``, or functions, see :func:`augmix_image`. ``"safe"`` is
+            for tests on corruptions like those of ImageNet-C: it shares none with them.
+        on_device: Whether to augment batches on the device rather than images in the data set. Then images must be
+            bytes, or floats that are not normalised yet; normalise them in the model or in
+            ``DataSpec(microbatch_transforms=...)``. A warning tells if they were, from the first batch.
+        input_key: Where the images are in the batch, or a list of such keys, with ``on_device=True``.
+        value_range: The values of black and white in tensors of floats.
+
+    Raises:
+        KeyError: There is no set of that name.
+        TypeError: At the start of training, the training data is no :class:`torch.utils.data.DataLoader`, or its data
+            set takes no transform.
+        ValueError: An argument is out of its range.
+
+    >>> AugMix(severity=3, width=2).on_device
+    False
+
+    Paper: https://arxiv.org/abs/1912.02781 (Hendrycks et al. 2020)
+    """
+
+    def __init__(
+        self,
+        severity: float = 3,
+        depth: int = -1,
+        width: int = 3,
+        alpha: float = 1.0,
+        augmentation_set: str | Sequence[AugmentationFn] = "all",
+        on_device: bool = False,
+        input_key: trees.BatchKey = 0,
+        value_range: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__(augmentation_set, on_device, input_key, value_range)
+        _check(severity, width, alpha)
+        self.severity = severity
+        self.depth = depth
+        self.width = width
+        self.alpha = alpha
+
+    def transform(self) -> AugmentAndMixTransform:
+        """Return what augments an image or a batch of images.
+
+        >>> AugMix(width=2).transform()
+        AugmentAndMixTransform(severity=3, depth=-1, width=2, alpha=1.0, augmentation_set='all')
+        """
+        return AugmentAndMixTransform(
+            self.severity, self.depth, self.width, self.alpha, self.augmentation_set, self.value_range
+        )
+
+
+def _check(severity: float, width: int, alpha: float) -> None:
+    if not 0 <= severity <= 10:
+        raise ValueError(f"severity must be from 0 to 10, but got {severity!r}.")
+    positive("width", width)
+    positive("alpha", alpha)
+
+
+def _draw_chains(number: int, depth: int, num_operations: int) -> Plan:
+    """Draw the operations of chains of one length, or of random lengths: short ones end with steps of nothing."""
+    plan = draw_plan(number, depth if depth > 0 else _LONGEST_CHAIN, num_operations)
+    if depth > 0:
+        return plan
+    lengths = torch.randint(1, _LONGEST_CHAIN + 1, (number,))
+    over = torch.arange(_LONGEST_CHAIN).unsqueeze(1) >= lengths
+    return Plan(plan.choices.masked_fill(over, num_operations), plan.draws)
+
+
+def _mix_pillow(
+    image: Any, severity: float, depth: int, width: int, alpha: float, operations: Sequence[AugmentationFn]
+) -> Any:
+    """Mix one image with chains of operations on it."""
+    numpy = import_extra("numpy", "vision", "AugMix of PIL images")
+    pillow = import_extra("PIL.Image", "vision", "AugMix of PIL images", install="pillow")
+    share = draw_beta(alpha)
+    weights: list[float] = draw_dirichlet(alpha, width, 1)[0].tolist()
+    lengths: list[int] = torch.randint(1, _LONGEST_CHAIN + 1, (width,)).tolist() if depth <= 0 else [depth] * width
+    choices: list[int] = torch.randint(len(operations), (sum(lengths),)).tolist()
+    mixed = numpy.multiply(numpy.asarray(image), 1 - share, dtype=numpy.float32)
+    for weight, length in zip(weights, lengths, strict=True):
+        chain = image
+        for _ in range(length):
+            chain = operations[choices.pop()](chain, severity)
+        mixed += numpy.multiply(numpy.asarray(chain), share * weight, dtype=numpy.float32)
+    # Half is added, and the fraction cut off: rounding in one pass fewer.
+    mixed += 0.5
+    return pillow.fromarray(mixed.clip(0, 255).astype(numpy.uint8))

@@ -1,0 +1,140 @@
+"""CutOut: black out squares of each image, so that no single part of an object decides.
+
+Paper: Improved Regularization of Convolutional Neural Networks with Cutout, DeVries and Taylor 2017,
+https://arxiv.org/abs/1708.04552
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from composer import trees
+from composer._text import in_unit_interval, non_negative
+from composer.algorithms._boxes import box_mask, draw_box, draw_boxes, image_size, widen
+from composer.algorithms.utils.augmentation_common import is_pillow_image
+from composer.core.algorithm import Algorithm
+from composer.core.order import Slot
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["CutOut", "cutout_batch"]
+
+
+def cutout_batch(
+    input: Any,
+    num_holes: int = 1,
+    length: float = 0.5,
+    uniform_sampling: bool = False,
+    per_sample: bool = False,
+) -> Any:
+    """Set random squares of images to zero.
+
+    The side of a square is ``int(min(H, W) * length)``; its centre is drawn evenly from the image, and what lies
+    outside is cut off, so that the mean area is smaller than ``length ** 2``.
+
+    Args:
+        input: Images, (B, C, H, W) or (C, H, W), of any dtype; a collection of them, which get the same holes; or a
+            PIL image.
+        num_holes: Number of squares, which may overlap.
+        length: Side of a square as a share of the shorter side of the image, from 0 to 1.
+        uniform_sampling: Whether each pixel is equally likely to be in a square. By default the middle is so more
+            often than the edges.
+        per_sample: Whether each image gets squares of its own, as in the paper; by default the same for the batch.
+
+    Returns:
+        The images with holes; the input stays as it is.
+
+    Raises:
+        ValueError: The input is no image, or an argument is out of its range.
+
+    >>> cutout_batch(torch.ones(1, 1, 4, 4), length=0.5).sum() <= 15
+    tensor(True)
+
+    Paper: https://arxiv.org/abs/1708.04552 (DeVries and Taylor 2017)
+    """
+    non_negative("num_holes", num_holes)
+    in_unit_interval("length", length)
+    if is_pillow_image(input):
+        return _cut_pillow(input, num_holes, length, uniform_sampling)
+    size = image_size(input)
+    side = int(min(size) * length)
+    first = next(leaf for leaf in trees.leaves(input) if isinstance(leaf, Tensor))
+    if per_sample and first.ndim > 3 and num_holes > 0:
+        sides = torch.full((first.shape[0],), side, device=first.device)
+        holes = [box_mask(draw_boxes(size, sides, sides, uniform_sampling), size) for _ in range(num_holes)]
+        mask = functools.reduce(torch.logical_or, holes)
+        # Where takes a third of the time of filling by a mask that is broadcast.
+        return trees.map_tensors(lambda tensor: torch.where(widen(mask, tensor), tensor.new_zeros(()), tensor), input)
+    boxes = [draw_box(size, (side, side), uniform_sampling) for _ in range(num_holes)]
+
+    def cut(tensor: Tensor) -> Tensor:
+        holed = tensor.clone()
+        for top, left, bottom, right in boxes:
+            holed[..., top:bottom, left:right] = 0
+        return holed
+
+    return trees.map_tensors(cut, input)
+
+
+class CutOut(Algorithm):
+    """Applies :func:`cutout_batch` to each batch on the device.
+
+    Use it on small images, CIFAR for example; on ImageNet it gains little by itself. CutMix fills the hole with
+    something to learn from, and is usually the better choice.
+
+    Args:
+        num_holes: Number of squares; 0 is off.
+        length: Side of a square as a share of the shorter side, from 0 to 1. A half on CIFAR-10 in the paper.
+        uniform_sampling: Whether each pixel is equally likely to be in a square.
+        input_key: Where the images are in the batch, or a list of such keys; all get the same holes.
+        per_sample: Whether each image gets squares of its own, as in the paper; by default the same for the batch.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    >>> CutOut(num_holes=1, length=0.5)
+    CutOut(num_holes=1, length=0.5, uniform_sampling=False, input_key=0, per_sample=False)
+
+    Paper: https://arxiv.org/abs/1708.04552 (DeVries and Taylor 2017)
+    """
+
+    slot = Slot.AUGMENT
+
+    def __init__(
+        self,
+        num_holes: int = 1,
+        length: float = 0.5,
+        uniform_sampling: bool = False,
+        input_key: trees.BatchKey = 0,
+        per_sample: bool = False,
+    ) -> None:
+        self.num_holes = non_negative("num_holes", num_holes)
+        self.length = in_unit_interval("length", length)
+        self.uniform_sampling = uniform_sampling
+        self.input_key = input_key
+        self.per_sample = per_sample
+
+    def after_dataloader(self, state: State, logger: Logger) -> None:
+        """Cut the holes."""
+        if self.num_holes == 0 or self.length == 0:
+            return
+        input = state.batch_get_item(self.input_key)
+        holed = cutout_batch(input, self.num_holes, self.length, self.uniform_sampling, self.per_sample)
+        state.batch_set_item(self.input_key, holed)
+
+
+def _cut_pillow(image: Any, num_holes: int, length: float, uniform: bool) -> Any:
+    """Cut holes into a PIL image."""
+    width, height = image.size
+    side = int(min(image.size) * length)
+    holed = image.copy()
+    for _ in range(num_holes):
+        top, left, bottom, right = draw_box((height, width), (side, side), uniform)
+        holed.paste(0 if len(image.getbands()) == 1 else (0,) * len(image.getbands()), (left, top, right, bottom))
+    return holed

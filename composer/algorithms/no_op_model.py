@@ -1,0 +1,97 @@
+"""No-op model: replace the model by one number, to see how fast everything else is.
+
+outputs = w * targets,    loss = mean((outputs - targets)^2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from composer import trees
+from composer.core.algorithm import Algorithm
+from composer.core.model import ComposerModel
+from composer.core.order import Slot
+from composer.surgery import update_params_in_optimizer
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["NoOpModel", "NoOpModelClass"]
+
+_TARGETS = ("labels", "label", "targets", "target", "y")
+
+
+class NoOpModelClass(ComposerModel):
+    """One number times the targets, so that a step of training costs next to nothing.
+
+    Args:
+        original_model: The model in whose place it stands, for the device and the number of classes.
+
+    >>> model = NoOpModelClass(nn.Linear(2, 2))
+    >>> batch = torch.zeros(2, 2), torch.tensor([0, 1])
+    >>> model(batch).tolist(), model.loss(model(batch), batch).item()
+    ([0.0, 1.5], 0.125)
+    """
+
+    def __init__(self, original_model: nn.Module) -> None:
+        super().__init__()
+        first = next(original_model.parameters(), None)
+        self.weights = nn.Parameter(torch.tensor([1.5], device=None if first is None else first.device))
+        if hasattr(original_model, "num_classes"):
+            self.num_classes = original_model.num_classes
+
+    def forward(self, batch: Any) -> Tensor:
+        """Scale the targets of a batch."""
+        return self.weights * _targets(batch)
+
+    def loss(self, outputs: Tensor, batch: Any) -> Tensor:
+        """Compare with the targets."""
+        return F.mse_loss(outputs, _targets(batch))
+
+    def get_metrics(self, is_train: bool) -> dict[str, Metric]:
+        """There is nothing to measure."""
+        return {}
+
+
+class NoOpModel(Algorithm):
+    """Replaces the model by a :class:`NoOpModelClass`: what is left is the time of the data and of the loop.
+
+    Compare the throughput with that of the model itself: if it is much the same, the data is what to speed up. It is
+    a tool, not a method; nothing is learned.
+
+    >>> NoOpModel()
+    NoOpModel()
+    """
+
+    slot = Slot.SURGERY
+
+    @staticmethod
+    def required_on_load() -> bool:
+        """Yes: the model is another."""
+        return True
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Replace the model."""
+        model = NoOpModelClass(state.model)
+        update_params_in_optimizer(state.model.parameters(), model.parameters(), state.optimizers)
+        state.model = model
+
+
+def _targets(batch: Any) -> Tensor:
+    """The targets of a batch as numbers: the second part, or that of a usual name, or else whatever comes last."""
+    if isinstance(batch, Mapping):
+        batch = next((batch[name] for name in _TARGETS if name in batch), batch)
+    elif isinstance(batch, (tuple, list)) and len(batch) > 1:
+        batch = batch[1]
+    tensors = [leaf for leaf in trees.leaves(batch) if isinstance(leaf, Tensor)]
+    if not tensors:
+        raise TypeError(f"NoOpModel needs a tensor among the targets of a batch, but got {type(batch).__name__}.")
+    return tensors[-1].float()

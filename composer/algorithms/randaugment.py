@@ -1,0 +1,186 @@
+"""RandAugment: a few random operations on each image, with one number for how many and one for how strong.
+
+Paper: RandAugment: Practical automated data augmentation with a reduced search space, Cubuk et al. 2020,
+https://arxiv.org/abs/1909.13719
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from composer import trees
+from composer._text import non_negative
+from composer.algorithms._augmenting import ImageAugmentation, augment_tensors, batch_size, check_range, tensor_names
+from composer.algorithms.utils._batched import apply_plan, as_bytes, draw_plan
+from composer.algorithms.utils.augmentation_common import is_pillow_image, map_pillow_function
+from composer.algorithms.utils.augmentation_primitives import AugmentationFn, augmentation_sets, operations_of
+
+__all__ = ["RandAugment", "RandAugmentTransform", "augmentation_sets", "randaugment_image"]
+
+
+def randaugment_image(
+    img: Any = None,
+    severity: float = 9,
+    depth: int = 2,
+    augmentation_set: str | Sequence[AugmentationFn] = "all",
+    value_range: tuple[float, float] = (0.0, 1.0),
+) -> Any:
+    """Apply random operations to an image, one after the other; to each image of a batch its own.
+
+    Args:
+        img: A PIL image; or images as a tensor, (C, H, W) or (B, C, H, W), of bytes or floats, on any device; or a
+            collection of such tensors, which are changed alike. Tensors are worked on in 256 steps, all images of a
+            batch at once. Without an image, the :class:`RandAugmentTransform` with these arguments is returned.
+        severity: How strong the operations are: each draws a level from [0.1, severity], and 10 is the strongest.
+        depth: Number of operations.
+        augmentation_set: ``"all"``, ``"safe"``, ``"original"``, or functions ``(PIL image, severity) -> PIL image``,
+            see :mod:`.augmentation_primitives`. With functions of your own, tensors are taken image by image on the
+            host.
+        value_range: The values of black and white in tensors of floats; others are cut off.
+
+    Raises:
+        KeyError: There is no set of that name.
+        TypeError: ``img`` is neither an image nor None.
+        ValueError: An argument is out of its range.
+
+    >>> images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
+    >>> randaugment_image(images, severity=9, depth=1).shape
+    torch.Size([4, 3, 32, 32])
+
+    Paper: https://arxiv.org/abs/1909.13719 (Cubuk et al. 2020)
+    """
+    if img is None:
+        return RandAugmentTransform(severity, depth, augmentation_set, value_range)
+    non_negative("severity", severity)
+    operations = operations_of(augmentation_set)
+    if is_pillow_image(img):
+        return _augment_pillow(img, severity, depth, operations)
+    if non_negative("depth", depth) == 0:
+        return img
+    names = tensor_names(operations)
+    size = batch_size(img)
+    if names is None:
+        return trees.map_tensors(
+            lambda tensor: map_pillow_function(lambda one: _augment_pillow(one, severity, depth, operations), tensor),
+            img,
+        )
+    value_range = check_range(value_range)
+    plan = draw_plan(size, depth, len(operations))
+    return augment_tensors(
+        img, lambda images: apply_plan(as_bytes(images, value_range), plan, names, severity), value_range
+    )
+
+
+class RandAugmentTransform(nn.Module):
+    """Applies :func:`randaugment_image`, as a transform of a data set.
+
+    Args:
+        severity: How strong the operations are, up to 10.
+        depth: Number of operations.
+        augmentation_set: The operations, see :func:`randaugment_image`.
+        value_range: The values of black and white in tensors of floats.
+
+    Raises:
+        KeyError: There is no set of that name.
+        ValueError: An argument is out of its range.
+
+    >>> from PIL import Image
+    >>> RandAugmentTransform(severity=9, depth=1)(Image.new("RGB", (32, 24))).size
+    (32, 24)
+
+    Paper: https://arxiv.org/abs/1909.13719 (Cubuk et al. 2020)
+    """
+
+    def __init__(
+        self,
+        severity: float = 9,
+        depth: int = 2,
+        augmentation_set: str | Sequence[AugmentationFn] = "all",
+        value_range: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__()
+        self.severity = non_negative("severity", severity)
+        self.depth = non_negative("depth", depth)
+        operations_of(augmentation_set)
+        self.augmentation_set = augmentation_set
+        self.value_range = check_range(value_range)
+
+    def forward(self, img: Any) -> Any:
+        """Augment an image, or each image of a batch.
+
+        Args:
+            img: A PIL image, or tensors, see :func:`randaugment_image`.
+        """
+        if img is None:
+            raise TypeError("img must be a PIL image or a tensor of images, but it is None.")
+        return randaugment_image(img, self.severity, self.depth, self.augmentation_set, self.value_range)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"severity={self.severity}, depth={self.depth}, augmentation_set={self.augmentation_set!r}"
+
+
+class RandAugment(ImageAugmentation):
+    """Applies :func:`randaugment_image` to the training images, in the data set or on the device.
+
+    By default a :class:`RandAugmentTransform` is added to the data set when training starts, before its images are
+    made tensors: workers of the loader do the work, and have to keep up with the accelerator. With ``on_device=True``
+    whole batches are augmented there, each image by operations of its own, and the loader only reads images.
+
+    Use it for classifiers of images that would otherwise overfit: large models, many epochs. Masks are not moved with
+    the images.
+
+    Args:
+        severity: How strong the operations are, up to 10; 9 for large models, less for small ones.
+        depth: Number of operations; 0 is none. 1 or 2 are usual.
+        augmentation_set: ``"all"``, ``"safe"``, ``"original"``, or functions, see :func:`randaugment_image`.
+        on_device: Whether to augment batches on the device rather than images in the data set. Then images must be
+            bytes, or floats that are not normalised yet; normalise them in the model or in
+            ``DataSpec(microbatch_transforms=...)``. A warning tells if they were, from the first batch.
+        input_key: Where the images are in the batch, or a list of such keys, with ``on_device=True``.
+        value_range: The values of black and white in tensors of floats.
+
+    Raises:
+        KeyError: There is no set of that name.
+        TypeError: At the start of training, the training data is no :class:`torch.utils.data.DataLoader`, or its data
+            set takes no transform.
+        ValueError: An argument is out of its range.
+
+    >>> RandAugment(severity=9, depth=1).on_device
+    False
+
+    Paper: https://arxiv.org/abs/1909.13719 (Cubuk et al. 2020)
+    """
+
+    def __init__(
+        self,
+        severity: float = 9,
+        depth: int = 2,
+        augmentation_set: str | Sequence[AugmentationFn] = "all",
+        on_device: bool = False,
+        input_key: trees.BatchKey = 0,
+        value_range: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__(augmentation_set, on_device, input_key, value_range)
+        self.severity = non_negative("severity", severity)
+        self.depth = non_negative("depth", depth)
+
+    def transform(self) -> RandAugmentTransform:
+        """Return what augments an image or a batch of images.
+
+        >>> RandAugment(depth=1).transform()
+        RandAugmentTransform(severity=9, depth=1, augmentation_set='all')
+        """
+        return RandAugmentTransform(self.severity, self.depth, self.augmentation_set, self.value_range)
+
+
+def _augment_pillow(image: Any, severity: float, depth: int, operations: Sequence[AugmentationFn]) -> Any:
+    """Apply operations to one image."""
+    choices = cast("list[int]", torch.randint(len(operations), (depth,)).tolist())
+    for choice in choices:
+        image = operations[choice](image, severity)
+    return image

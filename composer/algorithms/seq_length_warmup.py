@@ -1,0 +1,202 @@
+"""Sequence length warm-up: begin training on short sequences, and let them grow.
+
+    length(t) = min + step * floor(t / duration * n),    n = ceil((max - min) / step),    max from t = duration on
+
+Short sequences cost less, and make the start of training stable: large steps become possible.
+
+Paper: The Stability-Efficiency Dilemma, Li et al. 2022, https://arxiv.org/abs/2108.06084
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from composer import trees
+from composer._text import in_unit_interval, positive
+from composer.algorithms._sequences import fold_sequences, sequence_size
+from composer.core.algorithm import Algorithm
+from composer.core.order import Slot
+from composer.core.time import TimeUnit
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["SeqLengthWarmup", "set_batch_sequence_length"]
+
+
+def set_batch_sequence_length(
+    batch: Any,
+    curr_seq_len: int,
+    truncate: bool = True,
+    preserve_end_of_sequence: bool = False,
+) -> Any:
+    """Make the sequences of a batch shorter.
+
+    Args:
+        batch: A mapping, or any nesting, of tensors of sequences, (B, S, ...). Square attention masks, (..., S, S),
+            are cut in both directions. Other tensors, such as labels for whole sequences (B,), stay.
+        curr_seq_len: L, the new length in tokens; from S on the batch is returned as it is.
+        truncate: Whether to drop the tokens after the first L. Else they become further sequences: all tokens, read
+            row by row, are written into rows of L, and a rest of less than L is dropped.
+        preserve_end_of_sequence: Whether each sequence that is cut keeps its last token, at the last place; needs
+            ``"attention_mask"`` in the batch, (B, S), by which the last token is told from padding. With
+            ``truncate`` only.
+
+    Returns:
+        A batch of the same kind; the given one is not changed.
+
+    Raises:
+        ValueError: The length is not positive, there is no sequence or no attention mask where one is needed, or,
+            without ``truncate``, a tensor does not follow the tokens.
+
+    >>> batch = {"input_ids": torch.tensor([[5, 6, 7, 8]])}
+    >>> set_batch_sequence_length(batch, 2)
+    {'input_ids': tensor([[5, 6]])}
+    >>> set_batch_sequence_length(batch, 2, truncate=False)
+    {'input_ids': tensor([[5, 6],
+            [7, 8]])}
+
+    Paper: https://arxiv.org/abs/2108.06084 (Li et al. 2022)
+    """
+    if not curr_seq_len > 0:
+        positive("curr_seq_len", curr_seq_len)  # says what is wrong
+    size = sequence_size(batch)
+    if curr_seq_len >= size[1]:
+        return batch
+    if not truncate:
+        return fold_sequences(batch, curr_seq_len)
+    if not preserve_end_of_sequence:
+        return trees.map_tensors(partial(_cut, size, curr_seq_len), batch)
+    rows, old, new = _last_places(batch, size, curr_seq_len)
+
+    def cut(tensor: Tensor) -> Tensor:
+        short = _cut(size, curr_seq_len, tensor)
+        if tensor.shape == size:
+            short.scatter_(1, new, tensor.gather(1, old))
+        elif tensor.shape[:2] == size and short.shape[2:] == tensor.shape[2:]:
+            short[rows, new[:, 0]] = tensor[rows, old[:, 0]]
+        return short
+
+    return trees.map_tensors(cut, batch)
+
+
+class SeqLengthWarmup(Algorithm):
+    """Applies :func:`set_batch_sequence_length` to each training batch, on a schedule.
+
+    The length grows from ``min_seq_length`` in equal steps of time and of ``step_size`` tokens, to be
+    ``max_seq_length`` after the share ``duration`` of training, and stays there: longer sequences are cut to it to the
+    end. ``max_duration`` may be in any unit; in epochs the length grows within them.
+
+    Memory is at its highest only when the length is: try the full length once before a long run.
+
+    Logs ``seq_length_warmup/curr_seq_len`` (tokens) and ``seq_length_warmup/curr_bs`` (sequences).
+
+    Args:
+        duration: Share of training in which the length grows, from 0 to 1.
+        min_seq_length: Length at the start in tokens.
+        max_seq_length: Length at the end in tokens.
+        step_size: Tokens by which the length grows at a time; a multiple of 8 suits tensor cores, and few steps mean
+            few recompilations.
+        truncate: Whether tokens are dropped rather than made into further sequences. The latter keeps the number of
+            tokens in a batch, and so its cost.
+        preserve_end_of_sequence: Whether a sequence that is cut keeps its last token.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    >>> SeqLengthWarmup(duration=0.5, min_seq_length=8, max_seq_length=32).length_at(0.25)
+    16
+
+    Paper: https://arxiv.org/abs/2108.06084 (Li et al. 2022)
+    """
+
+    slot = Slot.AUGMENT
+    changes_shapes = True
+
+    def __init__(
+        self,
+        duration: float = 0.3,
+        min_seq_length: int = 8,
+        max_seq_length: int = 1024,
+        step_size: int = 8,
+        truncate: bool = True,
+        preserve_end_of_sequence: bool = False,
+    ) -> None:
+        self.duration = in_unit_interval("duration", duration)
+        self.min_seq_length = positive("min_seq_length", min_seq_length)
+        self.max_seq_length = max_seq_length
+        if max_seq_length < min_seq_length:
+            raise ValueError(
+                f"max_seq_length must not be less than min_seq_length, but got {max_seq_length} and {min_seq_length}."
+            )
+        self.step_size = positive("step_size", step_size)
+        self.truncate = truncate
+        self.preserve_end_of_sequence = preserve_end_of_sequence
+
+    def length_at(self, elapsed: float) -> int:
+        """Return the length in tokens.
+
+        Args:
+            elapsed: Share of training done, from 0 to 1.
+
+        >>> SeqLengthWarmup(duration=0.0).length_at(0.0)
+        1024
+        """
+        if elapsed >= self.duration:
+            return self.max_seq_length  # also where the warm-up has no time
+        steps = math.ceil((self.max_seq_length - self.min_seq_length) / self.step_size)
+        # A share such as 3 * (1 / 3) of the duration must not miss its step by rounding.
+        done = math.floor(elapsed / self.duration * steps + 1e-9)
+        return min(self.min_seq_length + self.step_size * done, self.max_seq_length)
+
+    def after_dataloader(self, state: State, logger: Logger) -> None:
+        """Cut the batch and log its size."""
+        length = self.length_at(_elapsed(state))
+        state.batch = set_batch_sequence_length(state.batch, length, self.truncate, self.preserve_end_of_sequence)
+        rows, length = sequence_size(state.batch)
+        logger.log_metrics({"seq_length_warmup/curr_seq_len": length, "seq_length_warmup/curr_bs": rows})
+
+
+def _elapsed(state: State) -> float:
+    """The share of training that is done, within an epoch too where the unit is epochs."""
+    maximum, time = state.max_duration, state.timestamp
+    if maximum is None:
+        raise ValueError("SeqLengthWarmup lets sequences grow over the training, so max_duration must be set.")
+    if maximum.unit is TimeUnit.EPOCH and state.dataloader_len is not None and maximum.value:
+        within = time.batch_in_epoch.value / max(state.dataloader_len.value, 1)
+        return (time.epoch.value + min(within, 1.0)) / maximum.value
+    return float(cast(Any, state.get_elapsed_duration()))
+
+
+def _cut(size: tuple[int, int], length: int, tensor: Tensor) -> Tensor:
+    """Keep the first tokens of a tensor that follows the tokens, in contiguous memory of its own."""
+    shape, full = tensor.shape, size[1]
+    if shape == size:
+        return torch.narrow_copy(tensor, 1, 0, length)  # in half of the time of a slice made contiguous
+    square = len(shape) >= 2 and shape[-2:] == (full, full)
+    # (B, S, D) of numbers may happen to have as many features as tokens.
+    if square and (len(shape) != 3 or not tensor.is_floating_point()):
+        return tensor[..., :length, :length].contiguous()
+    if shape[:2] == size:
+        return torch.narrow_copy(tensor, 1, 0, length)
+    return tensor
+
+
+def _last_places(batch: Any, size: tuple[int, int], length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (B,), and the places of the last tokens before and after the cut (B, 1); padding may be on either side."""
+    mask = cast("Mapping[str, Any]", batch).get("attention_mask") if isinstance(batch, Mapping) else None
+    if not isinstance(mask, Tensor) or mask.shape != size:
+        raise ValueError(
+            f"preserve_end_of_sequence=True needs 'attention_mask' in the batch, of the shape {size}, to tell where "
+            f"sequences end."
+        )
+    places = torch.arange(size[1], device=mask.device)
+    old = torch.mul(mask, places).amax(1, keepdim=True).long()
+    return torch.arange(size[0], device=mask.device), old, old.clamp(max=length - 1)

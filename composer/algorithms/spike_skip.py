@@ -1,0 +1,202 @@
+"""Spike skipping: leave out an update whose loss or gradient norm is an outlier among the recent ones.
+
+    skip if x > mean + s * std, for x the loss or the gradient norm, over the last w steps; or if x is not finite
+
+From the OLMo 2 report, https://arxiv.org/abs/2501.00656 (section on skipped steps); skipping batches around a spike
+goes back to PaLM, https://arxiv.org/abs/2204.02311
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from composer import dist
+from composer._text import one_of, positive
+from composer.algorithms._gradients import gradients_of, parameters_of, total_norm
+from composer.core.algorithm import Algorithm
+from composer.core.order import Slot
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["SpikeSkip", "is_spike"]
+
+_WATCHED = ("loss", "norm", "both")
+
+
+def is_spike(value: Tensor, history: Tensor, num_std: float = 6.0) -> Tensor:
+    """Tell whether a value is far above those before it, without reading it.
+
+        x > mean + s * std        or x is not finite
+
+    Args:
+        value: The value x, of any shape (...).
+        history: Earlier values, (W, ...); what is not finite counts as missing. As long as less than half is there,
+            no finite value is a spike.
+        num_std: Number s of standard deviations.
+
+    Returns:
+        Booleans, (...).
+
+    Raises:
+        ValueError: ``num_std`` is not positive.
+
+    >>> history = torch.tensor([1.0, 2.0, 3.0, float("nan")])  # mean 2, deviation 1
+    >>> is_spike(torch.tensor(3.9), history, num_std=2.0), is_spike(torch.tensor(4.1), history, num_std=2.0)
+    (tensor(False), tensor(True))
+
+    Paper: https://arxiv.org/abs/2501.00656 (OLMo 2, 2025)
+    """
+    positive("num_std", num_std)
+    there = history.isfinite()
+    count = there.sum(0)
+    mean = torch.where(there, history, 0).sum(0) / count.clamp(min=1)
+    square = torch.where(there, history - mean, 0).square().sum(0)
+    bound = mean + num_std * (square / (count - 1).clamp(min=1)).sqrt()
+    enough = 2 * count >= max(history.shape[0], 4)
+    return ~value.isfinite() | (enough & (value > bound))
+
+
+class SpikeSkip(Algorithm):
+    """Leaves out the update of a batch whose loss or gradient norm is a spike, see :func:`is_spike`.
+
+    For long runs of large models, where one bad batch can cost days; also a guard against gradients that are not
+    finite. The decision is made on the device, nobody waits for it, and all processes make the same one. With torch's
+    fused optimizers (``fused=True``) the whole step is left out, its moments and its count included, at no cost. With
+    others the weights stay as they are, bit for bit, while the moments see a gradient of zero; that takes a copy of
+    the weights. The gradient norm is that before any clipping. A spike is counted in, so that a level that stays is
+    accepted in the end.
+
+    Logs ``spike_skip/skipped``, 0 or 1, and ``spike_skip/gradient_norm``.
+
+    Args:
+        num_std: Number of standard deviations above the mean from which on a value is a spike; infinity leaves only
+            values that are not finite.
+        window: Number of last steps that mean and deviation are taken over; nothing but values that are not finite is
+            skipped in the first half of them.
+        watch: What is looked at: ``"loss"``, ``"norm"`` or ``"both"``.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    >>> SpikeSkip()
+    SpikeSkip(num_std=6.0, window=128, watch='both')
+
+    Paper: https://arxiv.org/abs/2501.00656 (OLMo 2, 2025)
+    """
+
+    # Last in the order, which is first after the gradient is there: before it is clipped.
+    slot = Slot.PRECISION
+
+    def __init__(self, num_std: float = 6.0, window: int = 128, watch: str = "both") -> None:
+        self.num_std = positive("num_std", num_std)
+        if window < 4:
+            raise ValueError(f"window must be at least 4 steps, to have a deviation; got {window!r}.")
+        self.window = window
+        self.watch = one_of("watch", watch, _WATCHED)
+        self._history = torch.full((window, 2), float("nan"))
+        self._latest: Tensor | None = None
+        self._copies: dict[int, tuple[list[nn.Parameter], list[Tensor]]] = {}
+        self._handles: dict[int, RemovableHandle] = {}
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Bring the history to the device."""
+        self._history = self._history.to(state.device.torch_device)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Keep the weights of those optimizers that cannot leave out a step."""
+        for place, optimizer in enumerate(state.optimizers):
+            if _can_skip(optimizer, state):
+                self._copies.pop(place, None)
+                continue
+            parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            kept = self._copies.get(place)
+            if kept is None or len(kept[0]) != len(parameters) or any(map(_differ, kept[0], parameters)):
+                kept = self._copies[place] = (parameters, [torch.empty_like(p) for p in parameters])
+            with torch.no_grad():
+                torch._foreach_copy_(kept[1], parameters)  # pyright: ignore[reportPrivateImportUsage]
+
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        """Decide, and prepare the optimizers for a step that may be left out."""
+        self._latest = self._observe(state)
+        spikes = is_spike(self._latest, self._history, self.num_std)
+        # What is not watched may still not be nonsense.
+        broken = ~self._latest.isfinite()
+        watched = {"loss": spikes[0] | broken[1], "norm": spikes[1] | broken[0], "both": spikes.any()}
+        skip = watched[self.watch]
+        for place, optimizer in enumerate(state.optimizers):
+            if _can_skip(optimizer, state):
+                optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+                continue
+            for gradient in gradients_of(parameters_of([optimizer])):
+                gradient.masked_fill_(skip.to(gradient.device), 0)
+            self._restore_after_step(optimizer, place, skip)
+        logger.log_metrics({"spike_skip/skipped": skip.float(), "spike_skip/gradient_norm": self._latest[1]})
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Count the batch in."""
+        for optimizer in state.optimizers:
+            vars(optimizer).pop("found_inf", None)
+        if self._latest is not None:
+            self._history = torch.cat([self._history[1:], self._latest.unsqueeze(0)])
+            self._latest = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last losses and gradient norms."""
+        return {**super().state_dict(), "history": self._history}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the last losses and gradient norms.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+        """
+        history = state["history"][-self.window :].to(self._history.device)
+        missing = self._history.new_full((self.window - len(history), 2), float("nan"))
+        self._history = torch.cat([missing, history])
+
+    def _observe(self, state: State) -> Tensor:
+        """Loss and gradient norm of the batch, (2,), the same in all processes."""
+        loss = state.total_loss_dict.get("loss/train/total")
+        loss = (state.loss.detach() if loss is None else loss).to(self._history)
+        if dist.get_world_size() > 1:
+            loss = loss / dist.get_world_size()
+            dist.all_reduce(loss)
+        gradients = gradients_of(parameters_of(state.optimizers))
+        norm = total_norm(gradients).to(self._history) if gradients else torch.zeros_like(loss)
+        return torch.stack([loss, norm])
+
+    def _restore_after_step(self, optimizer: Optimizer, place: int, skip: Tensor) -> None:
+        # An optimizer may evaluate the gradient several times in a step, and the last time counts.
+        if place in self._handles:
+            self._handles[place].remove()
+        parameters, copies = self._copies[place]
+
+        def restore(*_: object) -> None:
+            self._handles.pop(place).remove()
+            _choose(parameters, copies, skip)
+
+        self._handles[place] = optimizer.register_step_post_hook(restore)
+
+
+def _can_skip(optimizer: Optimizer, state: State) -> bool:
+    """Whether an optimizer leaves out a step on a flag, which the gradient scaling of amp_fp16 uses for itself."""
+    return state.scaler is None and getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def _differ(one: object, other: object) -> bool:
+    return one is not other
+
+
+@torch.no_grad()
+def _choose(parameters: Sequence[nn.Parameter], copies: Sequence[Tensor], skip: Tensor) -> None:
+    """Put the copies into the parameters where ``skip`` is true."""
+    for parameter, copy in zip(parameters, copies, strict=True):
+        torch.where(skip.to(copy.device), copy, parameter.detach(), out=parameter.detach())

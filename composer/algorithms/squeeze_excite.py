@@ -1,0 +1,116 @@
+"""Squeeze and excite: after each wide convolution, weigh the channels of an image by what its average pixel says.
+
+Paper: Squeeze-and-Excitation Networks, Hu et al. 2018, https://arxiv.org/abs/1709.01507
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import nn
+from torch.optim import Optimizer
+
+from composer._text import non_negative, positive
+from composer.core.algorithm import Algorithm
+from composer.core.order import Slot
+from composer.nn.squeeze_excite import SqueezeExcite2d, SqueezeExciteConv2d
+from composer.surgery import count_module_instances, replace_module_classes
+from composer.warnings import NoEffectWarning
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["SqueezeExcite", "SqueezeExcite2d", "SqueezeExciteConv2d", "apply_squeeze_excite"]
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def apply_squeeze_excite(
+    model: ModuleT,
+    latent_channels: float = 64,
+    min_channels: int = 128,
+    optimizers: Optimizer | Sequence[Optimizer] | None = None,
+) -> ModuleT:
+    """Put a :class:`.SqueezeExcite2d` after each wide convolution of a model, in place.
+
+        y = x * sigmoid(W2 relu(W1 mean(x)))            mean over the pixels, one weight for each channel
+
+    Every pixel thus gets a say in what the model looks for, at almost no arithmetic: accuracy rises at a small cost in
+    time. Do not use it where the time of single examples counts most, or on models that have such layers already.
+
+    Args:
+        model: The model.
+        latent_channels: Width of the small network that finds the weights: channels, or below 1 a share of the output
+            channels of the convolution.
+        min_channels: Convolutions with fewer input or output channels stay. On large images narrow layers come early,
+            where weighing takes longest and helps least; 512 is usual for ResNet-50 on ImageNet.
+        optimizers: Those of the model, which get the new weights, into the group of those of the convolution.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        ValueError: ``latent_channels`` is not positive, or ``min_channels`` is negative.
+
+    >>> model = apply_squeeze_excite(nn.Sequential(nn.Conv2d(128, 256, 3)))
+    >>> model[0].se
+    SqueezeExcite2d(
+      (squeeze): Linear(in_features=256, out_features=64, bias=False)
+      (excite): Linear(in_features=64, out_features=256, bias=False)
+    )
+
+    Paper: https://arxiv.org/abs/1709.01507 (Hu et al. 2018)
+    """
+    positive("latent_channels", latent_channels)
+    non_negative("min_channels", min_channels)
+    done = {part for module in model.modules() if isinstance(module, SqueezeExciteConv2d) for part in module.modules()}
+
+    def squeeze_excite(module: nn.Conv2d, module_index: int) -> SqueezeExciteConv2d | None:
+        if module in done or min(module.in_channels, module.out_channels) < min_channels:
+            return None
+        return SqueezeExciteConv2d.from_conv2d(module, module_index, latent_channels)
+
+    if not replace_module_classes(model, {nn.Conv2d: squeeze_excite}, optimizers):
+        message = (
+            f"SqueezeExcite changes nothing: the model has no Conv2d with at least {min_channels} input and output "
+            f"channels that is not followed by a SqueezeExcite2d already."
+        )
+        warnings.warn(message, NoEffectWarning, stacklevel=2)
+    return model
+
+
+class SqueezeExcite(Algorithm):
+    """Applies :func:`apply_squeeze_excite` at the start.
+
+    Args:
+        latent_channels: Width of the small network: channels, or below 1 a share of the output channels.
+        min_channels: Convolutions with fewer input or output channels stay.
+
+    Raises:
+        ValueError: ``latent_channels`` is not positive, or ``min_channels`` is negative.
+
+    >>> SqueezeExcite()
+    SqueezeExcite(latent_channels=64, min_channels=128)
+
+    Paper: https://arxiv.org/abs/1709.01507 (Hu et al. 2018)
+    """
+
+    slot = Slot.SURGERY
+
+    def __init__(self, latent_channels: float = 64, min_channels: int = 128) -> None:
+        self.latent_channels = positive("latent_channels", latent_channels)
+        self.min_channels = non_negative("min_channels", min_channels)
+
+    @staticmethod
+    def required_on_load() -> bool:
+        """Yes: there are new weights, and those of the convolutions have names of their own."""
+        return True
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Put the layers in and log how many there are."""
+        apply_squeeze_excite(state.model, self.latent_channels, self.min_channels, state.optimizers)
+        number = count_module_instances(state.model, SqueezeExciteConv2d)
+        logger.log_hyperparameters({"squeeze_excite/num_squeeze_excite_layers": number})

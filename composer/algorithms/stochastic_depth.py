@@ -1,0 +1,236 @@
+"""Stochastic depth: leave residual blocks out at random in training.
+
+    y = activation(shortcut(x) + b * branch(x))          b ~ Bernoulli(1 - p) in training, 1 - p in evaluation
+
+Paper: Deep Networks with Stochastic Depth, Huang et al. 2016, https://arxiv.org/abs/1603.09382
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from composer._text import did_you_mean, in_unit_interval, one_of
+from composer.core.algorithm import Algorithm
+from composer.core.event import Event
+from composer.core.order import Slot
+from composer.core.time import Time, TimeUnit, ensure_time
+from composer.nn.stochastic_depth import StochasticBlock, decide_blocks, make_stochastic, register_residual_block
+from composer.warnings import NoEffectWarning
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["StochasticDepth", "apply_stochastic_depth", "decide_blocks", "register_residual_block"]
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+_METHODS = ("block", "sample")
+_DISTRIBUTIONS = ("linear", "uniform")
+_OLD_NAMES = {"ResNetBottleneck": "Bottleneck"}
+
+
+def apply_stochastic_depth(
+    model: ModuleT,
+    target_layer_name: str | type[nn.Module],
+    stochastic_method: str = "block",
+    drop_rate: float = 0.2,
+    drop_distribution: str = "linear",
+) -> ModuleT:
+    """Let the residual blocks of a model be left out at random in training, in place.
+
+        y = activation(shortcut(x) + b * branch(x))          b ~ Bernoulli(1 - p) in training, 1 - p in evaluation
+
+    A model that has to do without each block at times relies less on single ones, so that deep residual networks and
+    transformers generalise better. Where whole blocks are left out, their time is saved too; compiled models save
+    nothing, and neither does the choice for each sample. Weights of a block that is left out get no gradient, so that
+    the optimizer passes them over (compiled, one of zeros). Do not use it on shallow models or in short trainings.
+
+    The blocks stay the same objects with the same names of weights. Known are the residual blocks of torchvision's and
+    timm's ResNets and those of their transformers, and whatever :func:`.register_residual_block` was told of.
+
+    Args:
+        model: The model.
+        target_layer_name: The class of the blocks, or its name, such as ``"Bottleneck"`` or ``"BasicBlock"``. The old
+            name ``"ResNetBottleneck"`` stands for the first.
+        stochastic_method: ``"block"`` leaves a block out for the whole batch, ``"sample"`` for each sample by itself.
+        drop_rate: Probability p of the last block, from 0 (off) to 1.
+        drop_distribution: ``"uniform"`` gives all blocks that probability, ``"linear"`` the i-th of n blocks i / n of
+            it, since early blocks matter more.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        ValueError: An argument is out of its range, or the blocks are of a kind that is not known.
+
+    >>> class Block(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.body = nn.Linear(8, 8)
+    ...
+    ...     def forward(self, x):
+    ...         return x + self.body(x)
+    >>> register_residual_block(Block)
+    >>> model = apply_stochastic_depth(nn.Sequential(Block(), Block()), Block, drop_rate=0.2)
+    >>> [block.block_drop_rate for block in model]
+    [0.1, 0.2]
+
+    Paper: https://arxiv.org/abs/1603.09382 (Huang et al. 2016)
+    """
+    _check(stochastic_method, drop_rate, drop_distribution)
+    blocks = _targets(model, target_layer_name)
+    if not blocks or drop_rate == 0:
+        warnings.warn(_why_nothing(model, target_layer_name, drop_rate), NoEffectWarning, stacklevel=2)
+        return model
+    for place, block in enumerate(blocks, start=1):
+        share = place / len(blocks) if drop_distribution == "linear" else 1.0
+        make_stochastic(block, stochastic_method, drop_rate * share)
+    return model
+
+
+class StochasticDepth(Algorithm):
+    """Applies :func:`apply_stochastic_depth` at the start, and raises the probabilities in a warm-up.
+
+    All processes of a run leave out the same blocks, so that none waits for another; samples are left out by each
+    process on its own. Logs ``stochastic_depth/num_stochastic_layers``, and in a warm-up the probability of the last
+    block as ``stochastic_depth/drop_rate``.
+
+    Args:
+        target_layer_name: The class of the blocks, or its name.
+        stochastic_method: ``"block"`` leaves a block out for the whole batch, ``"sample"`` for each sample by itself.
+        drop_rate: Probability of the last block, from 0 (off) to 1.
+        drop_distribution: ``"linear"`` or ``"uniform"``, see :func:`apply_stochastic_depth`.
+        drop_warmup: Time over which probabilities rise evenly from 0: a share of training, or a time.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    >>> StochasticDepth("Bottleneck", drop_rate=0.1).find_unused_parameters
+    True
+
+    Paper: https://arxiv.org/abs/1603.09382 (Huang et al. 2016)
+    """
+
+    slot = Slot.SURGERY
+
+    def __init__(
+        self,
+        target_layer_name: str | type[nn.Module],
+        stochastic_method: str = "block",
+        drop_rate: float = 0.2,
+        drop_distribution: str = "linear",
+        drop_warmup: float | Time | str = 0.0,
+    ) -> None:
+        _check(stochastic_method, drop_rate, drop_distribution)
+        self.target_layer_name = target_layer_name
+        self.stochastic_method = stochastic_method
+        self.drop_rate = drop_rate
+        self.drop_distribution = drop_distribution
+        self.drop_warmup = ensure_time(drop_warmup, TimeUnit.DURATION, "drop_warmup")
+        if self.drop_warmup.unit is TimeUnit.DURATION:
+            in_unit_interval("drop_warmup", self.drop_warmup.value)
+        self.find_unused_parameters = stochastic_method == "block"
+        self._generator: torch.Generator | None = None
+        self._full_rates: dict[StochasticBlock, float] = {}
+        self._progress = 1.0
+
+    def overrides(self, event: Event) -> bool:
+        """Leave out the events that have nothing to do."""
+        if event in (Event.AFTER_LOAD, Event.BATCH_START) and self.drop_warmup.value == 0:
+            return False
+        return super().overrides(event) and (event is not Event.BEFORE_FORWARD or self.stochastic_method == "block")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the random numbers are that blocks are left out by."""
+        return {
+            **super().state_dict(),
+            "generator": None if self._generator is None else self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the random numbers.
+
+        Args:
+            state: A result of :meth:`state_dict`.
+        """
+        if state["generator"] is not None:
+            self._generator = torch.Generator()
+            self._generator.set_state(state["generator"].cpu())
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Change the blocks and log how many there are."""
+        before = {module for module in state.model.modules() if isinstance(module, StochasticBlock)}
+        apply_stochastic_depth(
+            state.model, self.target_layer_name, self.stochastic_method, self.drop_rate, self.drop_distribution
+        )
+        blocks = [module for module in state.model.modules() if isinstance(module, StochasticBlock)]
+        self._full_rates = {block: block.block_drop_rate for block in blocks if block not in before}
+        if self._generator is None:
+            # Of one seed on all processes; the draws of the model and the data are left as they are.
+            self._generator = torch.Generator().manual_seed(state.rank_zero_seed)
+        logger.log_metrics({"stochastic_depth/num_stochastic_layers": len(self._full_rates)})
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """Set the probabilities of the time at which training goes on."""
+        self._warm_up(state)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Raise the probabilities in the warm-up."""
+        if self._progress < 1:
+            self._warm_up(state)
+            logger.log_metrics({"stochastic_depth/drop_rate": self.drop_rate * self._progress})
+
+    def before_forward(self, state: State, logger: Logger) -> None:
+        """Decide which blocks run."""
+        if self._full_rates:
+            decide_blocks(state.model, self._generator)
+
+    def _warm_up(self, state: State) -> None:
+        """Set the probabilities; the last time to what they are to be in the end."""
+        self._progress = self._warmed(state)
+        for block, rate in self._full_rates.items():
+            block.block_drop_rate = rate * self._progress
+
+    def _warmed(self, state: State) -> float:
+        """The share of the warm-up that is done."""
+        if self.drop_warmup.unit is not TimeUnit.DURATION:
+            return min(state.timestamp.get(self.drop_warmup.unit).value / self.drop_warmup.value, 1.0)
+        elapsed = state.get_elapsed_duration()
+        if elapsed is None:
+            raise ValueError(f"drop_warmup={self.drop_warmup} is a share of the training, so max_duration must be set.")
+        return min(elapsed.value / self.drop_warmup.value, 1.0)
+
+
+def _check(stochastic_method: str, drop_rate: float, drop_distribution: str) -> None:
+    one_of("stochastic_method", stochastic_method, _METHODS)
+    in_unit_interval("drop_rate", drop_rate)
+    one_of("drop_distribution", drop_distribution, _DISTRIBUTIONS)
+
+
+def _names(module: nn.Module) -> list[str]:
+    return [cls.__name__ for cls in type(module).__mro__ if issubclass(cls, nn.Module) and cls is not nn.Module]
+
+
+def _targets(model: nn.Module, target: str | type[nn.Module]) -> list[nn.Module]:
+    """The blocks of a class, in the order of the model, without those that are stochastic already."""
+    if isinstance(target, str):
+        name = _OLD_NAMES.get(target, target)
+        found = [module for module in model.modules() if name in _names(module)]
+    else:
+        found = [module for module in model.modules() if isinstance(module, target)]
+    return [module for module in found if not isinstance(module, StochasticBlock)]
+
+
+def _why_nothing(model: nn.Module, target: str | type[nn.Module], drop_rate: float) -> str:
+    if drop_rate == 0:
+        return "StochasticDepth changes nothing: drop_rate is 0."
+    if not isinstance(target, str):
+        return f"StochasticDepth changes nothing: the model has no {target.__name__} that is not stochastic already."
+    name = _OLD_NAMES.get(target, target)
+    hint = did_you_mean(name, {name for module in model.modules() for name in _names(module)} - {name})
+    return f"StochasticDepth changes nothing: the model has no {name} that is not stochastic already.{hint}"

@@ -1,0 +1,252 @@
+"""The operations of :mod:`.augmentation_primitives` on batches of tensors, wherever these lie.
+
+Images are uint8, (B, C, H, W); each operation takes one parameter for each image, (B,). Values come out as those of
+PIL, give or take one where PIL rounds otherwise. A chain sorts the images by the operation that each has drawn, so
+that every image is worked on once a step, and nothing is read back from the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from composer.algorithms.utils._levels import NUM_DRAWS, parameters
+
+__all__ = ["OPERATIONS", "Plan", "apply_plan", "as_bytes", "draw_plan", "from_bytes"]
+
+# The luma of ITU-R 601, in 1 / 65536.
+_LUMA = (19595, 38470, 7471)
+
+# What a coordinate may miss by, in float32, before a value is cut to an integer.
+_SLACK = 1e-3
+
+
+def _autocontrast(images: Tensor, parameter: Tensor) -> Tensor:
+    lowest = images.amin((2, 3), keepdim=True).float()
+    extent = images.amax((2, 3), keepdim=True) - lowest
+    # All whole numbers below 2**16, so that the quotient is cut off where an exact one would be.
+    stretched = (images - lowest).mul_(255).div_(extent.clamp(min=1)).to(torch.uint8)
+    return torch.where(extent > 0, stretched, images)
+
+
+def _equalize(images: Tensor, parameter: Tensor) -> Tensor:
+    pixels = images.flatten(2).long()
+    counts = torch.zeros(*pixels.shape[:2], 256, dtype=torch.long, device=images.device)
+    counts.scatter_add_(2, pixels, torch.ones((), dtype=torch.long, device=images.device).expand_as(pixels))
+    brightest = counts.gather(2, pixels.amax(2, keepdim=True))
+    step = (pixels.shape[2] - brightest) // 255
+    below = counts.cumsum(2) - counts
+    table = ((step // 2 + below) // step.clamp(min=1)).clamp_(max=255)
+    table = torch.where(step > 0, table, torch.arange(256, device=images.device))
+    return table.to(torch.uint8).gather(2, pixels).view_as(images)
+
+
+def _posterize(images: Tensor, parameter: Tensor) -> Tensor:
+    return images & (256 - torch.exp2(8 - parameter)).to(torch.uint8)
+
+
+def _solarize(images: Tensor, parameter: Tensor) -> Tensor:
+    return torch.where(images < parameter, images, 255 - images)
+
+
+def _rotate(images: Tensor, parameter: Tensor) -> Tensor:
+    angle = torch.deg2rad(parameter)
+    cosine, sine = torch.cos(angle), torch.sin(angle)
+    return _affine(images, (cosine, -sine), (sine, cosine), about_centre=True)
+
+
+def _shear_x(images: Tensor, parameter: Tensor) -> Tensor:
+    return _affine(images, (torch.ones_like(parameter), parameter), (torch.zeros_like(parameter), 1))
+
+
+def _shear_y(images: Tensor, parameter: Tensor) -> Tensor:
+    return _affine(images, (torch.ones_like(parameter), 0), (parameter, torch.ones_like(parameter)))
+
+
+def _translate_x(images: Tensor, parameter: Tensor) -> Tensor:
+    return _shift(images, parameter, 3)
+
+
+def _translate_y(images: Tensor, parameter: Tensor) -> Tensor:
+    return _shift(images, parameter, 2)
+
+
+def _color(images: Tensor, parameter: Tensor) -> Tensor:
+    return _blend(_grey(images).float(), images, parameter)
+
+
+def _contrast(images: Tensor, parameter: Tensor) -> Tensor:
+    mean = _grey(images).float().mean((1, 2, 3), keepdim=True)
+    return _blend((mean + 0.5).floor_(), images, parameter)
+
+
+def _brightness(images: Tensor, parameter: Tensor) -> Tensor:
+    return (images * parameter.clamp(min=0)).clamp_(0, 255).to(torch.uint8)
+
+
+def _sharpness(images: Tensor, parameter: Tensor) -> Tensor:
+    height, width = images.shape[2:]
+    if height < 3 or width < 3:
+        return images
+    values = images.float()
+    inner = values[..., 1:-1, 1:-1]
+    # The sum of the nine, the centre five times.
+    smooth = F.avg_pool2d(values, 3, stride=1, divisor_override=1) + 4 * inner
+    made = images.clone()
+    made[..., 1:-1, 1:-1] = _blend(smooth.div_(13).add_(0.5).floor_(), images[..., 1:-1, 1:-1], parameter)
+    return made
+
+
+OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "autocontrast": _autocontrast,
+    "equalize": _equalize,
+    "posterize": _posterize,
+    "rotate": _rotate,
+    "solarize": _solarize,
+    "shear_x": _shear_x,
+    "shear_y": _shear_y,
+    "translate_x": _translate_x,
+    "translate_y": _translate_y,
+    "color": _color,
+    "color_original": _color,
+    "contrast": _contrast,
+    "contrast_original": _contrast,
+    "brightness": _brightness,
+    "brightness_original": _brightness,
+    "sharpness": _sharpness,
+    "sharpness_original": _sharpness,
+}
+"""Operation by the name of its function: images (B, C, H, W) and parameters (B, 1, 1, 1) -> images."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done to each image, as numbers on the host: drawing and sorting wait for no device.
+
+    Attributes:
+        choices: Which operation in each step, (steps, B); one past the last is none.
+        draws: Numbers in [0, 1) that give the strengths, (steps, NUM_DRAWS, B).
+    """
+
+    choices: Tensor
+    draws: Tensor
+
+
+def draw_plan(size: int, steps: int, num_operations: int) -> Plan:
+    """Draw an operation and its strength for each image and step.
+
+    >>> draw_plan(4, 2, 13).choices.shape
+    torch.Size([2, 4])
+    """
+    return Plan(torch.randint(num_operations, (steps, size)), torch.rand(steps, NUM_DRAWS, size))
+
+
+def apply_plan(images: Tensor, plan: Plan, names: Sequence[str], severity: float) -> Tensor:
+    """Apply the operations of a plan, step by step.
+
+    >>> images = torch.full((2, 1, 2, 2), 255, dtype=torch.uint8)
+    >>> plan = Plan(torch.tensor([[0, 1]]), torch.zeros(1, 3, 2))
+    >>> apply_plan(images, plan, ["posterize"], 1.0)[:, 0, 0, 0]
+    tensor([240, 255], dtype=torch.uint8)
+    """
+    for choices, draws in zip(plan.choices, plan.draws, strict=True):
+        images = _apply_step(images, choices, draws, names, severity)
+    return images
+
+
+def _apply_step(images: Tensor, choices: Tensor, draws: Tensor, names: Sequence[str], severity: float) -> Tensor:
+    """Bring together the images that share an operation, work on each group, and put them back."""
+    order = choices.argsort(stable=True)
+    sizes: list[int] = torch.bincount(choices, minlength=len(names) + 1).tolist()
+    sorted_draws = draws[:, order].split(sizes, dim=1)
+    strengths = [parameters(name, severity, part) for name, part in zip(names, sorted_draws, strict=False)]
+    places = torch.stack((order, order.argsort())).to(images.device, non_blocking=True)
+    strength = torch.cat([*strengths, sorted_draws[-1][0]]).to(images.device, non_blocking=True).view(-1, 1, 1, 1)
+    made = [
+        OPERATIONS[names[kind]](part, own) if kind < len(names) else part
+        for kind, (part, own) in enumerate(
+            zip(images.index_select(0, places[0]).split(sizes), strength.split(sizes), strict=True)
+        )
+        if sizes[kind]
+    ]
+    return torch.cat(made).index_select(0, places[1])
+
+
+def as_bytes(images: Tensor, value_range: tuple[float, float]) -> Tensor:
+    """Return images as uint8; floats are mapped from a range to 0 to 255, and clamped.
+
+    >>> as_bytes(torch.tensor([-1.0, 0.0, 1.0]), (-1, 1))
+    tensor([  0, 128, 255], dtype=torch.uint8)
+    """
+    if images.dtype == torch.uint8:
+        return images
+    low, high = value_range
+    return ((images.float() - low) * (255 / (high - low))).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def from_bytes(images: Tensor, like: Tensor, value_range: tuple[float, float]) -> Tensor:
+    """Return images of values from 0 to 255 in the dtype, range and memory order of others.
+
+    >>> from_bytes(torch.tensor([0, 255], dtype=torch.uint8), torch.zeros(2), (-1, 1))
+    tensor([-1.,  1.])
+    """
+    if like.dtype == torch.uint8:
+        made = images if images.dtype == torch.uint8 else images.round().clamp_(0, 255).to(torch.uint8)
+    else:
+        low, high = value_range
+        # Divided rather than multiplied, so that k / 255 comes out as it went in.
+        made = (images.float() * (high - low)).div_(255).add_(low).to(like.dtype)
+    if like.ndim == 4 and not like.is_contiguous() and like.is_contiguous(memory_format=torch.channels_last):
+        return made.contiguous(memory_format=torch.channels_last)
+    return made
+
+
+def _grey(images: Tensor) -> Tensor:
+    """The brightness of each pixel, (B, 1, H, W), from 0 to 255; the mean of channels that are not red, green, blue."""
+    if images.shape[1] != 3:
+        return images.float().mean(1, keepdim=True).floor_()
+    red, green, blue = images.int().split(1, 1)
+    return (red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2] + 0x8000) >> 16
+
+
+def _blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
+    """Go from the base to the images, and beyond for a factor above one; fractions are cut off."""
+    values = images.float()
+    return values.sub_(base).mul_(factor.clamp(min=0)).add_(base).clamp_(0, 255).to(torch.uint8)
+
+
+def _shift(images: Tensor, share: Tensor, dim: int) -> Tensor:
+    """Fill each pixel from so large a share of the side further on; black comes in."""
+    side = images.shape[dim]
+    shape = [len(images), 1, 1, 1]
+    shape[dim] = side
+    pixels = torch.arange(side, device=images.device)
+    source = ((share * side).trunc().long().view(-1, 1) + pixels).view(shape)
+    moved = images.gather(dim, source.clamp(0, side - 1).expand_as(images))
+    return moved * ((source >= 0) & (source < side))
+
+
+def _affine(
+    images: Tensor, for_x: Sequence[Tensor | int], for_y: Sequence[Tensor | int], about_centre: bool = False
+) -> Tensor:
+    """Fill each pixel from ``(for_x . (x, y), for_y . (x, y))``, between four pixels; black from outside."""
+    height, width = images.shape[2:]
+    half_x, half_y = (width / 2, height / 2) if about_centre else (0.0, 0.0)
+    # Centres of pixels lie at halves.
+    x = torch.arange(width, device=images.device).add(0.5 - half_x).view(1, 1, -1)
+    y = torch.arange(height, device=images.device).add(0.5 - half_y).view(1, -1, 1)
+    across, down = ([_flat(part) for part in parts] for parts in (for_x, for_y))
+    source_x = (across[0] * x + across[1] * y + half_x).expand(-1, height, width)
+    source_y = (down[0] * x + down[1] * y + half_y).expand(-1, height, width)
+    inside = (source_x >= 0) & (source_x < width) & (source_y >= 0) & (source_y < height)
+    grid = torch.stack((source_x * (2 / width) - 1, source_y * (2 / height) - 1), dim=-1)
+    sampled = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return sampled.add_(_SLACK).to(torch.uint8) * inside.unsqueeze(1)
+
+
+def _flat(part: Tensor | int) -> Tensor | int:
+    return part.view(-1, 1, 1) if isinstance(part, Tensor) else part

@@ -1,0 +1,130 @@
+"""Weight standardization: each filter of a convolution has mean 0 and variance 1.
+
+    W' = (W - mean(W)) / sqrt(var(W) + 1e-10)            for each output channel
+
+Paper: Micro-Batch Training with Batch-Channel Normalization and Weight Standardization, Qiao et al. 2019,
+https://arxiv.org/abs/1903.10520
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from composer._text import non_negative, plural
+from composer.core.algorithm import Algorithm
+from composer.core.order import Slot
+from composer.warnings import NoEffectWarning
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["WeightStandardization", "WeightStandardizer", "apply_weight_standardization"]
+
+_EPSILON = 1e-10
+
+
+class WeightStandardizer(nn.Module):
+    """The parametrization, for :func:`torch.nn.utils.parametrize.register_parametrization`.
+
+    >>> weight = WeightStandardizer()(torch.tensor([[[0.0, 2.0, 4.0, 6.0]]]))
+    >>> weight.mean().item(), round(weight.square().mean().item(), 6)
+    (0.0, 1.0)
+    """
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Standardize the filters of a weight, (C_out, ...)."""
+        # Layer norm is this formula as one kernel, and one more for the gradient.
+        if weight.ndim == 4 and not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last):
+            pixels = weight.permute(0, 2, 3, 1)
+            return F.layer_norm(pixels, pixels.shape[1:], eps=_EPSILON).permute(0, 3, 1, 2)
+        return F.layer_norm(weight, weight.shape[1:], eps=_EPSILON)
+
+
+def apply_weight_standardization(module: nn.Module, n_last_layers_ignore: int = 0) -> int:
+    """Standardize the weights of the convolutions of a model whenever they are used, in place.
+
+        W' = (W - mean(W)) / sqrt(var(W) + 1e-10)            for each output channel
+
+    The loss surface becomes smoother, so that training is faster and more accurate, above all with group norm or small
+    batches, where batch norm is weak. It costs little, since weights are few beside activations. It belongs before a
+    normalisation: without one the scale of the outputs is lost, as in the last layers of a model that predicts
+    numbers or pixels; leave those out.
+
+    The parameters are the same objects, under names with ``parametrizations``; filters of one element, whose variance
+    is nothing, stay as they are.
+
+    Args:
+        module: The model.
+        n_last_layers_ignore: How many convolutions at the end, in the order in which the model lists them, stay.
+
+    Returns:
+        The number of layers that were changed.
+
+    Raises:
+        ValueError: ``n_last_layers_ignore`` is negative.
+
+    >>> conv = nn.Conv2d(8, 4, 3)
+    >>> apply_weight_standardization(conv), conv.weight.mean((1, 2, 3)).abs().max().item() < 1e-6
+    (1, True)
+
+    Paper: https://arxiv.org/abs/1903.10520 (Qiao et al. 2019)
+    """
+    non_negative("n_last_layers_ignore", n_last_layers_ignore)
+    convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    chosen = [layer for layer in convs[: max(len(convs) - n_last_layers_ignore, 0)] if _is_plain(layer)]
+    for layer in chosen:
+        parametrize.register_parametrization(layer, "weight", WeightStandardizer())
+    if not chosen:
+        apart = f" apart from the last {n_last_layers_ignore}" if n_last_layers_ignore else ""
+        message = (
+            f"WeightStandardization changes nothing: of the {plural(len(convs), 'convolution')} (Conv1d, Conv2d, "
+            f"Conv3d) in the model,{apart} none is left that is not standardized already."
+        )
+        warnings.warn(message, NoEffectWarning, stacklevel=2)
+    return len(chosen)
+
+
+class WeightStandardization(Algorithm):
+    """Applies :func:`apply_weight_standardization` at the start.
+
+    Args:
+        n_last_layers_ignore: How many convolutions at the end stay; 15 is usual for DeepLabv3, 0 for classification.
+
+    Raises:
+        ValueError: ``n_last_layers_ignore`` is negative.
+
+    >>> WeightStandardization()
+    WeightStandardization(n_last_layers_ignore=0)
+
+    Paper: https://arxiv.org/abs/1903.10520 (Qiao et al. 2019)
+    """
+
+    slot = Slot.SURGERY
+
+    def __init__(self, n_last_layers_ignore: int = 0) -> None:
+        self.n_last_layers_ignore = non_negative("n_last_layers_ignore", n_last_layers_ignore)
+
+    @staticmethod
+    def required_on_load() -> bool:
+        """Yes: standardized weights have names of their own."""
+        return True
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Change the layers and log how many there are."""
+        number = apply_weight_standardization(state.model, self.n_last_layers_ignore)
+        logger.log_hyperparameters({"WeightStandardization/num_weights_standardized": number})
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether the weights of a convolution can be standardized and are not yet."""
+    if parametrize.is_parametrized(layer, "weight"):
+        return not any(isinstance(part, WeightStandardizer) for part in layer.modules())
+    weight = layer.weight
+    return isinstance(weight, Tensor) and weight[0].numel() > 1

@@ -1,0 +1,166 @@
+"""ZClip: clip a gradient whose norm is an outlier among the recent ones.
+
+    z = (|g| - mean) / std;        if z > t:  |g| <- mean + t^2 * std / z
+
+Mean and deviation are moving averages over the steps, so that the bound follows the norm down during training, where
+that of :class:`.GradientClipping` stays. Paper: Kumar et al. 2025, https://arxiv.org/abs/2504.02507
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from composer._text import in_unit_interval, non_negative, positive
+from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
+from composer.core.algorithm import Algorithm
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["ZClip", "apply_zclip"]
+
+_EPSILON = 1e-6
+
+
+@torch.no_grad()
+def apply_zclip(
+    model: nn.Module | Iterable[Tensor],
+    statistics: Tensor,
+    alpha: float = 0.97,
+    z_threshold: float = 2.5,
+    max_norm: float | None = None,
+    warmup_steps: int = 25,
+) -> tuple[Tensor, Tensor]:
+    """Clip the gradients of a model in place if their norm is an outlier, and count the norm in.
+
+        z = (|g| - mean) / std;        if z > t:  |g| <- mean + t^2 * std / z
+
+    The further out, the smaller the result, down to the mean. Statistics take in the clipped norm. In the first steps
+    nothing is clipped by z, and they are the plain mean and variance. A norm that is not finite is left out of them,
+    and its gradients are left alone. Nothing is read back from the device.
+
+    Args:
+        model: The model, or its parameters.
+        statistics: Number of steps, mean and variance, (3,), of float32 on the device of the gradients; updated in
+            place. Begin with zeros.
+        alpha: Share of mean and variance that stays in a step, from 0 to 1.
+        z_threshold: Number t of standard deviations above the mean from which on a norm is an outlier; infinity is off.
+        max_norm: Also clip the norm to this; None is off.
+        warmup_steps: Number of first steps that only gather statistics.
+
+    Returns:
+        The norm before clipping; the factor that the gradients were multiplied by.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    >>> layer = nn.Linear(2, 1, bias=False)
+    >>> layer.weight.grad = torch.tensor([[30.0, 40.0]])
+    >>> _ = apply_zclip(layer, torch.tensor([25.0, 1.0, 0.25]))  # z = 98 of mean 1 and deviation 0.5
+    >>> layer.weight.grad.norm()
+    tensor(1.0319)
+
+    Paper: https://arxiv.org/abs/2504.02507 (Kumar et al. 2025)
+    """
+    _check(alpha, z_threshold, max_norm, warmup_steps)
+    gradients = gradients_of(model.parameters() if isinstance(model, nn.Module) else model)
+    if not gradients:
+        return statistics.new_zeros(()), statistics.new_ones(())
+    norm = total_norm(gradients).to(statistics)
+    count, mean, variance = statistics.clone().unbind()
+    deviation = variance.sqrt()
+    z = (norm - mean) / (deviation + _EPSILON)
+    outlier = (count >= warmup_steps) & (z > z_threshold)
+    typical = torch.where(outlier, mean + z_threshold**2 * deviation / z, norm)
+    wanted = typical if max_norm is None else typical.clamp(max=max_norm)
+    finite = norm.isfinite()
+    factor = torch.where(finite & (wanted < norm), wanted / (norm + _EPSILON), 1.0)
+    scale_gradients(gradients, factor)
+
+    weight = torch.where(count < warmup_steps, 1 / (count + 1), 1 - alpha)
+    new_mean = torch.lerp(mean, typical, weight)
+    # Of the first steps the exact variance (Welford), afterwards the moving average of the paper.
+    square = (typical - new_mean) * (typical - torch.where(count < warmup_steps, mean, new_mean))
+    new = torch.stack([count + 1, new_mean, torch.lerp(variance, square, weight)])
+    statistics.copy_(torch.where(finite, new, statistics))
+    return norm, factor
+
+
+class ZClip(Algorithm):
+    """Applies :func:`apply_zclip` to the gradient of each batch, before the step.
+
+    For the pretraining of language models, where rare gradients are tens of deviations out and a fixed bound is too
+    loose late in training. It costs what clipping by norm costs. Pointless where gradients have no outliers. Together
+    with :class:`.GradientClipping`, the one named later acts first.
+
+    Logs ``zclip/gradient_norm``, before clipping, and ``zclip/factor``, 1 where nothing is clipped.
+
+    Args:
+        alpha: Share of mean and variance that stays in a step, from 0 to 1.
+        z_threshold: Number of standard deviations above the mean from which on a norm is clipped; infinity is off.
+        max_norm: Also clip the norm to this; None is off.
+        warmup_steps: Number of first steps that only gather statistics.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    >>> ZClip()
+    ZClip(alpha=0.97, z_threshold=2.5, max_norm=None, warmup_steps=25)
+
+    Paper: https://arxiv.org/abs/2504.02507 (Kumar et al. 2025)
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.97,
+        z_threshold: float = 2.5,
+        max_norm: float | None = None,
+        warmup_steps: int = 25,
+    ) -> None:
+        _check(alpha, z_threshold, max_norm, warmup_steps)
+        self.alpha = alpha
+        self.z_threshold = z_threshold
+        self.max_norm = max_norm
+        self.warmup_steps = warmup_steps
+        self._statistics = torch.zeros(3)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Bring the statistics to the device."""
+        self._statistics = self._statistics.to(state.device.torch_device)
+
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        """Clip the gradients of the batch."""
+        norm, factor = apply_zclip(
+            parameters_of(state.optimizers),
+            self._statistics,
+            self.alpha,
+            self.z_threshold,
+            self.max_norm,
+            self.warmup_steps,
+        )
+        logger.log_metrics({"zclip/gradient_norm": norm, "zclip/factor": factor})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the statistics."""
+        return {**super().state_dict(), "statistics": self._statistics}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the statistics.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+        """
+        self._statistics = state["statistics"].to(self._statistics.device, copy=True)
+
+
+def _check(alpha: float, z_threshold: float, max_norm: float | None, warmup_steps: int) -> None:
+    in_unit_interval("alpha", alpha)
+    positive("z_threshold", z_threshold)
+    non_negative("warmup_steps", warmup_steps)
+    if max_norm is not None:
+        positive("max_norm", max_norm)

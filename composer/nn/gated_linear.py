@@ -1,0 +1,94 @@
+"""The first half of a feed-forward network with a gate.
+
+    h = act(W_g x + b_g) * (W_v x + b_v)
+
+Paper: GLU Variants Improve Transformer, Shazeer 2020, https://arxiv.org/abs/2002.05202
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["GatedLinear"]
+
+
+class GatedLinear(nn.Module):
+    """A linear layer whose output is let through by another: ``act(W_g x + b_g) * (W_v x + b_v)``.
+
+    Args:
+        in_features: Features of the input.
+        out_features: Features of the output.
+        act_fn: The activation of the gate, a module or function of one tensor.
+        gated_layer_bias: Whether the gate has a bias b_g.
+        non_gated_layer_bias: Whether the value has a bias b_v.
+        device: Where the weights are.
+        dtype: Their dtype.
+
+    >>> layer = GatedLinear(2, 3, nn.ReLU())
+    >>> layer(torch.ones(1, 2)).shape
+    torch.Size([1, 3])
+
+    Paper: https://arxiv.org/abs/2002.05202 (Shazeer 2020)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        act_fn: Callable[[Tensor], Tensor],
+        gated_layer_bias: bool = False,
+        non_gated_layer_bias: bool = False,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.gate = nn.Linear(in_features, out_features, gated_layer_bias, device, dtype)
+        self.value = nn.Linear(in_features, out_features, non_gated_layer_bias, device, dtype)
+        self.act_fn = act_fn
+
+    @staticmethod
+    def from_linear(
+        linear: Any,
+        act_fn: Callable[[Tensor], Tensor],
+        gated_layer_bias: bool = False,
+        non_gated_layer_bias: bool = False,
+    ) -> GatedLinear:
+        """Make the gated form of a layer that comes before an activation.
+
+        The gate takes over the weights, since it is what the activation sees; the value gets weights drawn with the
+        same spread, and a bias of zero.
+
+        Args:
+            linear: An ``nn.Linear``, or the ``Conv1D`` of GPT-2, which has its weights the other way round.
+            act_fn: The activation.
+            gated_layer_bias: Whether the gate has a bias, that of the layer.
+            non_gated_layer_bias: Whether the value has a bias.
+
+        >>> linear = nn.Linear(2, 3)
+        >>> GatedLinear.from_linear(linear, torch.relu).gate.weight is linear.weight
+        True
+        """
+        weight, bias = linear.weight, linear.bias
+        if not isinstance(linear, nn.Linear):
+            weight = nn.Parameter(weight.detach().T.contiguous(), requires_grad=weight.requires_grad)
+        features, inputs = weight.shape
+        # Without memory at first, so that nothing is drawn that would be overwritten.
+        new = GatedLinear(inputs, features, act_fn, gated_layer_bias, non_gated_layer_bias, torch.device("meta"))
+        new.gate.weight = weight
+        with torch.no_grad():
+            root_mean_square = torch.linalg.vector_norm(weight) / math.sqrt(max(weight.numel(), 1))
+            new.value.weight = nn.Parameter(torch.empty_like(weight).normal_().mul_(root_mean_square))
+            if gated_layer_bias:
+                new.gate.bias = bias if bias is not None else nn.Parameter(weight.new_zeros(features))
+            if non_gated_layer_bias:
+                new.value.bias = nn.Parameter(weight.new_zeros(features))
+        return new.train(linear.training)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features)."""
+        return self.act_fn(self.gate(input)) * self.value(input)

@@ -1,0 +1,110 @@
+"""Norms that compute in the short format of autocast, where torch's take float32.
+
+Layers of torch are written to give exact results whatever they get, so that under autocast their inputs are widened,
+their outputs are float32, and twice the bytes are moved, here and in what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["LPGroupNorm", "LPLayerNorm", "LPRMSNorm", "lower_norm"]
+
+
+class LPLayerNorm(nn.LayerNorm):
+    """``LayerNorm`` in the format of autocast where that is on, and in its own otherwise.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     LPLayerNorm(8)(torch.ones(2, 8)).dtype
+    torch.bfloat16
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise over the last dimensions, (..., *normalized_shape)."""
+        return _lowered(
+            lambda x, weight, bias: F.layer_norm(x, self.normalized_shape, weight, bias, self.eps),
+            input,
+            self.weight,
+            self.bias,
+        )
+
+
+class LPRMSNorm(nn.RMSNorm):
+    """``RMSNorm`` in the format of autocast where that is on, and in its own otherwise.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     LPRMSNorm(8)(torch.ones(2, 8)).dtype
+    torch.bfloat16
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise over the last dimensions, (..., *normalized_shape)."""
+        return _lowered(
+            lambda x, weight, bias: F.rms_norm(x, self.normalized_shape, weight, self.eps), x, self.weight, None
+        )
+
+
+class LPGroupNorm(nn.GroupNorm):
+    """``GroupNorm`` in the format of autocast where that is on, and in its own otherwise.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     LPGroupNorm(2, 8)(torch.ones(2, 8, 4, 4)).dtype
+    torch.bfloat16
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise over groups of channels, (B, C, ...)."""
+        return _lowered(
+            lambda x, weight, bias: F.group_norm(x, self.num_groups, weight, bias, self.eps),
+            input,
+            self.weight,
+            self.bias,
+        )
+
+
+def lower_norm(module: nn.Module, module_index: int = -1) -> nn.Module | None:
+    """Make the low-precision form of a norm, with the very parameters of it, under the same names.
+
+    Args:
+        module: A ``LayerNorm``, ``RMSNorm`` or ``GroupNorm``.
+        module_index: Not used; present so that this is a policy of module surgery.
+
+    Returns:
+        The layer, or None for one of a class that computes something of its own.
+
+    >>> norm = nn.LayerNorm(8)
+    >>> lower_norm(norm).weight is norm.weight
+    True
+    """
+    new: nn.Module
+    if type(module).forward is nn.LayerNorm.forward and isinstance(module, nn.LayerNorm):
+        new = LPLayerNorm([*module.normalized_shape], module.eps, elementwise_affine=False)
+        new.elementwise_affine = module.elementwise_affine
+    elif type(module).forward is nn.RMSNorm.forward and isinstance(module, nn.RMSNorm):
+        new = LPRMSNorm([*module.normalized_shape], module.eps, elementwise_affine=False)
+        new.elementwise_affine = module.elementwise_affine
+    elif type(module).forward is nn.GroupNorm.forward and isinstance(module, nn.GroupNorm):
+        new = LPGroupNorm(module.num_groups, module.num_channels, module.eps, affine=False)
+        new.affine = module.affine
+    else:
+        return None
+    new._parameters.update(module._parameters)
+    return new
+
+
+Norm = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
+
+
+def _lowered(norm: Norm, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Apply a norm in the format of autocast, if that is on; the sums within are float32 in any case."""
+    device_type = input.device.type
+    if not torch.is_autocast_enabled(device_type):
+        return norm(input, weight, bias)
+    dtype = torch.get_autocast_dtype(device_type)
+    lowered = [None if tensor is None else tensor.to(dtype) for tensor in (weight, bias)]
+    with torch.autocast(device_type, enabled=False):
+        return norm(input.to(dtype), *lowered)

@@ -1,0 +1,133 @@
+"""Squeeze and excite: weigh the channels of an image by what its average pixel says.
+
+    y = x * sigmoid(W2 relu(W1 mean(x)))            mean over the pixels, one weight for each channel
+
+Paper: Squeeze-and-Excitation Networks, Hu et al. 2018, https://arxiv.org/abs/1709.01507
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from composer._text import positive
+
+__all__ = ["SqueezeExcite2d", "SqueezeExciteConv2d"]
+
+
+class SqueezeExcite2d(nn.Module):
+    """Weighs channels by a small network that sees the mean of each.
+
+    Args:
+        num_features: C.
+        latent_channels: Width of the small network: channels, or below 1 a share of ``num_features``; at least one.
+
+    Raises:
+        ValueError: ``latent_channels`` is not positive.
+
+    >>> layer = SqueezeExcite2d(64)
+    >>> layer(torch.ones(2, 64, 8, 8)).shape, layer.squeeze.out_features
+    (torch.Size([2, 64, 8, 8]), 8)
+
+    Paper: https://arxiv.org/abs/1709.01507 (Hu et al. 2018)
+    """
+
+    def __init__(self, num_features: int, latent_channels: float = 0.125) -> None:
+        super().__init__()
+        share = positive("latent_channels", latent_channels) < 1
+        latent = max(int(latent_channels * num_features if share else latent_channels), 1)
+        self.squeeze = nn.Linear(num_features, latent, bias=False)
+        self.excite = nn.Linear(latent, num_features, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Weigh the channels of images of shape (B, C, H, W)."""
+        device_type = input.device.type
+        if torch.compiler.is_compiling() or input.dtype not in _DTYPES:
+            hidden = F.relu(self.squeeze(input.mean((2, 3))))
+            return input * self.excite(hidden).sigmoid()[..., None, None].to(input.dtype)
+        squeeze, excite = (layer.weight.to(input.dtype) for layer in (self.squeeze, self.excite))
+        if not torch.is_autocast_enabled(device_type):
+            return _Weigh.apply(input, squeeze, excite)
+        # In the format that the convolution before has chosen.
+        with torch.autocast(device_type, enabled=False):
+            return _Weigh.apply(input, squeeze, excite)
+
+
+class SqueezeExciteConv2d(nn.Module):
+    """A convolution whose output channels :class:`SqueezeExcite2d` weighs.
+
+    Args:
+        *args: As for :class:`torch.nn.Conv2d`.
+        latent_channels: As for :class:`SqueezeExcite2d`, of the output channels.
+        conv: A convolution to use instead of making one.
+        **kwargs: As for :class:`torch.nn.Conv2d`.
+
+    >>> SqueezeExciteConv2d(16, 32, 3, padding=1, latent_channels=0.25)(torch.ones(2, 16, 8, 8)).shape
+    torch.Size([2, 32, 8, 8])
+    """
+
+    def __init__(
+        self, *args: Any, latent_channels: float = 0.125, conv: nn.Conv2d | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(*args, **kwargs) if conv is None else conv
+        self.se = SqueezeExcite2d(self.conv.out_channels, latent_channels)
+
+    @staticmethod
+    def from_conv2d(module: nn.Conv2d, module_index: int = -1, latent_channels: float = 0.125) -> SqueezeExciteConv2d:
+        """Put a convolution, the very layer, before a new :class:`SqueezeExcite2d`.
+
+        Args:
+            module: The layer.
+            module_index: Not used; present so that this is a policy of module surgery.
+            latent_channels: As for :class:`SqueezeExcite2d`.
+
+        >>> conv = nn.Conv2d(3, 8, 3)
+        >>> SqueezeExciteConv2d.from_conv2d(conv).conv is conv
+        True
+        """
+        return SqueezeExciteConv2d(conv=module, latent_channels=latent_channels)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve images of shape (B, C, H, W)."""
+        return self.se(self.conv(input))
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+class _Weigh(torch.autograd.Function):
+    """The whole layer, with a backward pass that reads each image twice and writes it once."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, squeeze: Tensor, excite: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        means = input.mean((2, 3))
+        hidden = torch.relu_(means @ squeeze.t())
+        weights = torch.sigmoid_(hidden @ excite.t())
+        ctx.save_for_backward(input, squeeze, excite, means, hidden, weights)
+        return input * weights[..., None, None]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gradient = gradients[0]
+        input, squeeze, excite, means, hidden, weights = ctx.saved_tensors
+        of_weights = _channel_products(gradient, input)
+        of_weights = of_weights * (weights * (1 - weights))
+        of_hidden = (of_weights @ excite) * (hidden > 0)
+        of_means = (of_hidden @ squeeze) / (input.shape[2] * input.shape[3])
+        of_input = torch.addcmul(of_means[..., None, None], gradient, weights[..., None, None])
+        return of_input, of_hidden.t() @ means, of_weights.t() @ hidden
+
+
+def _channel_products(one: Tensor, other: Tensor) -> Tensor:
+    """The inner product of each channel of one image with that of another, (B, C)."""
+    batch, channels = other.shape[:2]
+    if not other.is_contiguous():
+        return (one * other).sum((2, 3))
+    products = one.reshape(batch * channels, 1, -1) @ other.view(batch * channels, -1, 1)
+    return products.view(batch, channels)
