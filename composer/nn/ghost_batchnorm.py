@@ -20,6 +20,8 @@ from composer._text import positive
 __all__ = ["GhostBatchNorm1d", "GhostBatchNorm2d", "GhostBatchNorm3d", "ghost_batchnorm"]
 
 _HALF = (torch.float16, torch.bfloat16)
+_LARGE = 1 << 20
+"""Number of elements from which on it is worth the effort not to put the batch together from its parts."""
 
 
 def ghost_batchnorm(module: _BatchNorm, ghost_batch_size: int = 32) -> _GhostBatchNorm:
@@ -38,9 +40,11 @@ def ghost_batchnorm(module: _BatchNorm, ghost_batch_size: int = 32) -> _GhostBat
     """
     for cls in (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d):
         if isinstance(module, cls.__mro__[2]) and type(module).forward is _BatchNorm.forward:
-            arguments = (module.num_features, ghost_batch_size, module.eps, module.momentum, False, False)
-            new = cls(*arguments)
-            new.affine, new.track_running_stats = module.affine, module.track_running_stats
+            new = cls.__new__(cls)
+            nn.Module.__init__(new)
+            for name in ("num_features", "eps", "momentum", "affine", "track_running_stats"):
+                setattr(new, name, getattr(module, name))
+            new.ghost_batch_size = positive("ghost_batch_size", ghost_batch_size)
             new._parameters.update(module._parameters)
             new._buffers.update(module._buffers)
             return new
@@ -65,6 +69,8 @@ class _GhostBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise samples of shape (B, C, ...)."""
         number = -(-input.shape[0] // self.ghost_batch_size)
+        if input.shape[2:].numel() == 1:
+            number = min(number, input.shape[0] // 2)  # a single value has no variance
         if number <= 1 or not (self.training or self.running_mean is None):
             return super().forward(input)
         self._check_input_dim(input)
@@ -72,10 +78,10 @@ class _GhostBatchNorm(_BatchNorm):
         if torch.compiler.is_compiling():
             return self._traced(input, momenta)
         weight = self.weight if self.affine else None
-        if weight is None or input.device.type not in ("cpu", "cuda"):
-            return torch.cat(
-                [self._plain(part, m) for part, m in zip(input.tensor_split(number), momenta, strict=True)]
-            )
+        if weight is None or input.numel() < _LARGE or input.device.type not in ("cpu", "cuda"):
+            # Not tensor_split, whose gradient is put together from as many copies of the batch as there are parts.
+            parts = input.split(_sizes(input, number))
+            return torch.cat([self._plain(part, momentum) for part, momentum in zip(parts, momenta, strict=True)])
         running = (self.running_mean, self.running_var) if self.training else (None, None)
         return _GhostNormalise.apply(input, weight, self.bias, *running, momenta, self.eps)
 
@@ -111,7 +117,8 @@ class _GhostBatchNorm(_BatchNorm):
             part = input[start : start + count * length].unflatten(0, (count, length))
             start += count * length
             dims = (1, *range(3, part.ndim))
-            variance, mean = torch.var_mean(part.float(), dims, correction=0, keepdim=True)
+            exact = torch.promote_types(part.dtype, torch.float32)
+            variance, mean = torch.var_mean(part.to(exact), dims, correction=0, keepdim=True)
             shape = (-1, *(1,) * (part.ndim - 3))
             scale = torch.rsqrt(variance + self.eps)
             if self.affine:
@@ -133,7 +140,8 @@ class GhostBatchNorm1d(_GhostBatchNorm, nn.BatchNorm1d):
     """``BatchNorm1d`` over ghost batches.
 
     A batch is split into as few ghost batches of at most ``ghost_batch_size`` samples as will do, of sizes that differ
-    by one at most. In evaluation, and for a batch that is one ghost batch, it is ``BatchNorm1d``.
+    by one at most; none is a single value. In evaluation, and for a batch that is one ghost batch, it is
+    ``BatchNorm1d``.
 
     Args:
         num_features: C.
@@ -164,6 +172,12 @@ class GhostBatchNorm3d(_GhostBatchNorm, nn.BatchNorm3d):
     >>> GhostBatchNorm3d(8, ghost_batch_size=2)(torch.randn(5, 8, 4, 4, 4)).shape
     torch.Size([5, 8, 4, 4, 4])
     """
+
+
+def _sizes(input: Tensor, number: int) -> list[int]:
+    """The sizes of the ghost batches, as even as can be."""
+    size, longer = divmod(input.shape[0], number)
+    return [size + 1] * longer + [size] * (number - longer)
 
 
 def _follow(running: Tensor, statistics: Tensor, momenta: list[float]) -> None:
@@ -234,7 +248,7 @@ class _GhostNormalise(torch.autograd.Function):
             scales.unbind(),
             strict=True,
         )
-        sums: list[tuple[Tensor, Tensor]] = []
+        sums: list[list[Any]] = []
         for gradient, part, out, mean, scale in parts:
             found, *others = torch.ops.aten.native_batch_norm_backward(
                 gradient, part, weight, None, None, mean, scale, True, ctx.eps, ctx.needs_input_grad[:3]

@@ -12,6 +12,14 @@ from composer.nn import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from composer.nn.ghost_batchnorm import ghost_batchnorm
 
 SHAPES = [(10, 4, 5, 5), (8, 4), (7, 4, 3), (6, 3, 2, 2, 2)]
+
+
+@pytest.fixture(autouse=True, params=[0, 10**9], ids=["large", "small"])
+def _both_ways(request, monkeypatch):
+    """What is large is treated in another way, to the same end."""
+    monkeypatch.setattr("composer.nn.ghost_batchnorm._LARGE", request.param)
+
+
 KINDS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
@@ -32,7 +40,7 @@ def one_by_one(norm, x, size):
 
 def test_by_hand():
     x = torch.tensor([[0.0], [2.0], [5.0], [9.0]])
-    layer = GhostBatchNorm1d(1, ghost_batch_size=2, eps=0.0)
+    layer = GhostBatchNorm1d(1, ghost_batch_size=2, eps=1e-9)
     assert layer(x).flatten().tolist() == pytest.approx([-1, 1, -1, 1])
     # Means 1 and 7, variances (of samples) 2 and 8; each moves the running ones by 0.05.
     assert layer.running_mean.item() == pytest.approx((0 * 0.95 + 1 * 0.05) * 0.95 + 7 * 0.05)
@@ -102,6 +110,13 @@ def test_dtypes_and_memory_formats(weights, data, memory_format):
     assert x.grad.is_contiguous(memory_format=memory_format)
     expected = one_by_one(norm_for(x.shape).requires_grad_(False), x.detach().float(), 2)
     assert expected.shape == out.shape
+
+
+def test_no_ghost_batch_is_a_single_value():
+    x = torch.randn(3, 2)
+    layer = GhostBatchNorm1d(2, 2)
+    assert torch.equal(layer(x), nn.BatchNorm1d(2)(x))
+    assert GhostBatchNorm2d(2, 1)(torch.randn(3, 2, 4, 4)).shape == (3, 2, 4, 4)
 
 
 def test_gradients():
