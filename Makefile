@@ -29,10 +29,19 @@ $(VENV)/stamp-%: pyproject.toml constraints.txt | $(BIN)/python
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[$*]'
 	@touch $@
 
+# torchmetrics' mean average precision uses torchvision, whose wheels are built for CUDA: beside a CPU build of torch they
+# import only after its operators have been named, and packages that try to import it unasked fail. So it lies in a folder
+# of its own, which tests/conftest.py puts on the path.
+$(VENV)/vision/stamp: | $(VENV)/stamp-dev
+	@echo "installing torchvision for the tests into $(VENV)/vision"
+	@rm -rf $(VENV)/vision
+	@$(BIN)/python $(PIP) --no-deps --target $(VENV)/vision -r benchmarks/torchvision.txt
+	@touch $@
+
 quickstart: $(VENV)/stamp-examples  ## train on real digits: a baseline, then a recipe of methods
 	@$(BIN)/python examples/quickstart.py
 
-test: $(VENV)/stamp-dev  ## run the tests with line coverage (PYTEST_ARGS="-k time" passes options on)
+test: $(VENV)/stamp-dev $(VENV)/vision/stamp  ## run the tests with line coverage (PYTEST_ARGS="-k time" passes options on)
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --cov=composer --cov-report=term $(PYTEST_ARGS)
 
 lint: $(VENV)/stamp-dev  ## check style and formatting
@@ -57,7 +66,7 @@ $(BENCH)/bin/python:
 $(BENCH)/stamp-peers: benchmarks/requirements.txt | $(BENCH)/bin/python
 	@echo "installing the peers into $(BENCH) (takes some minutes)"
 	@$(BENCH)/bin/python $(PIP) -r benchmarks/requirements.txt
-	@$(BENCH)/bin/python $(PIP) --no-deps torchvision==0.28.0
+	@$(BENCH)/bin/python $(PIP) --no-deps -r benchmarks/torchvision.txt
 	@rm -rf $(BENCH)/predecessor
 	@$(BENCH)/bin/python $(PIP) --no-deps --target $(BENCH)/predecessor mosaicml==0.32.1
 	@touch $@
