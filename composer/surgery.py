@@ -101,7 +101,7 @@ def update_params_in_optimizer(
     Parameters in both keep their place and their state. Those only in ``old_params`` are dropped together with their
     state; those only in ``new_params`` enter, without state, the parameter group of the old ones. If these were in
     several groups (weights with decay and biases without), a new parameter enters the group of the old ones with as
-    many dimensions.
+    many dimensions; where none has as many, a matrix or filter enters that of matrices and filters, a vector the other.
 
     Args:
         old_params: The parameters of the replaced module.
@@ -172,16 +172,16 @@ def _replacement(
 
 def _adapt(new: nn.Module, old: nn.Module) -> None:
     """Give a new module the device, dtype and mode of the old one; parts that it shares with the old one stay."""
-    tensors = [*old.parameters(), *old.buffers()]
-    devices = {tensor.device for tensor in tensors}
-    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-    own = [tensor for tensor in (*new.parameters(), *new.buffers()) if all(tensor is not each for each in tensors)]
-    device = next(iter(devices)) if len(devices) == 1 else None
-    dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
-    if device is not None and any(tensor.device != device for tensor in own):
-        new.to(device)
-    if dtype is not None and any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in own):
-        new.to(dtype)
+    if tensors := [*old.parameters(), *old.buffers()]:
+        devices = {tensor.device for tensor in tensors}
+        dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+        own = [tensor for tensor in (*new.parameters(), *new.buffers()) if all(tensor is not each for each in tensors)]
+        device = next(iter(devices)) if len(devices) == 1 else None
+        dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
+        if device is not None and any(tensor.device != device for tensor in own):
+            new.to(device)
+        if dtype is not None and any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in own):
+            new.to(dtype)
     kept = set(old.modules())
     for part in new.modules():
         if part not in kept:
@@ -242,9 +242,12 @@ def _home(parameter: nn.Parameter, homes: list[tuple[dict[str, Any], list[nn.Par
     """The group that a new parameter belongs to."""
     if len(homes) == 1:
         return homes[0][0]
-    alike = [group for group, members in homes if any(member.ndim == parameter.ndim for member in members)]
-    if len(alike) == 1:
-        return alike[0]
+    exact = [group for group, members in homes if any(member.ndim == parameter.ndim for member in members)]
+    # The matrices of a replacement go beside the filters of a convolution, away from its bias.
+    kind = [group for group, members in homes if any((each.ndim > 1) == (parameter.ndim > 1) for each in members)]
+    for alike in (exact, kind):
+        if len(alike) == 1:
+            return alike[0]
     raise RuntimeError(
         f"The parameters that a new one of shape {tuple(parameter.shape)} replaces are in {len(homes)} parameter "
         f"groups: it is not clear which group it belongs to. Replace the modules first, and make the optimizers "

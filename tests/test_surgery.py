@@ -171,12 +171,23 @@ def test_weights_and_biases_in_groups_of_their_own():
 
 
 def test_unclear_group_is_an_error_and_changes_nothing():
-    old, new = nn.Linear(2, 2), nn.Conv2d(1, 1, 1)
-    optimizer = torch.optim.SGD([{"params": [old.weight]}, {"params": [old.bias]}], lr=0.1)
-    with pytest.raises(RuntimeError, match=r"\(1, 1, 1, 1\).*2 parameter groups"):
+    old, new = nn.Bilinear(2, 2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    old.extra = nn.Parameter(torch.zeros(1, 1, 1, 1))
+    optimizer = torch.optim.SGD([{"params": [old.weight]}, {"params": [old.extra]}], lr=0.1)
+    with pytest.raises(RuntimeError, match=r"\(2, 2\).*2 parameter groups"):
         update_params_in_optimizer(old.parameters(), new.parameters(), optimizer)
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
     assert optimizer.param_groups[0]["params"][0] is old.weight
+
+
+def test_matrices_go_beside_filters_and_away_from_biases():
+    old = nn.Conv2d(2, 2, 1)
+    new = nn.Sequential(old, nn.Linear(2, 1, bias=False), nn.Linear(1, 2))
+    optimizer = torch.optim.SGD([{"params": [old.weight], "weight_decay": 0.1}, {"params": [old.bias]}], lr=0.1)
+    update_params_in_optimizer(old.parameters(), new.parameters(), optimizer)
+    decayed, plain = ([id(p) for p in group["params"]] for group in optimizer.param_groups)
+    assert decayed == [id(old.weight), id(new[1].weight), id(new[2].weight)]
+    assert plain == [id(old.bias), id(new[2].bias)]
 
 
 def test_tied_weight_stays_in_the_optimizer():

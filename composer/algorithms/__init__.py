@@ -32,11 +32,15 @@ __getattr__, __dir__, __all__ = attach(
         **dict.fromkeys(("NEFTune", "add_embedding_noise"), "composer.algorithms.neftune"),
         **dict.fromkeys(("NoOpModel",), "composer.algorithms.no_op_model"),
         **dict.fromkeys(("PatchDropout", "drop_patches"), "composer.algorithms.patch_dropout"),
+        **dict.fromkeys(
+            ("EMASnapshot", "PostHocEMA", "load_ema_snapshots", "reconstruct_ema"), "composer.algorithms.post_hoc_ema"
+        ),
         **dict.fromkeys(("ProgressiveResizing", "resize_batch"), "composer.algorithms.progressive_resizing"),
         **dict.fromkeys(
             ("RandAugment", "RandAugmentTransform", "randaugment_image"), "composer.algorithms.randaugment"
         ),
         **dict.fromkeys(("SAM",), "composer.algorithms.sam"),
+        **dict.fromkeys(("ScheduleFree", "use_averaged_weights"), "composer.algorithms.schedule_free"),
         **dict.fromkeys(
             ("SelectiveBackprop", "select_using_loss", "should_selective_backprop"),
             "composer.algorithms.selective_backprop",

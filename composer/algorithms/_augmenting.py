@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,20 @@ from torch import Tensor, nn
 
 from composer import trees
 from composer.algorithms.utils._batched import OPERATIONS, from_bytes
+from composer.algorithms.utils.augmentation_common import is_pillow_image, map_pillow_function
 from composer.algorithms.utils.augmentation_primitives import AugmentationFn, operations_of
 from composer.algorithms.utils.vision_datasets import DatasetTransform
 from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.warnings import NotIntendedUseWarning
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
 
-__all__ = ["ImageAugmentation", "augment_tensors", "batch_size", "check_range", "tensor_names"]
+__all__ = ["ImageAugmentation", "ImageTransform", "augment", "augment_tensors", "check_range", "tensor_names"]
 
 
 def tensor_names(operations: Sequence[AugmentationFn]) -> list[str] | None:
@@ -40,12 +43,33 @@ def tensor_names(operations: Sequence[AugmentationFn]) -> list[str] | None:
     return names if len(names) == len(operations) else None
 
 
-def batch_size(input: Any) -> int:
-    """Return the number of images in a tensor or a collection of tensors.
+def augment(
+    img: Any,
+    operations: Sequence[AugmentationFn],
+    edit_pillow: Callable[[Any], Any],
+    edit_tensors: Callable[[list[str], int], Any],
+) -> Any:
+    """Augment images of any kind: PIL images, or tensors, one by one where an operation takes PIL images only.
 
-    >>> batch_size(torch.zeros(5, 3, 8, 8)), batch_size(torch.zeros(3, 8, 8))
-    (5, 1)
+    Args:
+        img: A PIL image, a tensor of images, or a collection of such tensors.
+        operations: What images are augmented with.
+        edit_pillow: Augments a PIL image.
+        edit_tensors: Augments ``img`` by operations of these names; it is tensors of so many images.
+
+    >>> augment(torch.zeros(5, 3, 8, 8), operations_of("safe"), print, lambda names, size: (names[0], size))
+    ('autocontrast', 5)
     """
+    if is_pillow_image(img):
+        return edit_pillow(img)
+    names, size = tensor_names(operations), _batch_size(img)
+    if names is None:
+        return trees.map_tensors(lambda tensor: map_pillow_function(edit_pillow, tensor), img)
+    return edit_tensors(names, size)
+
+
+def _batch_size(input: Any) -> int:
+    """The number of images in a tensor or a collection of tensors."""
     for leaf in trees.leaves(input):
         if not isinstance(leaf, Tensor):
             continue
@@ -85,6 +109,38 @@ def check_range(value_range: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
+class ImageTransform(nn.Module):
+    """Abstract: what augments an image, or a batch of images, as a transform of a data set.
+
+    A method says in :meth:`augment` how. Its attributes are its arguments, and shown as such.
+    """
+
+    def __init__(self, augmentation_set: str | Sequence[AugmentationFn], value_range: tuple[float, float]) -> None:
+        super().__init__()
+        operations_of(augmentation_set)
+        self.augmentation_set = augmentation_set
+        self.value_range = check_range(value_range)
+
+    def augment(self, img: Any) -> Any:
+        """Return the augmented image or images."""
+        raise NotImplementedError
+
+    def forward(self, img: Any) -> Any:
+        """Augment an image, or each image of a batch.
+
+        Args:
+            img: A PIL image; or images as a tensor, (C, H, W) or (B, C, H, W), or a collection of such tensors.
+        """
+        if img is None:
+            raise TypeError("img must be a PIL image or a tensor of images, but it is None.")
+        return self.augment(img)
+
+    def extra_repr(self) -> str:
+        """Show the arguments, but for the range of values."""
+        names = [name for name in inspect.signature(type(self)).parameters if name != "value_range"]
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
 class ImageAugmentation(Algorithm):
     """Abstract: augments the images of the data set, or the batches on the device.
 
@@ -92,6 +148,8 @@ class ImageAugmentation(Algorithm):
     """
 
     slot = Slot.AUGMENT
+    sharding = Sharding.PER_RANK
+    sharding_reason = "Each process draws operations for its own part of the data."
 
     def __init__(
         self,

@@ -1,20 +1,29 @@
-"""What the methods that lower the precision of norms share."""
+"""What the methods that lower the precision of norms share: the replacement, and when in a run it is done."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
 
 from composer._text import one_of
+from composer.core.algorithm import Algorithm
 from composer.core.event import Event
+from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.nn.low_precision_norm import lower_norm
 from composer.precision import Precision
 from composer.surgery import replace_module_classes
 from composer.warnings import NoEffectWarning
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["LowPrecisionNorm", "lower_norms"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -39,6 +48,34 @@ def lower_norms(
     return model
 
 
-def checked_event(apply_at: Event | str) -> Event:
-    """One of the events before training at which models may change."""
-    return one_of("apply_at", Event(apply_at), (Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD))
+class LowPrecisionNorm(Algorithm):
+    """Abstract: lowers the norms of a model at one of the events before training at which models may change.
+
+    A method says in :meth:`lower` which norms these are.
+    """
+
+    slot = Slot.PRECISION
+    sharding = Sharding.SAFE
+    sharding_reason = "Layers are replaced before weights are divided."
+
+    def __init__(self, apply_at: Event | str) -> None:
+        self.apply_at = one_of("apply_at", Event(apply_at), (Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD))
+
+    def lower(self, state: State) -> None:
+        """Replace the norms of the model."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Show the arguments so that Python can read them."""
+        return f"{type(self).__name__}(apply_at={self.apply_at.value!r})"
+
+    def overrides(self, event: Event) -> bool:
+        """Act at one event only."""
+        return event is self.apply_at
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Replace the layers."""
+        self.lower(state)
+
+    before_load = init
+    after_load = init

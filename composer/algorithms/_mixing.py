@@ -15,6 +15,7 @@ from composer.algorithms._targets import as_soft_target, edit_targets, logits_of
 from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.order import Claim, Slot
+from composer.core.sharding import Sharding
 from composer.precision import get_precision_context
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class PairMixing(Algorithm):
     """
 
     slot = Slot.AUGMENT
+    may_claim = frozenset({Claim.LOSS_MIX})
+    sharding = Sharding.PER_RANK
+    sharding_reason = "Partners are drawn from the part of the batch that a process has."
 
     def __init__(
         self,
@@ -48,6 +52,8 @@ class PairMixing(Algorithm):
                 "interpolate_loss=True mixes two losses, which are means over the batch, by one share: it goes with "
                 "per_sample=False only."
             )
+        if not interpolate_loss:
+            self.composes_badly_with = {k: v for k, v in self.composes_badly_with.items() if k != "LabelSmoothing"}
         self.alpha = non_negative("alpha", alpha)
         self.interpolate_loss = interpolate_loss
         self.input_key = input_key
@@ -75,7 +81,7 @@ class PairMixing(Algorithm):
     @property
     def claims(self) -> frozenset[Claim]:
         """The loss, if it is mixed."""
-        return frozenset({Claim.LOSS_MIX}) if self.interpolate_loss else frozenset()
+        return self.may_claim if self.interpolate_loss else frozenset()
 
     def overrides(self, event: Event) -> bool:
         """Leave out the events of the other kind of mixing: a compiled model stays one graph if nobody cuts in."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from torch import nn
@@ -22,6 +22,7 @@ from composer.algorithms import _alibi_transformers as in_transformers
 from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.nn.alibi import add_alibi, has_alibi
 from composer.surgery import ReplacementFunction, replace_module_classes, update_params_in_optimizer
 from composer.warnings import NoEffectWarning
@@ -169,9 +170,23 @@ class Alibi(Algorithm):
     """Applies :func:`apply_alibi` at the start, and trains on shorter sequences.
 
     Every sequence of a training batch is cut into ``1 / train_sequence_length_scaling`` sequences: (B, S) becomes
-    (B / scaling, S * scaling), with no token lost. Evaluation sees whole ones. Attention on a quarter of the length
-    costs a quarter. Do not train on fewer than about 256 tokens, and set 1 where a batch has labels for whole
-    sequences, which cannot be cut.
+    (B / scaling, S * scaling), with no token lost. Evaluation sees whole ones.
+
+    When to use it:
+        To train a transformer on short sequences and run it on longer ones, and to shorten training where attention
+        takes much of the time.
+
+    When not to:
+        Where positions must be exact rather than near or far, in models with cross-attention, and in fine-tuning of a
+        model that was trained with other positions: it has to learn anew where tokens are.
+
+    How to choose:
+        ``max_sequence_length`` is the longest that evaluation will see. Keep at least about 256 tokens after scaling:
+        0.25 from 1024, 0.5 from 512. Set 1 where a batch has labels for whole sequences, which cannot be cut.
+
+    Cost:
+        The bias is one tensor for all layers and an addition in the attention kernel. Cut sequences leave out all but
+        a share ``train_sequence_length_scaling`` of the attention scores.
 
     Args:
         max_sequence_length: The longest sequence that the model is to read, in tokens.
@@ -188,10 +203,17 @@ class Alibi(Algorithm):
     """
 
     slot = Slot.SURGERY
+    composes_badly_with: Mapping[str, str] = {
+        "SeqLengthWarmup": "both cut the sequences of a batch. Set train_sequence_length_scaling=1.",
+    }
+    sharding = Sharding.SAFE
+    sharding_reason = "Layers are changed before weights are divided, and all processes cut alike."
 
     def __init__(self, max_sequence_length: int, train_sequence_length_scaling: float = 0.25) -> None:
         self.max_sequence_length = positive("max_sequence_length", max_sequence_length)
         self.train_sequence_length_scaling = positive("train_sequence_length_scaling", train_sequence_length_scaling)
+        if train_sequence_length_scaling == 1:
+            self.composes_badly_with = {}
         if train_sequence_length_scaling > 1:
             raise ValueError(
                 f"train_sequence_length_scaling must be at most 1, but got {train_sequence_length_scaling}: sequences "

@@ -14,6 +14,7 @@ from torch import nn
 
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.warnings import NoEffectWarning
 
 if TYPE_CHECKING:
@@ -50,11 +51,27 @@ def apply_channels_last(model: ModuleT) -> ModuleT:
 class ChannelsLast(Algorithm):
     """Applies :func:`apply_channels_last` at the start, after layers were replaced.
 
+    When to use it:
+        For convolutional networks on accelerators with matrix units in half precision, and on CPUs. It goes with
+        every other method.
+
+    When not to:
+        In models without 2-d convolutions, and where operations of your own copy back to the usual order in every
+        step.
+
+    How to choose:
+        There is nothing to choose.
+
+    Cost:
+        Nothing is computed that was not before. What it saves depends on the kernels; measure a few steps.
+
     >>> ChannelsLast()
     ChannelsLast()
     """
 
     slot = Slot.PRECISION
+    sharding = Sharding.WHOLE_WEIGHTS
+    sharding_reason = "torch divides only weights in the usual order of memory."
 
     def init(self, state: State, logger: Logger) -> None:
         """Reorder the weights."""

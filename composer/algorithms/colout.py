@@ -23,6 +23,7 @@ from composer.algorithms.utils.vision_datasets import DatasetTransform
 from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -126,8 +127,20 @@ class ColOutTransform(nn.Module):
 class ColOut(Algorithm):
     """Applies :func:`colout_batch` to each batch on the device, or to each sample in the data set.
 
-    Use it where the time goes into convolutions over many pixels, and give up a little accuracy for it. Progressive
-    resizing saves more and costs less; in a model that knows positions by their number of pixels, neither works.
+    When to use it:
+        Where the time goes into convolutions over many pixels, and a little accuracy may be given for it; as an
+        augmentation it helps in long trainings.
+
+    When not to:
+        In models that know positions by the number of pixels (vision transformers with learned positions), and for
+        small images, where each row counts. Progressive resizing saves more and costs less accuracy.
+
+    How to choose:
+        0.15 leaves out 28 % of the pixels. Take 0.05 in long trainings. ``per_sample=True`` augments more;
+        ``batch=False`` moves the work to the loader and is for images of unequal sizes.
+
+    Cost:
+        One gather over the batch; all layers after it work on ``(1 - p_row) * (1 - p_col)`` of the pixels.
 
     Args:
         p_row: Share of the rows left out, from 0 (none) to 1.
@@ -151,6 +164,8 @@ class ColOut(Algorithm):
     """
 
     slot = Slot.AUGMENT
+    sharding = Sharding.PER_RANK
+    sharding_reason = "Each process draws rows and columns for its own part of the batch."
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ https://arxiv.org/abs/1905.04899
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -100,9 +100,20 @@ class CutMix(PairMixing):
     the images, are pasted like the images. The batch is as it was once the loss, or with ``interpolate_loss`` the
     gradient, is there: metrics see the original data.
 
-    Use it to train classifiers of images for many epochs; short trainings gain little. It goes well with label
-    smoothing and with RandAugment. Together with MixUp each example has up to four sources, which is usually too many:
-    take one of them.
+    When to use it:
+        For classifiers of images that are trained for many epochs and overfit; it goes well with label smoothing and
+        RandAugment. Masks are pasted too, so that segmentation works.
+
+    When not to:
+        In short trainings, which gain little, and where what matters may be a small part of the image.
+
+    How to choose:
+        ``alpha=1`` is right for most; lower it if training is slow to fit. ``per_sample=True`` varies more within a
+        batch. ``interpolate_loss=True`` is for losses that take class indices only.
+
+    Cost:
+        One copy of the batch; with ``interpolate_loss`` the loss twice, with ``per_sample`` one more pass over the
+        batch.
 
     Args:
         alpha: Parameter of the Beta distribution, 0 (off) or greater; 1 in the paper.
@@ -122,6 +133,11 @@ class CutMix(PairMixing):
 
     Paper: https://arxiv.org/abs/1905.04899 (Yun et al. 2019)
     """
+
+    composes_badly_with: Mapping[str, str] = {
+        "LabelSmoothing": "the targets of the partners would stay unsmoothed. Use interpolate_loss=False.",
+        "MixUp": "each example would be made of up to four. Take one of them.",
+    }
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ https://arxiv.org/abs/1708.04552
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from composer.algorithms._boxes import box_mask, draw_box, draw_boxes, image_siz
 from composer.algorithms.utils.augmentation_common import is_pillow_image
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -85,8 +87,19 @@ def cutout_batch(
 class CutOut(Algorithm):
     """Applies :func:`cutout_batch` to each batch on the device.
 
-    Use it on small images, CIFAR for example; on ImageNet it gains little by itself. CutMix fills the hole with
-    something to learn from, and is usually the better choice.
+    When to use it:
+        For small images, CIFAR for example, in trainings long enough to overfit.
+
+    When not to:
+        On ImageNet, where it gains little by itself, and for dense prediction. CutMix fills the hole with something
+        to learn from, and is usually the better choice.
+
+    How to choose:
+        ``length`` 0.5 on CIFAR-10 and 0.25 on CIFAR-100 (16 and 8 pixels of 32 in the paper), one hole.
+        ``per_sample=True`` is the form of the paper.
+
+    Cost:
+        One copy of the batch.
 
     Args:
         num_holes: Number of squares; 0 is off.
@@ -105,6 +118,11 @@ class CutOut(Algorithm):
     """
 
     slot = Slot.AUGMENT
+    composes_badly_with: Mapping[str, str] = {
+        "CutMix": "both hide boxes of the images, and boxes with holes are pasted. Leave out CutOut.",
+    }
+    sharding = Sharding.PER_RANK
+    sharding_reason = "Each process draws holes for its own part of the batch."
 
     def __init__(
         self,

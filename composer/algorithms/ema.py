@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from composer._text import in_unit_interval
 from composer.algorithms._averages import Pairs, beside, weights_of
 from composer.core.algorithm import Algorithm
+from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 
 if TYPE_CHECKING:
@@ -60,6 +61,22 @@ class EMA(Algorithm):
     end, in the same parameter objects. A checkpoint holds both. After training the average is had by
     :meth:`get_ema_model`.
 
+    When to use it:
+        Nearly always: the average is evaluated, and mostly better than the weights themselves, above all at a
+        learning rate that is not near zero. It allows shorter trainings.
+
+    When not to:
+        Where memory has no room for a second copy of the weights, and where the schedule ends at zero after a long
+        decay: weights are averaged by then as it is.
+
+    How to choose:
+        A half-life of a few per cent of the training; 100ba to 1000ba are usual. Update every few batches: the result
+        is the same and the cost divided. To find the best length afterwards, use PostHocEMA.
+
+    Cost:
+        One copy of the weights in memory, a pass over them every ``update_interval``, and two copies of them at each
+        evaluation.
+
     Args:
         half_life: Time after which a weight counts half in the average, in batches or epochs.
         smoothing: Share of the average that stays in an update, from 0 to 1; instead of ``half_life``, which must be
@@ -76,6 +93,9 @@ class EMA(Algorithm):
     >>> EMA(half_life="10ba", update_interval="5ba").decay
     0.7071067811865476
     """
+
+    sharding = Sharding.SAFE
+    sharding_reason = "Each process averages the weights that it holds."
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from composer._text import positive
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.nn.ghost_batchnorm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d, ghost_batchnorm
 from composer.surgery import count_module_instances, replace_module_classes
 from composer.warnings import NoEffectWarning
@@ -82,6 +83,19 @@ def apply_ghost_batchnorm(
 class GhostBatchNorm(Algorithm):
     """Applies :func:`apply_ghost_batchnorm` at the start.
 
+    When to use it:
+        Where batches on one device are so large that a model with batch norm generalises worse than with small ones.
+
+    When not to:
+        At batches of the usual size on one device (a few dozen samples), with norms that do not look across samples,
+        and where ``SyncBatchNorm`` is wanted, which does the opposite.
+
+    How to choose:
+        ``ghost_batch_size`` 16, 32 or 64, a divisor of the batch size on a device.
+
+    Cost:
+        It makes nothing faster: the same arithmetic in more and smaller parts.
+
     Args:
         ghost_batch_size: Number of samples in a ghost batch, at most. A batch, or microbatch, on one device that is
             no larger is normalised as a whole.
@@ -96,6 +110,8 @@ class GhostBatchNorm(Algorithm):
     """
 
     slot = Slot.SURGERY
+    sharding = Sharding.PER_RANK
+    sharding_reason = "Ghost batches are parts of what a process has of a batch."
 
     def __init__(self, ghost_batch_size: int = 32) -> None:
         self.ghost_batch_size = positive("ghost_batch_size", ghost_batch_size)

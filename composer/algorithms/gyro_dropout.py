@@ -10,6 +10,7 @@ https://proceedings.mlsys.org/paper_files/paper/2022/hash/72aa1632b83c93a2f680db
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
@@ -17,6 +18,7 @@ from torch import nn
 from composer._text import positive
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.core.time import TimeUnit
 from composer.nn.gyro_dropout import GyroDropoutLayer
 from composer.surgery import replace_module_classes
@@ -68,9 +70,20 @@ def apply_gyro_dropout(
 class GyroDropout(Algorithm):
     """Applies :func:`apply_gyro_dropout` at the start.
 
-    For networks that use dropout, fully connected ones first of all, at the cost of dropout. Pointless where a model
-    does without. The length of the training in forward passes is taken from ``max_duration``, in any unit that the
+    The length of the training in forward passes is taken from ``max_duration``, in any unit that the
     data loader's length lets it be known in, when training begins.
+
+    When to use it:
+        For networks that use dropout and overfit, fully connected ones first of all.
+
+    When not to:
+        In models that do without dropout, and in trainings of fewer steps than there are masks.
+
+    How to choose:
+        ``sigma=256, tau=16``, or ``sigma=1024, tau=8`` for longer trainings; ``p`` as for dropout.
+
+    Cost:
+        That of dropout, and ``sigma`` masks of the size of one sample in memory.
 
     Args:
         p: Probability of a feature to be dropped, instead of that of the replaced layers.
@@ -87,6 +100,11 @@ class GyroDropout(Algorithm):
     """
 
     slot = Slot.SURGERY
+    composes_badly_with: Mapping[str, str] = {
+        "SAM": "the two forward passes of a step would use different masks. Take ordinary dropout.",
+    }
+    sharding = Sharding.PER_RANK
+    sharding_reason = "Each process counts its own forward passes and has masks of its own, unless buffers are shared."
 
     def __init__(self, p: float = 0.5, sigma: int = 256, tau: int = 16) -> None:
         GyroDropoutLayer(p, sigma, tau)  # checks the arguments

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from composer._text import in_unit_interval
 from composer.core.algorithm import Algorithm
+from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.trees import ensure_tuple
 from composer.warnings import NoEffectWarning
@@ -76,11 +77,22 @@ def freeze_layers(
 class LayerFreezing(Algorithm):
     """Applies :func:`freeze_layers` at the end of each epoch.
 
-    For networks that are a chain, such as ResNets, and runs in which a little accuracy may be given for time. Branches
-    that begin at the input keep the backward pass going. Frozen batch normalisation goes on adapting its statistics. A
-    compiled model is compiled again each time the number of layers changes.
-
     Logs ``layer_freezing/layers_frozen`` and ``layer_freezing/percentage_frozen``, the share by the schedule.
+
+    When to use it:
+        For networks that are a chain, such as ResNets, and runs in which a little accuracy may be given for time.
+
+    When not to:
+        Where branches begin at the input (skip connections to the end, U-Nets), which keep the backward pass going,
+        and in short trainings, where early layers still learn.
+
+    How to choose:
+        Start at half of the training or later; with ``freeze_level`` below 1 the last layers always train. Each
+        change compiles a compiled model again: keep the interval at an epoch.
+
+    Cost:
+        None; it saves the backward pass, the gradients and the optimizer state of what is frozen. Frozen batch
+        normalisation goes on adapting its statistics.
 
     Args:
         freeze_start: Share of training before which nothing is frozen.
@@ -96,6 +108,8 @@ class LayerFreezing(Algorithm):
     Paper: https://arxiv.org/abs/1706.04983 (Brock et al. 2017)
     """
 
+    sharding = Sharding.SAFE
+    sharding_reason = "All processes freeze the same layers."
     find_unused_parameters = True
 
     def __init__(

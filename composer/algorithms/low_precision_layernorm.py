@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import nn
 from torch.optim import Optimizer
 
-from composer.algorithms._low_precision import checked_event, lower_norms
-from composer.core.algorithm import Algorithm
+from composer.algorithms._low_precision import LowPrecisionNorm, lower_norms
 from composer.core.event import Event
-from composer.core.order import Slot
 from composer.nn.low_precision_norm import LPLayerNorm, LPRMSNorm
 from composer.precision import Precision
 
 if TYPE_CHECKING:
-    from composer.core.logger import Logger
     from composer.core.state import State
 
 __all__ = ["LPLayerNorm", "LPRMSNorm", "LowPrecisionLayerNorm", "apply_low_precision_layernorm"]
@@ -56,8 +53,21 @@ def apply_low_precision_layernorm(
     return lower_norms(model, "LowPrecisionLayerNorm", (nn.LayerNorm, nn.RMSNorm), precision, optimizers)
 
 
-class LowPrecisionLayerNorm(Algorithm):
+class LowPrecisionLayerNorm(LowPrecisionNorm):
     """Applies :func:`apply_low_precision_layernorm` before training.
+
+    When to use it:
+        In mixed precision on accelerators, for models with many norms, such as transformers.
+
+    When not to:
+        In fp32, and where autocast is off: nothing changes.
+
+    How to choose:
+        ``apply_at`` is ``"init"`` unless a checkpoint brings other layers.
+
+    Cost:
+        None: half the bytes are moved through each norm, and what follows need not narrow again; sums are float32 all
+        the same.
 
     Args:
         apply_at: When: ``INIT``, or with other layers that a checkpoint brings ``BEFORE_LOAD`` or ``AFTER_LOAD``.
@@ -69,22 +79,9 @@ class LowPrecisionLayerNorm(Algorithm):
     LowPrecisionLayerNorm(apply_at='init')
     """
 
-    slot = Slot.PRECISION
-
     def __init__(self, apply_at: Event | str = Event.INIT) -> None:
-        self.apply_at = checked_event(apply_at)
+        super().__init__(apply_at)
 
-    def __repr__(self) -> str:
-        """Show the arguments so that Python can read them."""
-        return f"{type(self).__name__}(apply_at={self.apply_at.value!r})"
-
-    def overrides(self, event: Event) -> bool:
-        """Act at one event only."""
-        return event is self.apply_at
-
-    def init(self, state: State, logger: Logger) -> None:
-        """Replace the layers."""
+    def lower(self, state: State) -> None:
+        """Replace the norms of the model."""
         apply_low_precision_layernorm(state.model, state.precision, state.optimizers)
-
-    before_load = init
-    after_load = init

@@ -16,6 +16,7 @@ from composer import trees
 from composer.core.algorithm import Algorithm
 from composer.core.model import ComposerModel
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.surgery import update_params_in_optimizer
 
 if TYPE_CHECKING:
@@ -64,14 +65,31 @@ class NoOpModelClass(ComposerModel):
 class NoOpModel(Algorithm):
     """Replaces the model by a :class:`NoOpModelClass`: what is left is the time of the data and of the loop.
 
-    Compare the throughput with that of the model itself: if it is much the same, the data is what to speed up. It is
-    a tool, not a method; nothing is learned.
+    When to use it:
+        To find out whether the data or the model is the bottleneck: if the throughput is much the same as with the
+        model, the data is what to speed up.
+
+    When not to:
+        In any training that is to lead somewhere. It is a tool, not a method; nothing is learned.
+
+    How to choose:
+        There is nothing to choose. Leave out the other methods, which find nothing to work on.
+
+    Cost:
+        That of the data and the loop; that is the point.
 
     >>> NoOpModel()
     NoOpModel()
     """
 
     slot = Slot.SURGERY
+    composes_badly_with: Mapping[str, str] = {
+        "NEFTune": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
+        "PatchDropout": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
+        "SelectiveBackprop": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
+    }
+    sharding = Sharding.SAFE
+    sharding_reason = "It has one number."
 
     @staticmethod
     def required_on_load() -> bool:

@@ -22,6 +22,7 @@ from composer._text import in_unit_interval, positive
 from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.core.time import TimeUnit
 
 if TYPE_CHECKING:
@@ -98,6 +99,21 @@ class SeqLengthWarmup(Algorithm):
 
     Logs ``seq_length_warmup/curr_seq_len`` (tokens) and ``seq_length_warmup/curr_bs`` (sequences).
 
+    When to use it:
+        For language models that are unstable at the start: with short sequences larger learning rates and batches
+        become possible.
+
+    When not to:
+        Where labels are for whole sequences that a cut would spoil, and in short runs under ``torch.compile``, which
+        pays for each new length.
+
+    How to choose:
+        ``min_seq_length`` 8 to 64, ``duration`` 0.3. ``step_size`` a multiple of 8; larger steps mean fewer
+        recompilations. ``truncate=False`` keeps the number of tokens in a batch.
+
+    Cost:
+        A copy of what is kept. With ``truncate`` early steps cost less; without, attention alone does.
+
     Args:
         duration: Share of training in which the length grows, from 0 to 1.
         min_seq_length: Length at the start in tokens.
@@ -119,6 +135,8 @@ class SeqLengthWarmup(Algorithm):
 
     slot = Slot.AUGMENT
     changes_shapes = True
+    sharding = Sharding.SAFE
+    sharding_reason = "All processes cut to the same length."
 
     def __init__(
         self,

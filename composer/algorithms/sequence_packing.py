@@ -123,6 +123,21 @@ class SequencePacking:
     documents by ``position_ids``: these do so only if they get no ``attention_mask`` and ``use_cache=False``. Since a
     batch has a given number of documents, not of rows, set ``num_rows`` where shapes must not change.
 
+    When to use it:
+        For documents of very different lengths, where padding takes much of each batch: fine-tuning on instructions,
+        pretraining on short texts.
+
+    When not to:
+        For documents of one length, and for models that cannot take positions and masks for each document.
+
+    How to choose:
+        ``weights="document"`` where each document is to count alike, as in a batch that is padded; ``num_rows`` where
+        shapes must not change.
+
+    Cost:
+        Packing sorts the lengths of a batch, on the host in the loader's workers. The mask for each document keeps
+        some attention kernels from being used.
+
     Args:
         max_seq_length: S, the length of a row in tokens.
         causal: Whether the model predicts the next token.

@@ -19,8 +19,10 @@ from torch.utils.hooks import RemovableHandle
 from composer import dist
 from composer._text import one_of, positive
 from composer.algorithms._gradients import gradients_of, parameters_of, total_norm
+from composer.algorithms._shards import held
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -67,14 +69,28 @@ def is_spike(value: Tensor, history: Tensor, num_std: float = 6.0) -> Tensor:
 class SpikeSkip(Algorithm):
     """Leaves out the update of a batch whose loss or gradient norm is a spike, see :func:`is_spike`.
 
-    For long runs of large models, where one bad batch can cost days; also a guard against gradients that are not
-    finite. The decision is made on the device, nobody waits for it, and all processes make the same one. With torch's
+    The decision is made on the device, nobody waits for it, and all processes make the same one. With torch's
     fused optimizers (``fused=True``) the whole step is left out, its moments and its count included, at no cost. With
     others the weights stay as they are, bit for bit, while the moments see a gradient of zero; that takes a copy of
     the weights. The gradient norm is that before any clipping. A spike is counted in, so that a level that stays is
     accepted in the end.
 
     Logs ``spike_skip/skipped``, 0 or 1, and ``spike_skip/gradient_norm``.
+
+    When to use it:
+        For long runs of large models, where one bad batch can cost days; also as a guard against gradients that are
+        not finite.
+
+    When not to:
+        In short runs, which end before there are statistics, and where losses differ from batch to batch by nature.
+
+    How to choose:
+        ``num_std=6`` skips next to nothing but spikes; ``window`` long enough for a stable deviation, 128 in the
+        report. ``watch="norm"`` where the loss of a batch depends on its data more than on the model.
+
+    Cost:
+        A norm of the gradients, and with optimizers that are not fused a copy of the weights in each step. Nothing is
+        read back from the device.
 
     Args:
         num_std: Number of standard deviations above the mean from which on a value is a spike; infinity leaves only
@@ -94,6 +110,8 @@ class SpikeSkip(Algorithm):
 
     # Last in the order, which is first after the gradient is there: before it is clipped.
     slot = Slot.PRECISION
+    sharding = Sharding.SAFE
+    sharding_reason = "Loss and norm are those of all processes, which decide alike."
 
     def __init__(self, num_std: float = 6.0, window: int = 128, watch: str = "both") -> None:
         self.num_std = positive("num_std", num_std)
@@ -121,7 +139,7 @@ class SpikeSkip(Algorithm):
             if kept is None or len(kept[0]) != len(parameters) or any(map(_differ, kept[0], parameters)):
                 kept = self._copies[place] = (parameters, [torch.empty_like(p) for p in parameters])
             with torch.no_grad():
-                torch._foreach_copy_(kept[1], parameters)  # pyright: ignore[reportPrivateImportUsage]
+                torch._foreach_copy_(held(kept[1]), held(parameters))  # pyright: ignore[reportPrivateImportUsage]
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Decide, and prepare the optimizers for a step that may be left out."""
@@ -198,5 +216,5 @@ def _differ(one: object, other: object) -> bool:
 @torch.no_grad()
 def _choose(parameters: Sequence[nn.Parameter], copies: Sequence[Tensor], skip: Tensor) -> None:
     """Put the copies into the parameters where ``skip`` is true."""
-    for parameter, copy in zip(parameters, copies, strict=True):
+    for parameter, copy in zip(held(parameters), held(copies), strict=True):
         torch.where(skip.to(copy.device), copy, parameter.detach(), out=parameter.detach())

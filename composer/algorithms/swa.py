@@ -9,6 +9,7 @@ Optima and Better Generalization, Izmailov et al. 2018, https://arxiv.org/abs/18
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from composer._text import non_negative, one_of, positive
 from composer.algorithms._averages import Pairs, beside
 from composer.core.algorithm import Algorithm
+from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 
 if TYPE_CHECKING:
@@ -29,13 +31,23 @@ __all__ = ["SWA"]
 class SWA(Algorithm):
     """Averages the weights from ``swa_start`` to ``swa_end``, and then puts the average into the model.
 
-    Better test accuracy for convolutional networks at hardly any cost: a pass over the weights at each interval. It
-    needs a learning rate that still moves the weights between updates: constant, cyclic, or ``schedule_swa_lr``. With
-    a schedule that ends at zero, or where :class:`.EMA` is used, leave it out.
-
     The average, of the parameters only, is on their device. What remains of training after ``swa_end`` lets the
     running statistics of batch normalisation adapt; with ``swa_end="1dur"`` call
     :func:`torch.optim.swa_utils.update_bn` yourself.
+
+    When to use it:
+        For convolutional networks whose learning rate still moves the weights near the end: constant, cyclic, or
+        ``schedule_swa_lr``.
+
+    When not to:
+        With a schedule that ends at zero, where weights hardly differ from each other, and where EMA is used.
+
+    How to choose:
+        Start at 0.7 to 0.8 of the training and end before the last epoch, so that batch norm can adapt. ``swa_lr`` is
+        a rate that still moves the weights: half of the initial one on CIFAR in the paper.
+
+    Cost:
+        One copy of the weights, and a pass over them at each interval.
 
     Args:
         swa_start: When averaging starts: a share of training or epochs.
@@ -59,6 +71,16 @@ class SWA(Algorithm):
 
     Paper: https://arxiv.org/abs/1803.05407 (Izmailov et al. 2018)
     """
+
+    composes_badly_with: Mapping[str, str] = {
+        "EMA": "it puts an average of its own into the model, to which that of EMA comes late. Take one of them.",
+        "PostHocEMA": (
+            "it puts an average into the model, and averages over time mix weights from before and after. Take "
+            "one of them."
+        ),
+    }
+    sharding = Sharding.SAFE
+    sharding_reason = "Each process averages the weights that it holds."
 
     def __init__(
         self,

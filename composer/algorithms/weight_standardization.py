@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 from composer._text import non_negative, plural
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
+from composer.core.sharding import Sharding
 from composer.warnings import NoEffectWarning
 
 if TYPE_CHECKING:
@@ -94,6 +95,21 @@ def apply_weight_standardization(module: nn.Module, n_last_layers_ignore: int = 
 class WeightStandardization(Algorithm):
     """Applies :func:`apply_weight_standardization` at the start.
 
+    When to use it:
+        For convolutional networks with group norm, or with batch norm at small batches, where that is weak.
+
+    When not to:
+        Without a norm behind the convolutions: the scale of the outputs is lost. Leave out the last layers of models
+        that predict numbers or pixels.
+
+    How to choose:
+        ``n_last_layers_ignore`` 0 for classification, 15 for DeepLabv3: as many convolutions as have no norm behind
+        them.
+
+    Cost:
+        A normalisation of each weight in each forward pass, little beside the convolution, since weights are few
+        beside activations.
+
     Args:
         n_last_layers_ignore: How many convolutions at the end stay; 15 is usual for DeepLabv3, 0 for classification.
 
@@ -107,6 +123,8 @@ class WeightStandardization(Algorithm):
     """
 
     slot = Slot.SURGERY
+    sharding = Sharding.SAFE
+    sharding_reason = "Weights are put together before they are used."
 
     def __init__(self, n_last_layers_ignore: int = 0) -> None:
         self.n_last_layers_ignore = non_negative("n_last_layers_ignore", n_last_layers_ignore)

@@ -8,7 +8,7 @@ that of :class:`.GradientClipping` stays. Paper: Kumar et al. 2025, https://arxi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from composer._text import in_unit_interval, non_negative, positive
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
+from composer.core.sharding import Sharding
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -94,11 +95,21 @@ def apply_zclip(
 class ZClip(Algorithm):
     """Applies :func:`apply_zclip` to the gradient of each batch, before the step.
 
-    For the pretraining of language models, where rare gradients are tens of deviations out and a fixed bound is too
-    loose late in training. It costs what clipping by norm costs. Pointless where gradients have no outliers. Together
-    with :class:`.GradientClipping`, the one named later acts first.
-
     Logs ``zclip/gradient_norm``, before clipping, and ``zclip/factor``, 1 where nothing is clipped.
+
+    When to use it:
+        For the pretraining of language models, where rare gradients are tens of deviations out and a fixed bound is
+        too loose late in training.
+
+    When not to:
+        Where gradients have no outliers, and in runs of a few hundred steps.
+
+    How to choose:
+        The defaults are those of the paper. Give ``max_norm`` for a fixed bound as well, which acts before there are
+        statistics.
+
+    Cost:
+        That of clipping by norm: a pass over the gradients for the norm and one to scale them.
 
     Args:
         alpha: Share of mean and variance that stays in a step, from 0 to 1.
@@ -114,6 +125,15 @@ class ZClip(Algorithm):
 
     Paper: https://arxiv.org/abs/2504.02507 (Kumar et al. 2025)
     """
+
+    composes_badly_with: Mapping[str, str] = {
+        "GradientClipping": (
+            "whichever acts second gets a gradient that is clipped already. Use ZClip(max_norm=...) for a fixed bound."
+        ),
+        "SAM": "the norms of both gradients of a step would enter the statistics. Clip with GradientClipping.",
+    }
+    sharding = Sharding.SAFE
+    sharding_reason = "The norm is that of all parts together, and all processes have the same statistics."
 
     def __init__(
         self,

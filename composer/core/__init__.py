@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from composer.core.order import sort_to_front as sort_to_front
     from composer.core.phase import TrainerMode as TrainerMode
     from composer.core.serial import Serializable as Serializable
+    from composer.core.sharding import Sharding as Sharding
     from composer.core.state import State as State
     from composer.core.time import Time as Time
     from composer.core.time import TimeUnit as TimeUnit
@@ -61,6 +62,7 @@ else:
             "MemoryFormat": "composer.core.types",
             "Precision": "composer.precision",
             "Serializable": "composer.core.serial",
+            "Sharding": "composer.core.sharding",
             "Slot": "composer.core.order",
             "State": "composer.core.state",
             "Time": "composer.core.time",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from composer.core.hooks import Hooks
 from composer.core.serial import Serializable
+from composer.core.sharding import Sharding
 
 if TYPE_CHECKING:
     from composer.core.event import Event
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from composer.core.order import Claim, Slot
     from composer.core.state import State
 
-__all__ = ["Algorithm"]
+__all__ = ["Algorithm", "find_algorithm"]
 
 
 class Algorithm(Hooks, Serializable):
@@ -26,8 +29,13 @@ class Algorithm(Hooks, Serializable):
 
     Attributes:
         slot: Where among other algorithms this one runs; None leaves it to the user's order.
+        may_claim: What :attr:`claims` holds for some arguments.
+        composes_badly_with: Names of algorithms that it is a mistake to use beside this one, and for each why, and what
+            to do instead. The engine warns of such a pair.
         changes_shapes: Whether the shapes of the batches change during training, so that a compiled model may
             have to be compiled again.
+        sharding: How it gets on with data and weights that are divided among processes.
+        sharding_reason: Why.
         find_unused_parameters: Whether parameters may get no gradient in a step.
         backwards_create_graph: Whether gradients have to be differentiable themselves.
 
@@ -42,7 +50,11 @@ class Algorithm(Hooks, Serializable):
     """
 
     slot: Slot | None = None
+    may_claim: frozenset[Claim] = frozenset()
+    composes_badly_with: Mapping[str, str] = MappingProxyType({})
     changes_shapes: bool = False
+    sharding: Sharding = Sharding.SAFE
+    sharding_reason: str = ""
     find_unused_parameters: bool = False
     backwards_create_graph: bool = False
 
@@ -87,3 +99,20 @@ class Algorithm(Hooks, Serializable):
         """Show the constructor's arguments as far as they are kept under their own names."""
         names = [name for name in inspect.signature(type(self)).parameters if name in self.__dict__]
         return f"{type(self).__name__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in names)})"
+
+
+def find_algorithm(name: str) -> type[Algorithm] | None:
+    """Return the class of an algorithm by its name, among those that are imported; None if there is none.
+
+    Args:
+        name: The name of the class.
+
+    >>> class Mine(Algorithm): ...
+    >>> find_algorithm("Mine") is Mine
+    True
+    """
+    found = [Algorithm]
+    for kind in found:  # grows on the way
+        found.extend(kind.__subclasses__())
+    # The latest of a name, as in a notebook where the cell that defines a class is run again.
+    return next((kind for kind in reversed(found[1:]) if kind.__name__ == name), None)

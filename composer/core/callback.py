@@ -9,6 +9,7 @@ from composer.core.serial import Serializable
 
 if TYPE_CHECKING:
     from composer.core.event import Event
+    from composer.core.handlers import Handler
     from composer.core.logger import Logger
     from composer.core.state import State
 
@@ -38,6 +39,46 @@ class Callback(Hooks, Serializable):
             logger: Takes metrics.
         """
         getattr(self, event.value)(state, logger)
+
+    def wrap_handlers(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+        """Return what the engine is to call at an event in place of what it would call: to time, trace or guard it.
+
+        Asked once for each event that somebody listens to, when it first fires after a change of the lists of
+        algorithms and callbacks; not asked again in the steps that follow, so that a run without wrappers pays
+        nothing. Of several callbacks that wrap, the first in the list is outermost.
+
+        Args:
+            event: The event.
+            handlers: What would be called, in order, each as ``handler(state, logger)``; those of this callback too.
+                Whose a handler is, :func:`.owner_of` tells; a function that stands in for it takes over the owner by
+                :func:`.owned`.
+
+        >>> from composer import Engine, State
+        >>> from composer.core.handlers import owned, owner_of
+        >>> class Trace(Callback):
+        ...     def wrap_handlers(self, event, handlers):
+        ...         return tuple(map(self.traced, handlers))
+        ...
+        ...     def traced(self, handler):
+        ...         def call(state, logger):
+        ...             print(type(owner_of(handler)).__name__, "begins")
+        ...             handler(state, logger)
+        ...
+        ...         return owned(call, owner_of(handler))
+        >>> class Other(Callback):
+        ...     def batch_end(self, state, logger):
+        ...         print("at work")
+        >>> engine = Engine(State(model=torch.nn.Linear(1, 1)), callbacks=[Trace(), Other()])
+        >>> _ = engine.run_event("batch_end")
+        Other begins
+        at work
+        """
+        return handlers
+
+    @property
+    def location(self) -> str | None:
+        """Where what this writes can be found, told at the end of a training: a path or URI; None for nothing."""
+        return None
 
     def close(self, state: State, logger: Logger) -> None:
         """Finish; called once when the run is closed, also after an error.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from composer.core.algorithm import Algorithm
 from composer.core.binding import bind
 from composer.core.callback import Callback
 from composer.core.event import Event
+from composer.core.handlers import Handler, owned, owner_of
 from composer.core.logger import Logger, LoggerDestination
-from composer.core.order import AlgorithmPass, arrange, warn_of_shared_claims
+from composer.core.order import AlgorithmPass, arrange, warn_of_bad_company
 from composer.core.trace import Trace, Traces
 from composer.trees import ensure_tuple
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 _log = logging.getLogger(__name__)
-
-Handler: TypeAlias = "Callable[[State, Logger], object]"
 
 # Queued metrics reach the destinations here, after callbacks have logged and before the destinations' own hooks.
 _DELIVERY = {
@@ -149,6 +148,11 @@ class Engine:
         self._passes.insert(len(self._passes) if index == -1 else index, algorithm_pass)
         self._plan = {}
 
+    @property
+    def passes(self) -> tuple[AlgorithmPass, ...]:
+        """The reorderings of the algorithms, in the order in which they are applied."""
+        return tuple(self._passes)
+
     def close(self) -> None:
         """Close every callback, loggers last, each even if another fails; further calls do nothing.
 
@@ -170,7 +174,7 @@ class Engine:
         if algorithms != self._checked:
             for algorithm in algorithms:
                 _check(algorithm)
-            warn_of_shared_claims(algorithms)
+            warn_of_bad_company(algorithms)
             self._checked = algorithms
 
     def _handlers(self, event: Event) -> tuple[Handler, ...]:
@@ -189,7 +193,7 @@ class Engine:
                 handler(state, logger)
             return self._traces
         except BaseException as error:
-            owner = getattr(handler, "__self__", getattr(handler, "owner", None))
+            owner = owner_of(handler)
             if owner is not None:
                 error.add_note(f"Raised by {type(owner).__name__} at the event {str(event)!r}.")
             raise
@@ -197,7 +201,18 @@ class Engine:
             self._traces = outer
 
     def _plan_event(self, event: Event) -> tuple[Handler, ...]:
-        """Collect the handlers of an event in the order in which they run."""
+        """Collect the handlers of an event in the order in which they run, wrapped by those who ask for it."""
+        handlers = self._collect(event)
+        if not handlers:
+            return ()
+        # The first in the list is outermost.
+        for callback in reversed(self.state.callbacks):
+            if _replaces(callback, Callback, "wrap_handlers"):
+                handlers = tuple(callback.wrap_handlers(event, handlers))
+        return handlers
+
+    def _collect(self, event: Event) -> tuple[Handler, ...]:
+        """Return the handlers of an event in the order in which they run."""
         listening = [algorithm for algorithm in self.state.algorithms if _asks(algorithm, event)]
         ordered = arrange(listening, event, self._passes)
         algorithms = [self._algorithm_handler(a, event, place) for place, a in enumerate(ordered)]
@@ -227,12 +242,12 @@ class Engine:
             self._traces[f"{place}.{name}/{event.value}"] = Trace(name, event, code, place, ran)
             logger.log_traces({f"algorithm_traces/{name}/{event.value}": int(ran)})
 
-        return _owned(traced if self._record_traces else run, algorithm)
+        return owned(traced if self._record_traces else run, algorithm)
 
     def _destination_handler(self, destination: LoggerDestination, event: Event) -> Handler:
-        """Keep a failing tracker from ending the training; at INIT it is a mistake of the set-up and does."""
+        """Keep a failing tracker from ending the training; before that it is a mistake of the set-up and does."""
         handler = _callback_handler(destination, event)
-        if event is Event.INIT:
+        if event in (Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD):
             return handler
 
         def guarded(state: State, logger: Logger) -> None:
@@ -241,7 +256,7 @@ class Engine:
             except Exception as error:
                 logger.report(destination, error)
 
-        return _owned(guarded, destination)
+        return owned(guarded, destination)
 
 
 def _names_methods(algorithm: Algorithm) -> bool:
@@ -256,12 +271,6 @@ def _asks(algorithm: Algorithm, event: Event) -> bool:
 def _replaces(listener: Hooks, base: type[Hooks], method: str) -> bool:
     """Whether a listener, by its class or by itself, has a method of its own in place of that of a base class."""
     return method in vars(listener) or getattr(type(listener), method) is not getattr(base, method)
-
-
-def _owned(handler: Handler, owner: Hooks) -> Handler:
-    """Say whose handler a function is, for the note on an exception."""
-    handler.owner = owner  # pyright: ignore[reportFunctionMemberAccess]
-    return handler
 
 
 def _check_kind(argument: str, listener: object, kind: type[Hooks]) -> None:
@@ -293,7 +302,7 @@ def _callback_handler(callback: Callback, event: Event) -> Handler:
     def run_event(state: State, logger: Logger) -> None:
         callback.run_event(event, state, logger)
 
-    return _owned(run_event, callback)
+    return owned(run_event, callback)
 
 
 def _passes(given: Any) -> Iterator[tuple[AlgorithmPass, int]]:

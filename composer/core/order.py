@@ -14,7 +14,7 @@ from composer.warnings import NotIntendedUseWarning
 if TYPE_CHECKING:
     from composer.core.algorithm import Algorithm
 
-__all__ = ["AlgorithmPass", "Claim", "Slot", "arrange", "sort_to_back", "sort_to_front", "warn_of_shared_claims"]
+__all__ = ["AlgorithmPass", "Claim", "Slot", "arrange", "sort_to_back", "sort_to_front", "warn_of_bad_company"]
 
 AlgorithmPass: TypeAlias = Callable[[Sequence["Algorithm"], Event], Sequence["Algorithm"]]
 """A user's reordering: gets the algorithms that listen to an event as they would run, returns the order wanted."""
@@ -51,14 +51,28 @@ class Claim(StrEnum):
 _REMEDY = {Claim.LOSS_MIX: "Give interpolate_loss=True to one of them only"}
 
 
-def warn_of_shared_claims(algorithms: Iterable[Algorithm]) -> None:
-    """Warn where several algorithms claim the same thing.
+def warn_of_bad_company(algorithms: Iterable[Algorithm]) -> None:
+    """Warn where several algorithms claim the same thing, or one says that it composes badly with another.
 
     Args:
         algorithms: All algorithms of a run.
 
-    >>> warn_of_shared_claims([])
+    >>> warn_of_bad_company([])
     """
+    algorithms = list(algorithms)
+    _warn_of_shared_claims(algorithms)
+    names = {type(algorithm).__name__ for algorithm in algorithms}
+    warned: set[frozenset[str]] = set()
+    for algorithm in algorithms:
+        name = type(algorithm).__name__
+        for other, reason in algorithm.composes_badly_with.items():
+            pair = frozenset({name, other})
+            if other in names and pair not in warned:
+                warned.add(pair)
+                warnings.warn(f"{name} composes badly with {other}: {reason}", NotIntendedUseWarning, stacklevel=3)
+
+
+def _warn_of_shared_claims(algorithms: Iterable[Algorithm]) -> None:
     claimants: dict[Claim, list[str]] = defaultdict(list)
     for algorithm in algorithms:
         for claim in algorithm.claims:
@@ -69,7 +83,7 @@ def warn_of_shared_claims(algorithms: Iterable[Algorithm]) -> None:
             message = (
                 f"{' and '.join(names)} {number} claim {claim.value!r}: their effects would mix. {_REMEDY[claim]}."
             )
-            warnings.warn(message, NotIntendedUseWarning, stacklevel=2)
+            warnings.warn(message, NotIntendedUseWarning, stacklevel=4)
 
 
 def arrange(algorithms: Sequence[Algorithm], event: Event, passes: Iterable[AlgorithmPass]) -> list[Algorithm]:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from composer.nn.factorized import FactorizedLinear
+
 __all__ = ["GatedLinear"]
 
 
@@ -64,7 +66,8 @@ class GatedLinear(nn.Module):
         same spread, and a bias of zero.
 
         Args:
-            linear: An ``nn.Linear``, or the ``Conv1D`` of GPT-2, which has its weights the other way round.
+            linear: An ``nn.Linear``, the ``Conv1D`` of GPT-2, which has its weights the other way round, or a
+                :class:`.FactorizedLinear`, whose gated form is of two such layers.
             act_fn: The activation.
             gated_layer_bias: Whether the gate has a bias, that of the layer.
             non_gated_layer_bias: Whether the value has a bias.
@@ -73,6 +76,8 @@ class GatedLinear(nn.Module):
         >>> GatedLinear.from_linear(linear, torch.relu).gate.weight is linear.weight
         True
         """
+        if isinstance(linear, FactorizedLinear):
+            return _from_factorized(linear, act_fn, gated_layer_bias, non_gated_layer_bias)
         weight, bias = linear.weight, linear.bias
         if not isinstance(linear, nn.Linear):
             weight = nn.Parameter(weight.detach().T.contiguous(), requires_grad=weight.requires_grad)
@@ -92,3 +97,17 @@ class GatedLinear(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features)."""
         return self.act_fn(self.gate(input)) * self.value(input)
+
+
+def _from_factorized(
+    linear: FactorizedLinear, act_fn: Callable[[Tensor], Tensor], gated_layer_bias: bool, non_gated_layer_bias: bool
+) -> GatedLinear:
+    """Make gate and value as thin as the layer; the gate computes what the layer did."""
+    whole = nn.Linear(linear.in_features, linear.out_features, device=torch.device("meta"))
+    whole.weight = nn.Parameter(linear.weight.detach())
+    whole.bias = linear.expand.bias
+    new = GatedLinear.from_linear(whole, act_fn, gated_layer_bias, non_gated_layer_bias)
+    for name in ("gate", "value"):
+        thin = FactorizedLinear.from_linear(getattr(new, name), latent_features=linear.latent_features)
+        setattr(new, name, thin)
+    return new.train(linear.training)

@@ -97,6 +97,8 @@ class SqueezeExciteConv2d(nn.Module):
         return self.se(self.conv(input))
 
 
+# From here on a matrix product for each channel, which reads both images once, is worth its call.
+_MANY_PIXELS = 100
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -127,7 +129,7 @@ class _Weigh(torch.autograd.Function):
 def _channel_products(one: Tensor, other: Tensor) -> Tensor:
     """The inner product of each channel of one image with that of another, (B, C)."""
     batch, channels = other.shape[:2]
-    if not other.is_contiguous():
+    if not other.is_contiguous() or other.shape[2] * other.shape[3] < _MANY_PIXELS:
         return (one * other).sum((2, 3))
     products = one.reshape(batch * channels, 1, -1) @ other.view(batch * channels, -1, 1)
     return products.view(batch, channels)

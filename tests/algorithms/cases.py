@@ -129,6 +129,7 @@ class Case:
         graphs: In how many graphs a model is compiled at most, where the shapes of the batches stay; 0 for a method
             after which nothing is compiled.
         precision: That of the training.
+        optimizer: Makes the optimizer of a model; None is SGD with momentum.
     """
 
     make: Callable[[], Algorithm]
@@ -142,6 +143,7 @@ class Case:
     batches: Callable[[], list[Any]] = make_batches
     graphs: int = 1
     precision: str = "fp32"
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer | None] = lambda model: None
 
     @property
     def name(self) -> str:

@@ -29,7 +29,8 @@ def train(case: Case, *algorithms: Algorithm, batches: list[Any] | None = None, 
         torch.compiler.reset()
         model.compile(backend=compile_with)
     return loop.fit(
-        loop.start(model, algorithms, precision=case.precision), case.batches() if batches is None else batches
+        loop.start(model, algorithms, case.optimizer(model), precision=case.precision),
+        case.batches() if batches is None else batches,
     )
 
 
@@ -121,7 +122,7 @@ def test_resumes_bit_for_bit(case):
 
     torch.manual_seed(3)
     first = case.make()
-    engine = loop.start(case.model(), [first], precision=case.precision)
+    engine = _start(case, first)
     # Two batches of an epoch of four: the events of its end must not fire yet.
     loop_events = _fit_part(engine, batches[:2], begin=True)
     assert loop_events == 2
@@ -141,7 +142,7 @@ def test_resumes_bit_for_bit(case):
     torch.manual_seed(99)
     second = case.make()
     second.load_state_dict(saved["algorithm"])  # also before INIT
-    resumed = loop.start(case.model(), [second], precision=case.precision)
+    resumed = _start(case, second)
     resumed.state.model.load_state_dict(saved["model"])
     resumed.state.optimizers[0].load_state_dict(saved["optimizer"])
     second.load_state_dict(saved["algorithm"])
@@ -150,6 +151,11 @@ def test_resumes_bit_for_bit(case):
     torch.set_rng_state(saved["rng"])
     loop.fit(resumed, batches[2:])
     assert same(case.outcome(resumed.state.model, second), expected)
+
+
+def _start(case, algorithm):
+    model = case.model()
+    return loop.start(model, [algorithm], case.optimizer(model), precision=case.precision)
 
 
 def _fit_part(engine, batches, begin):

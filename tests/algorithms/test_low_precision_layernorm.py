@@ -9,9 +9,11 @@ from composer.core.event import Event
 from composer.core.model import ComposerModel
 from composer.nn import LPLayerNorm
 from composer.precision import Precision
+from composer.surgery import count_module_instances
 from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.algorithms.cases import Case, by_surgery
+from tests.common import trainer_of
 
 
 class Net(ComposerModel):
@@ -99,3 +101,10 @@ def test_wrong_event():
     with pytest.raises(ValueError, match="Did you mean 'init'"):
         LowPrecisionLayerNorm(apply_at="innit")
     assert not LowPrecisionLayerNorm.required_on_load()
+
+
+def test_the_trainer_tells_the_precision_before_layers_are_replaced():
+    model = make_net()
+    batches = [(torch.randn(4, 2, 16, 16), torch.randint(4, (4,)))]
+    trainer = trainer_of(model, batches, algorithms=LowPrecisionLayerNorm(), precision="amp_bf16")
+    assert count_module_instances(trainer.state.model, LPLayerNorm) == 1

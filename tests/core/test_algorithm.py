@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from composer.core import Algorithm, Engine, Event, State
+from composer.core import Algorithm, Engine, Event, Sharding, State
 from composer.core.serial import Serializable
 
 
@@ -30,7 +30,9 @@ def test_state_dict_says_how_it_was_made():
 def test_neutral_defaults():
     algorithm = Algorithm()
     assert algorithm.slot is None
-    assert algorithm.claims == frozenset()
+    assert algorithm.claims == algorithm.may_claim == frozenset()
+    assert not algorithm.composes_badly_with
+    assert algorithm.sharding is Sharding.SAFE
     assert not Algorithm.required_on_load()
     assert not (algorithm.changes_shapes or algorithm.find_unused_parameters or algorithm.backwards_create_graph)
 

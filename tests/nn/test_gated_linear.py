@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from composer.nn.factorized import FactorizedLinear
 from composer.nn.gated_linear import GatedLinear
 
 
@@ -54,3 +55,13 @@ def test_weights_the_other_way_round():
     layer = GatedLinear.from_linear(conv, nn.Identity(), gated_layer_bias=True)
     x = torch.randn(2, 3)
     torch.testing.assert_close(layer.gate(x), conv(x))
+
+
+def test_a_layer_split_in_two_stays_so():
+    thin = FactorizedLinear.from_linear(nn.Linear(8, 6), latent_features=2)
+    new = GatedLinear.from_linear(thin, torch.relu, gated_layer_bias=True)
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(new.gate(x), thin(x))
+    assert [(part.latent_features, part.out_features) for part in (new.gate, new.value)] == [(2, 6)] * 2
+    assert new.value.bias is None
+    assert new(x).shape == (5, 6)

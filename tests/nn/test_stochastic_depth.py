@@ -48,6 +48,20 @@ def test_evaluation_scales_the_branch(make, method):
     torch.testing.assert_close(block(x), (shortcut + 0.75 * branch).relu(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["BasicBlock", "Bottleneck"])
+def test_blocks_of_torchvision_are_known_without_a_trial(name):
+    resnet = pytest.importorskip("torchvision.models.resnet")
+    plain = getattr(resnet, name)(8, 8 // getattr(resnet, name).expansion).eval()
+    block = copy.deepcopy(plain)
+    calls = []
+    block.conv1.register_forward_hook(lambda *_: calls.append(1))
+    make_stochastic(block, "sample", 0.25)
+    assert not calls
+    x = images(plain)
+    block.block_drop_rate = 0.0
+    torch.testing.assert_close(block(x), plain(x))
+
+
 @pytest.mark.parametrize("make", BLOCKS)
 def test_blocks_are_left_out_or_run_as_they_were(make):
     block = make()

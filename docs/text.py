@@ -1,0 +1,89 @@
+"""Docstrings as Markdown: their parts, and the tables and blocks that pages are made of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+
+__all__ = ["SECTIONS", "api", "as_markdown", "papers", "prose", "section", "summary", "table", "without_sections"]
+
+SECTIONS = ("When to use it", "When not to", "How to choose", "Cost")
+"""The sections that the docstring of each method has, beside those that are read for the reference."""
+
+_ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod|obj):`[~.!]*([\w.]+)`")
+_EXAMPLE = re.compile(r"^(?P<indent> *)>>> .*(?:\n(?P=indent)\S.*|\n(?P=indent) +\S.*)*", flags=re.MULTILINE)
+_SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:[ ]+.*\n?|\n(?=[ ]))+)\n*", flags=re.MULTILINE)
+# Where the part of a docstring ends that is prose: at a section, an example or the paper.
+_END = re.compile(
+    r"^(?:" + "|".join([*SECTIONS, "Args", "Attributes", "Raises", "Returns", "Yields"]) + r"):\n|^>>> |^ *Papers?: ",
+    flags=re.MULTILINE,
+)
+_ADDRESS = re.compile(r"https?://[^\s),;>]*[^\s),;>.]")
+
+
+def as_markdown(text: str) -> str:
+    """Return a docstring with roles as plain code and each example in a fenced block.
+
+    >>> as_markdown(":func:`.mixup_batch` mixes.")
+    '`mixup_batch` mixes.'
+    """
+    text = _ROLE.sub(r"`\1`", text)
+    return _EXAMPLE.sub(lambda found: "{0}```pycon\n{1}\n{0}```".format(found["indent"], found[0]), text)
+
+
+def _clean(documented: object) -> str:
+    return inspect.cleandoc(getattr(documented, "__doc__", None) or "") + "\n"
+
+
+def summary(documented: object) -> str:
+    """Return the first sentence of a docstring, in one line."""
+    return " ".join(as_markdown(_clean(documented).split("\n\n")[0]).split())
+
+
+def prose(documented: object) -> str:
+    """Return what a docstring says before its sections, examples and papers."""
+    text = _clean(documented)
+    end = _END.search(text)
+    text = text[: end.start()] if end else text
+    # A formula, which docstrings set off by four spaces or more, is a block of code already.
+    return as_markdown(text).strip()
+
+
+def section(documented: object, name: str) -> str:
+    """Return what a section of a docstring says, or nothing."""
+    found = {match[1]: match[2] for match in _SECTION.finditer(_clean(documented))}
+    return as_markdown(inspect.cleandoc(found.get(name, "")))
+
+
+def without_sections(text: str) -> str:
+    """Return a docstring without the sections that a page shows on their own.
+
+    >>> without_sections("Mixes.\\n\\nCost:\\n    A pass.\\n\\nArgs:\\n    alpha: A number.\\n")
+    'Mixes.\\n\\nArgs:\\n    alpha: A number.\\n'
+    """
+    return _SECTION.sub("", text)
+
+
+def papers(*documented: object) -> list[str]:
+    """Return the addresses that docstrings cite, each once."""
+    return list(dict.fromkeys(_ADDRESS.findall("\n".join(map(_clean, documented)))))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table.
+
+    >>> print(table(["a", "b"], [[1, "x|y"]]))
+    | a | b |
+    |---|---|
+    | 1 | x\\|y |
+    """
+    lines = [list(heads), ["---"] * len(heads), *rows]
+    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return text.replace("| --- " * len(heads) + "|", "|---" * len(heads) + "|", 1)
+
+
+def api(path: str, level: int = 3) -> str:
+    """Return the block that the reference of an object is put in place of."""
+    return f"::: {path}\n    options:\n      heading_level: {level}"

@@ -1,0 +1,221 @@
+"""The pages that are made of the packages: nothing public is missing, and what they say is what the code says."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+
+import pytest
+import torch
+
+from composer import algorithms, callbacks, functional, loggers
+from composer.core.callback import Callback
+from composer.core.logger_destination import LoggerDestination
+from docs import curves, figures, schedules, text
+from docs.hooks import made_pages, on_config, on_page_markdown
+from docs.methods import bad_company, public_methods
+from docs.reference import own_names, public_modules
+from tests.algorithms.cases import public_classes
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return made_pages()
+
+
+@pytest.fixture(scope="module")
+def documented(pages):
+    """The objects whose reference stands on a page -> the page."""
+    found: dict[str, list[str]] = {}
+    for path, content in pages.items():
+        for name in re.findall(r"^::: ([\w.]+)$", content, flags=re.M):
+            found.setdefault(name, []).append(path)
+    return found
+
+
+def _where(value: object, name: str) -> str:
+    return f"{value.__module__}.{name}"
+
+
+@pytest.mark.parametrize("name", algorithms.__all__)
+def test_every_method_has_a_page(documented, name):
+    value = getattr(algorithms, name)
+    places = documented.get(_where(value, name), [])
+    folder = "methods/" if value.__module__.startswith("composer.algorithms.") else "reference/"
+    assert [place for place in places if place.startswith((folder, "reference/algorithms"))], name
+
+
+def test_methods_are_all_classes_and_packing():
+    assert {method.name for method in public_methods()} == {*public_classes(), "SequencePacking"}
+
+
+def test_every_function_has_a_page(documented):
+    missing = [name for name in functional.__all__ if _where(getattr(functional, name), name) not in documented]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", schedules.public_schedules())
+def test_every_schedule_has_a_page_with_a_curve(pages, documented, name):
+    value = schedules.public_schedules()[name]
+    assert documented[_where(value, name)] == [f"schedules/{name}.md"]
+    has_curve = f"pictures/{name}.svg" in pages[f"schedules/{name}.md"]
+    assert has_curve == (name not in schedules.WITHOUT_CURVE)
+
+
+@pytest.mark.parametrize(("package", "base"), [(callbacks, Callback), (loggers, LoggerDestination)])
+def test_every_callback_and_logger_has_a_page(pages, documented, package, base):
+    folder = package.__name__.rpartition(".")[2]
+    for name in package.__all__:
+        value = getattr(package, name)
+        if not value.__module__.startswith(f"{package.__name__}."):
+            continue  # a base class, which is in the reference
+        (page,) = documented[_where(value, name)]
+        assert page.startswith(f"{folder}/")
+        if isinstance(value, type) and issubclass(value, base):
+            assert f"[{name}]" in pages[f"{folder}/index.md"]
+
+
+def test_everything_public_is_documented_once(documented):
+    missing = [
+        f"{module.__name__}.{name}"
+        for module in public_modules()
+        for name in own_names(module)
+        if f"{module.__name__}.{name}" not in documented
+    ]
+    assert not missing
+    assert {name: places for name, places in documented.items() if len(places) > 1} == {}
+
+
+def test_links_between_made_pages_lead_somewhere(pages):
+    for path, content in pages.items():
+        folder = path.rpartition("/")[0]
+        for target in re.findall(r"\]\(([\w/]+\.md)\)", content):
+            assert f"{folder}/{target}" in pages, f"{path} links to {target}"
+
+
+def test_every_method_page_says_when_and_how(pages):
+    for method in public_methods():
+        page = pages[f"methods/{method.file}"]
+        for heading in (*text.SECTIONS, "Beside other methods", "Reference"):
+            assert re.search(rf"^## {heading}\n\n\S", page, flags=re.M), f"{method.name}: {heading}"
+
+
+def test_bad_company_is_told_on_both_pages(pages):
+    company = bad_company()
+    assert company["MixUp"]["CutMix"] == company["CutMix"]["MixUp"] == algorithms.CutMix.composes_badly_with["MixUp"]
+    assert "[CutMix](cutmix.md)" in pages["methods/mixup.md"]
+    assert "[MixUp](mixup.md)" in pages["methods/cutmix.md"]
+
+
+def test_navigation_is_filled():
+    class Config:
+        nav = [{"Overview": "index.md"}, {"Methods": "methods/"}, {"More": ["log.md"]}]
+
+    overview, methods, more = on_config(Config()).nav
+    assert overview == {"Overview": "index.md"}
+    assert more == {"More": ["log.md"]}
+    assert methods["Methods"][0] == "methods/index.md"
+    assert "methods/mixup.md" in methods["Methods"]
+    assert len(set(methods["Methods"])) == len(methods["Methods"]) == len(public_methods()) + 1
+
+
+# -------------------------------------------------------------------------------------------------- pictures
+
+
+def test_pictures_are_drawn():
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    before = torch.get_rng_state()
+    pictures = curves.method_pictures()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert set(pictures) == set(curves.CAPTIONS) <= {method.name for method in public_methods()}
+    assert all(picture.startswith((b"\x89PNG", b"<?xml")) for picture in pictures.values())
+
+
+def test_curves_of_schedules_are_drawn():
+    pytest.importorskip("matplotlib")
+    pictures = schedules.schedule_pictures()
+    assert len(pictures) == len(schedules.public_schedules()) - len(schedules.WITHOUT_CURVE)
+    assert all(picture.startswith(b"<?xml") for picture in pictures.values())
+
+
+# --------------------------------------------------------------------------------------------------- figures
+
+
+def test_costs_are_those_of_the_results(tmp_path):
+    rows = [
+        ["batch: mixup_batch, 256 x 3 x 32 x 32", 3.0, 4.0, 0.75, 0.01],
+        ["batch: mixup_batch, 8 x 4", 1.25, "fails", "-", "-"],
+        ["images: augmix_image", "fails", 2.0, "-", "-"],
+    ]
+    assert figures.costs(tmp_path) == {}
+    (tmp_path / "methods.json").write_text(json.dumps({"columns": [], "rows": rows}))
+    times = "3 ms, 0.75 times what MosaicML Composer 0.32.1 takes"
+    assert figures.costs(tmp_path) == {
+        "mixup_batch": f"`mixup_batch`, 256 x 3 x 32 x 32: {times}; `mixup_batch`, 8 x 4: 1.25 ms."
+    }
+
+
+def test_figures_take_the_place_of_their_mark(tmp_path):
+    page = "Before.\n\n<!-- figures: vision -->\n\nAfter."
+    assert "Not measured" in figures.with_figures(page, tmp_path)
+    results = {
+        "columns": ["time to target", "seconds"],
+        "rows": [["vision: baseline", 1.23456], ["vision: recipe", "never"], ["language: recipe", 9.0]],
+        "notes": ["vision: digits.", "language: bytes.", "One thread."],
+    }
+    (tmp_path / "time_to_target.json").write_text(json.dumps(results))
+    shown = figures.with_figures(page, tmp_path)
+    assert "| baseline | 1.23 |\n| recipe | never |\n\nvision: digits.\n\nAfter." in shown
+    assert "9" not in shown
+    assert "figures:" not in shown
+    assert on_page_markdown("Plain.", page=None) == "Plain."
+
+
+# ------------------------------------------------------------------------------------------------------ text
+
+
+class Documented:
+    """Mixes :func:`.things`
+    well.
+
+        a = b
+
+    It is good.
+
+    When to use it:
+        Always, but
+
+        not here.
+
+    Cost:
+        A ``pass``.
+
+    Args:
+        x: A number.
+
+    >>> 1 + 1
+    2
+
+    Paper: https://arxiv.org/abs/1710.09412 (Someone 2018)
+    """
+
+
+def test_examples_of_the_helpers_run():
+    failures, tries = doctest.testmod(text)
+    assert (failures, tries) == (0, 3)
+
+
+def test_parts_of_a_docstring():
+    assert text.summary(Documented) == "Mixes `things` well."
+    assert text.prose(Documented) == "Mixes `things`\nwell.\n\n    a = b\n\nIt is good."
+    assert text.section(Documented, "When to use it") == "Always, but\n\nnot here."
+    assert text.section(Documented, "Cost") == "A ``pass``."
+    assert text.section(Documented, "How to choose") == ""
+    assert text.papers(Documented, Documented) == ["https://arxiv.org/abs/1710.09412"]
+    left = text.without_sections(Documented.__doc__.replace("\n    ", "\n"))
+    assert "When to use" not in left
+    assert "Cost" not in left
+    assert "It is good.\n\nArgs:\n    x: A number." in left
+    assert "```pycon\n>>> 1 + 1\n2\n```" in text.as_markdown(left)
