@@ -1,0 +1,335 @@
+"""Schedules that begin with a linear rise from zero, and a rise before any other schedule."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias, final
+
+from composer._text import in_unit_interval, positive
+from composer.core.time import Time
+from composer.optim import curves
+from composer.optim.horizon import Horizon, Span
+from composer.optim.plain_schedules import as_milestones, multi_step
+from composer.optim.schedule import ComposerScheduler, Plan, as_time, over, rising
+from composer.warnings import ComposerWarning
+
+__all__ = [
+    "ConstantWithWarmupScheduler",
+    "CosineAnnealingWithWarmupScheduler",
+    "LinearWithWarmupScheduler",
+    "MultiStepWithWarmupScheduler",
+    "PolynomialWithWarmupScheduler",
+    "WithWarmup",
+    "warmup_span",
+]
+
+
+def warmup_span(horizon: Horizon, t_warmup: Time, scale_warmup: bool) -> Span:
+    """Return the stretch of a warm-up.
+
+    Args:
+        horizon: Turns times into places in the run.
+        t_warmup: How long it takes.
+        scale_warmup: Whether the ratio of the horizon applies.
+
+    Raises:
+        ValueError: It is longer than the run.
+
+    >>> warmup_span(Horizon.of_run("100ba"), Time(0.1, "dur"), False).length
+    10
+    """
+    span = horizon.span(t_warmup, scaled=scale_warmup)
+    if horizon.exceeded_by(span):
+        raise ValueError(
+            f"t_warmup='{t_warmup}' is {span}, longer than the training of {horizon.whole}: the warm-up would never "
+            f"end. Give a shorter one, such as '0.1dur'."
+        )
+    if span.length <= 0 < t_warmup.value:
+        message = f"t_warmup='{t_warmup}' is less than one {span.unit.name.lower()} in this run: there is no warm-up."
+        warnings.warn(message, ComposerWarning, stacklevel=2)
+    return span
+
+
+def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Callable[[float], float]) -> Plan:
+    """Return the plan that rises to ``first`` and follows a curve from there to ``t_max``."""
+    t_warmup, t_max = schedule.t_warmup, schedule.t_max
+    warmup, span = warmup_span(horizon, t_warmup, schedule.scale_warmup), schedule.end(horizon)
+    if warmup.unit is not span.unit:
+        raise ValueError(
+            f"t_warmup='{t_warmup}' is counted in '{warmup.unit}' and t_max='{t_max}' in '{span.unit}' in this run. "
+            f"Give both in one unit."
+        )
+    if warmup.stop > span.stop:
+        raise ValueError(f"t_warmup='{t_warmup}' ({warmup}) is longer than t_max='{t_max}' ({span}).")
+    whole = horizon.whole
+    if not horizon.followed and whole is not None and whole.unit is span.unit and span.stop < whole.stop:
+        raise ValueError(
+            f"t_max='{t_max}' is {span}, less than the training of {whole}, which the schedule must cover. Give "
+            f"t_max='1dur', or add a schedule for the rest: schedule + ConstantScheduler(0.1)."
+        )
+    return rising(warmup, first, over(Span(span.unit, span.stop - warmup.stop, warmup.stop), curve))
+
+
+@final
+class MultiStepWithWarmupScheduler(ComposerScheduler):
+    """Rises linearly, then multiplies by ``gamma`` at each milestone.
+
+        f(t) = t / t_warmup                                         before t_warmup
+        f(t) = gamma ** (number of milestones at or before t)       from then on
+
+    Args:
+        t_warmup: How long the rise takes.
+        milestones: When the value changes, from the beginning of the run; also in different units.
+        gamma: The factor of each change.
+        scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: A time is negative, or ``gamma`` is not positive; when the run begins: the rise is longer.
+
+    >>> MultiStepWithWarmupScheduler("2ba", ["3ba"], gamma=0.5).preview("4ba")
+    [0.0, 0.5, 1.0, 0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        t_warmup: str | Time,
+        milestones: str | Time | Sequence[str | Time],
+        gamma: float = 0.1,
+        scale_warmup: bool = False,
+    ) -> None:
+        self.t_warmup = as_time("t_warmup", t_warmup)
+        self.milestones = as_milestones(milestones)
+        self.gamma = positive("gamma", gamma)
+        self.scale_warmup = scale_warmup
+
+    def plan(self, horizon: Horizon) -> Plan:
+        """Return the multiplier as a function of the timestamp."""
+        warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
+        return rising(warmup, 1.0, multi_step(horizon, self.milestones, self.gamma))
+
+
+@final
+class ConstantWithWarmupScheduler(ComposerScheduler):
+    """Rises linearly to ``alpha`` and stays there.
+
+        f(t) = alpha * min(1, t / t_warmup)
+
+    Args:
+        t_warmup: How long the rise takes.
+        alpha: The multiplier from then on.
+        t_max: When the schedule ends, where another follows.
+        scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or the run, or in
+            another unit than ``t_max``, or ``t_max`` is less than the run.
+
+    >>> ConstantWithWarmupScheduler("2ba").preview("4ba")
+    [0.0, 0.5, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(
+        self, t_warmup: str | Time, alpha: float = 1.0, t_max: str | Time = "1dur", scale_warmup: bool = False
+    ) -> None:
+        self.t_warmup = as_time("t_warmup", t_warmup)
+        self.alpha = alpha
+        self.t_max = as_time("t_max", t_max)
+        self.scale_warmup = scale_warmup
+
+    def plan(self, horizon: Horizon) -> Plan:
+        """Return the multiplier as a function of the timestamp."""
+        alpha = self.alpha
+        return _after_warmup(self, horizon, alpha, lambda share: alpha)
+
+
+@final
+class LinearWithWarmupScheduler(ComposerScheduler):
+    """Rises linearly to ``alpha_i``, then goes to ``alpha_f`` on a straight line.
+
+        f(t) = alpha_i * t / t_warmup                                                   before t_warmup
+        f(t) = alpha_i + (alpha_f - alpha_i) * (t - t_warmup) / (t_max - t_warmup)      from then on
+
+    Args:
+        t_warmup: How long the rise takes.
+        alpha_i: The multiplier at the end of the rise.
+        alpha_f: The multiplier at ``t_max``.
+        t_max: When the schedule ends.
+        scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or the run, or in
+            another unit than ``t_max``, or ``t_max`` is less than the run.
+
+    >>> LinearWithWarmupScheduler("2ba").preview("6ba")
+    [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+
+    def __init__(
+        self,
+        t_warmup: str | Time,
+        alpha_i: float = 1.0,
+        alpha_f: float = 0.0,
+        t_max: str | Time = "1dur",
+        scale_warmup: bool = False,
+    ) -> None:
+        self.t_warmup = as_time("t_warmup", t_warmup)
+        self.alpha_i = alpha_i
+        self.alpha_f = alpha_f
+        self.t_max = as_time("t_max", t_max)
+        self.scale_warmup = scale_warmup
+
+    def plan(self, horizon: Horizon) -> Plan:
+        """Return the multiplier as a function of the timestamp."""
+        curve = partial(curves.linear, start=self.alpha_i, end=self.alpha_f)
+        return _after_warmup(self, horizon, self.alpha_i, curve)
+
+
+@final
+class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
+    """Rises linearly, then goes down to ``alpha_f`` on half a period of the cosine.
+
+        f(t) = t / t_warmup                                                             before t_warmup
+        f(t) = alpha_f + (1 - alpha_f) * (1 + cos(pi * s)) / 2                          from then on
+        s = (t - t_warmup) / (t_max - t_warmup)
+
+    Args:
+        t_warmup: How long the rise takes.
+        t_max: When the schedule ends.
+        alpha_f: The multiplier at ``t_max``.
+        scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or the run, or in
+            another unit than ``t_max``, or ``t_max`` is less than the run.
+
+    >>> [round(value, 3) for value in CosineAnnealingWithWarmupScheduler("2ba").preview("6ba")]
+    [0.0, 0.5, 1.0, 0.854, 0.5, 0.146, 0.0]
+
+    Paper: https://arxiv.org/abs/1706.02677 (Goyal et al. 2017: the rise), https://arxiv.org/abs/1608.03983 (Loshchilov
+    and Hutter 2017: the cosine)
+    """
+
+    def __init__(
+        self, t_warmup: str | Time, t_max: str | Time = "1dur", alpha_f: float = 0.0, scale_warmup: bool = False
+    ) -> None:
+        self.t_warmup = as_time("t_warmup", t_warmup)
+        self.t_max = as_time("t_max", t_max)
+        self.alpha_f = alpha_f
+        self.scale_warmup = scale_warmup
+
+    def plan(self, horizon: Horizon) -> Plan:
+        """Return the multiplier as a function of the timestamp."""
+        curve = partial(curves.cosine, end=self.alpha_f)
+        return _after_warmup(self, horizon, 1.0, curve)
+
+
+@final
+class PolynomialWithWarmupScheduler(ComposerScheduler):
+    """Rises linearly, then goes down to ``alpha_f`` on a power of what is left of the time.
+
+        f(t) = t / t_warmup                                                             before t_warmup
+        f(t) = alpha_f + (1 - alpha_f) * (1 - s) ** power                               from then on
+        s = (t - t_warmup) / (t_max - t_warmup)
+
+    Args:
+        t_warmup: How long the rise takes.
+        power: The exponent; 1 is a straight line.
+        t_max: When the schedule ends.
+        alpha_f: The multiplier at ``t_max``.
+        scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: A time is negative, or ``power`` is not positive; when the run begins: ``t_warmup`` is longer than
+            ``t_max`` or the run, or in another unit than ``t_max``, or ``t_max`` is less than the run.
+
+    >>> PolynomialWithWarmupScheduler("2ba").preview("6ba")
+    [0.0, 0.5, 1.0, 0.5625, 0.25, 0.0625, 0.0]
+    """
+
+    def __init__(
+        self,
+        t_warmup: str | Time,
+        power: float = 2.0,
+        t_max: str | Time = "1dur",
+        alpha_f: float = 0.0,
+        scale_warmup: bool = False,
+    ) -> None:
+        self.t_warmup = as_time("t_warmup", t_warmup)
+        self.power = positive("power", power)
+        self.t_max = as_time("t_max", t_max)
+        self.alpha_f = alpha_f
+        self.scale_warmup = scale_warmup
+
+    def plan(self, horizon: Horizon) -> Plan:
+        """Return the multiplier as a function of the timestamp."""
+        curve = partial(curves.polynomial, power=self.power, end=self.alpha_f)
+        return _after_warmup(self, horizon, 1.0, curve)
+
+
+@final
+class WithWarmup(ComposerScheduler):
+    """Rises linearly to the first value of a schedule, which then runs over what is left of the training.
+
+    In the schedule times count from the end of the rise, and shares are shares of the rest; so
+    ``WithWarmup(CosineAnnealingScheduler(), "10ba")`` is ``CosineAnnealingWithWarmupScheduler("10ba")``.
+
+    Args:
+        schedule: Any schedule with a :meth:`~.ComposerScheduler.plan`.
+        t_warmup: How long the rise takes.
+        scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
+        alpha_i: Share of the schedule's first value at which the rise begins.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: ``t_warmup`` is negative, or ``alpha_i`` not in [0, 1]; when the run begins: the rise is longer.
+
+    >>> from composer.optim import StepScheduler
+    >>> WithWarmup(StepScheduler("2ba", gamma=0.5), "2ba", alpha_i=0.5).preview("6ba")
+    [0.5, 0.75, 1.0, 1.0, 0.5, 0.5, 0.25]
+
+    Paper: https://arxiv.org/abs/1706.02677 (Goyal et al. 2017)
+    """
+
+    def __init__(
+        self, schedule: ComposerScheduler, t_warmup: str | Time, scale_warmup: bool = False, alpha_i: float = 0.0
+    ) -> None:
+        if not isinstance(schedule, ComposerScheduler):
+            raise TypeError(f"schedule must be a ComposerScheduler with a plan, but got {schedule!r}.")
+        self.schedule = schedule
+        self.t_warmup = as_time("t_warmup", t_warmup)
+        self.scale_warmup = scale_warmup
+        self.alpha_i = in_unit_interval("alpha_i", alpha_i)
+
+    @property
+    def parts(self) -> Sequence[ComposerScheduler]:
+        """The schedule after the rise."""
+        return (self.schedule,)
+
+    def plan(self, horizon: Horizon) -> Plan:
+        """Return the multiplier as a function of the timestamp."""
+        warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
+        rest = horizon.after(warmup)
+        plan = self.schedule.plan(rest)
+        first = plan(Span(warmup.unit, 0, warmup.stop).beginning())
+        return rising(warmup, first, plan, self.alpha_i)
+
+    def end(self, horizon: Horizon) -> Span:
+        """Return the stretch to the end of the schedule."""
+        warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
+        stop = self.schedule.end(horizon.after(warmup)).stop
+        return Span(warmup.unit, stop - warmup.start, warmup.start)
+
+
+_ToTheEnd: TypeAlias = (
+    ConstantWithWarmupScheduler
+    | LinearWithWarmupScheduler
+    | CosineAnnealingWithWarmupScheduler
+    | PolynomialWithWarmupScheduler
+)

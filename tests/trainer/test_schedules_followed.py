@@ -1,0 +1,125 @@
+"""Schedules that follow an evaluation, and training that goes on from a checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchmetrics import MeanSquaredError
+
+from composer import Evaluator
+from composer.optim.scheduler import LinearScheduler, ReduceOnPlateauScheduler, WarmupStableDecayScheduler
+from tests.common import At, Regression, TwoLayers, regression_data, trainer_of, weights
+
+
+def rates(state) -> list[float]:
+    """The learning rate of each optimizer's first group."""
+    return [optimizer.param_groups[0]["lr"] for optimizer in state.optimizers]
+
+
+# ---------------------------------------------------------------------------------------------------- evaluation
+
+
+class Stuck(Regression):
+    """A model whose evaluation gives what it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(metrics=True)
+        self.values = [0.0]
+
+    def eval_forward(self, batch, outputs=None):
+        return batch[1] + self.values[0]
+
+
+class StuckTwo(TwoLayers):
+    """A model for two optimizers whose evaluation gives 1."""
+
+    def get_metrics(self, is_train):
+        return {} if is_train else {"Loss": MeanSquaredError()}
+
+    def update_metric(self, batch, outputs, metric):
+        metric.update(batch[1], batch[1] + 1)
+
+
+def test_reduce_on_plateau() -> None:
+    model, used = Stuck(), At("after_train_batch", rates)
+
+    def script(state):
+        model.values = [[3.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0][state.timestamp.batch.value - 1]]
+
+    schedule = ReduceOnPlateauScheduler("eval/MeanSquaredError", mode="min", factor=0.5, patience=1)
+    trainer = trainer_of(
+        model,
+        lr=1e-3,
+        schedulers=schedule,
+        max_duration="2ep",
+        eval_dataloader=regression_data(1),
+        eval_interval="1ba",
+        callbacks=[used, At("eval_before_all", script)],
+    )
+    trainer.fit()
+    # Losses 9 4 4 4 1 1 1 1: the second of the bad ones in a row comes after batches 4 and 7.
+    assert [rate / 1e-3 for (rate,) in used.found] == pytest.approx([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25])
+
+
+def test_one_plateau_for_two_optimizers_counts_once() -> None:
+    model, used = StuckTwo(), At("after_train_batch", rates)
+    schedule = ReduceOnPlateauScheduler("Loss", mode="min", factor=0.5, patience=1).with_warmup("0ba")
+    trainer_of(
+        model,
+        optimizers=model.optimizers(),
+        schedulers=schedule,
+        max_duration="4ba",
+        eval_dataloader=regression_data(1),
+        eval_interval="1ba",
+        callbacks=used,
+    ).fit()
+    assert used.found == [pytest.approx([0.02, 0.01])] * 3 + [pytest.approx([0.01, 0.005])]
+
+
+def test_a_plateau_needs_its_metric() -> None:
+    schedule = ReduceOnPlateauScheduler("eval/Acc", mode="max")
+    trainer = trainer_of(schedulers=schedule, eval_dataloader=Evaluator(label="eval", dataloader=regression_data(1)))
+    with pytest.raises(ValueError, match="monitor='eval/Acc' is no metric of the evaluation"):
+        trainer.fit()
+
+
+# ---------------------------------------------------------------------------------------------------- going on
+
+
+def settings(state) -> list[float]:
+    groups = [group for optimizer in state.optimizers for group in optimizer.param_groups]
+    return [group.get(name, 0.0) for group in groups for name in ("lr", "weight_decay")]
+
+
+def scheduled(every_batch: bool, **arguments):
+    """Twelve batches with a schedule each for two rates and for the weight decay; and what each batch used."""
+    torch.manual_seed(0)
+    model, used = StuckTwo(), At("after_train_batch", settings)
+    plateau = ReduceOnPlateauScheduler("Loss", "min", factor=0.5, patience=0)
+    trainer = trainer_of(
+        model,
+        optimizers=model.optimizers(),
+        schedulers=[WarmupStableDecayScheduler("2ba", "4ba"), plateau, LinearScheduler(1, 0.5).assign("weight_decay")],
+        step_schedulers_every_batch=every_batch,
+        max_duration="3ep",
+        eval_dataloader=regression_data(1),
+        eval_interval="2ba",
+        callbacks=used,
+        **arguments,
+    )
+    return trainer, used
+
+
+@pytest.mark.parametrize("every_batch", [True, False])
+@pytest.mark.parametrize("batch", [1, 4, 6, 11])
+def test_going_on_from_a_checkpoint_is_exact(tmp_path, every_batch, batch) -> None:
+    straight, expected = scheduled(every_batch)
+    path = str(tmp_path / "checkpoint.pt")
+    save = At("batch_checkpoint", lambda state: state.timestamp.batch == batch and straight.save_checkpoint(path))
+    straight.state.callbacks.append(save)
+    straight.fit()
+    assert len({tuple(values) for values in expected.found}) > 2
+    resumed, found = scheduled(every_batch, load_path=path)
+    resumed.fit()
+    assert found.found == expected.found[batch:]
+    assert torch.equal(weights(resumed), weights(straight))
