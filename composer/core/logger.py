@@ -87,6 +87,24 @@ class Logger:
         if not self.deferred:
             self.flush()
 
+    def only(self, destinations: Sequence[LoggerDestination]) -> Logger:
+        """Return a logger that leads to some of the destinations; what they get keeps its order.
+
+        Args:
+            destinations: Those to lead to.
+
+        >>> from composer import State
+        >>> from composer.loggers import InMemoryLogger
+        >>> state, one, two = State(model=torch.nn.Linear(1, 1)), InMemoryLogger(), InMemoryLogger()
+        >>> Logger(state, [one, two]).only([two]).log_metrics({"loss": 0.5})
+        >>> list(one.data), list(two.data)
+        ([], ['loss'])
+        """
+        part = Logger(self._state, destinations)
+        part._queues = [(d, queue) for d, queue in self._queues if d in part.destinations]
+        part._on_error, part._failed, part.deferred = self._on_error, self._failed, self.deferred
+        return part
+
     def poll(self) -> bool:
         """Ask every destination whether it is due at the batch that just ended; tell whether any is."""
         due: list[LoggerDestination] = []

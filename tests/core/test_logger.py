@@ -311,3 +311,18 @@ def test_files():
     assert logger_of(LoggerDestination(), keeps).has_file_upload_destination()
     assert not logger_of(LoggerDestination()).has_file_upload_destination()
     assert not logger_of().has_file_upload_destination()
+
+
+def test_a_logger_to_some_destinations_keeps_the_order() -> None:
+    from tests.common import Received
+
+    one, two = Received(), Received()
+    logger = Logger(State(torch.nn.Linear(1, 1)), [one, two], on_error="raise")
+    logger.deferred = True
+    for number in range(3):
+        logger.log_metrics({"both": number})
+        logger.only([two]).log_metrics({"some": number})
+    assert not one.metrics
+    logger.flush()
+    assert [list(metrics) for _, metrics in one.metrics] == [["both"]] * 3
+    assert [list(metrics) for _, metrics in two.metrics] == [["both"], ["some"]] * 3

@@ -1,0 +1,34 @@
+"""What watches a run: speed, memory, gradients, checks, checkpoints; each in a file of its name."""
+
+from __future__ import annotations
+
+from composer._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "ActivationMonitor": "composer.callbacks.activation_monitor",
+        "CallbackTimer": "composer.callbacks.callback_timer",
+        "CheckpointSaver": "composer.callbacks.checkpoint_saver",
+        "DataloaderMonitor": "composer.callbacks.dataloader_monitor",
+        "EarlyStopper": "composer.callbacks.early_stopper",
+        "FreeOutputs": "composer.callbacks.free_outputs",
+        "GarbageCollector": "composer.callbacks.garbage_collector",
+        "Generate": "composer.callbacks.generate",
+        "GradientNoiseScale": "composer.callbacks.gradient_noise_scale",
+        "HealthChecker": "composer.callbacks.health_checker",
+        "ImageVisualizer": "composer.callbacks.image_visualizer",
+        "LRMonitor": "composer.callbacks.lr_monitor",
+        "LoadCheckpoint": "composer.callbacks.load_checkpoint",
+        "MLPerfCallback": "composer.callbacks.mlperf",
+        "MemoryMonitor": "composer.callbacks.memory_monitor",
+        "MemorySnapshot": "composer.callbacks.memory_snapshot",
+        "NaNMonitor": "composer.callbacks.nan_monitor",
+        "OOMObserver": "composer.callbacks.oom_observer",
+        "OptimizerMonitor": "composer.callbacks.optimizer_monitor",
+        "RuntimeEstimator": "composer.callbacks.runtime_estimator",
+        "SpeedMonitor": "composer.callbacks.speed_monitor",
+        "SystemMetricsMonitor": "composer.callbacks.system_metrics_monitor",
+        "ThresholdStopper": "composer.callbacks.threshold_stopper",
+    },
+)

@@ -1,0 +1,318 @@
+"""Saving checkpoints at intervals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from composer import dist
+from composer._text import did_you_mean, one_of
+from composer.checkpoint.filters import IgnoreKeys
+from composer.checkpoint.folders import (
+    counters,
+    ensure_folder_has_no_conflicting_files,
+    matching_files,
+    remove_partial_files,
+)
+from composer.checkpoint.latest import link, resolve
+from composer.checkpoint.retention import Retention, SavedCheckpoint
+from composer.checkpoint.safetensors_files import check_format
+from composer.checkpoint.save import collect
+from composer.checkpoint.writer import CheckpointWriter
+from composer.core._names import check_template, format_name
+from composer.core.callback import Callback
+from composer.core.event import Event
+from composer.core.interval import create_interval_scheduler
+from composer.core.time import Time, TimeUnit
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["CheckpointSaver"]
+
+
+class CheckpointSaver(Callback):
+    """Saves checkpoints at an interval, with a link to the newest, and removes those that need not be kept.
+
+    A checkpoint is written under a temporary name and renamed when it is complete; the link moves after that, and what
+    is superfluous goes last. So at any moment the link points at a whole checkpoint.
+
+    Args:
+        folder: Where to, with names in braces such as ``{run_name}``.
+        filename: Of a checkpoint, with ``{epoch}``, ``{batch}`` and the like. One that ends in ".safetensors" is in that
+            format, with ``weights_only=True``.
+        remote_file_name: Name under which loggers that keep files get it; None is not at all.
+        latest_filename: Of the link; None makes none.
+        latest_remote_file_name: Of the link for loggers that keep files, as a text file ``<name>.symlink``.
+        save_interval: How often: epochs, a time string, a :class:`.Time` or ``(state, event) -> bool``.
+        overwrite: Whether a folder may hold later checkpoints, of another run, which this one may replace.
+        num_checkpoints_to_keep: How many of the newest are kept; -1 is all. The very newest always is.
+        weights_only: Whether to leave out what only training needs.
+        ignore_keys: What else to leave out, patterns of paths or a function.
+        keep_best: How many of the best are kept beside the newest, with ``num_checkpoints_to_keep``.
+        monitor: The metric that tells which are best, ``"<label>/<name>"`` such as ``"eval/MulticlassAccuracy"``.
+        mode: Whether a small or a large value is good, "min" or "max".
+        keep_every: Keep every so-manieth checkpoint for ever, with ``num_checkpoints_to_keep``; 0 is none.
+        save_metrics: Whether to keep the state of the metrics.
+        asynchronous: Whether a thread writes while training goes on. It then waits only for a copy in host memory,
+            which is as large as the checkpoint.
+        on_failure: Whether a checkpoint that cannot be written ends the training ("raise") or is a warning ("warn").
+
+    Attributes:
+        saved_checkpoints: Paths of what is kept, oldest first.
+
+    Raises:
+        ValueError: A name has an unknown placeholder, or arguments do not go together.
+
+    >>> CheckpointSaver(
+    ...     "{run_name}/checkpoints", save_interval="500ba", num_checkpoints_to_keep=2
+    ... ).overwrite
+    False
+    """
+
+    def __init__(
+        self,
+        folder: str | Path = "{run_name}/checkpoints",
+        filename: str | Path = "ep{epoch}-ba{batch}-rank{rank}.pt",
+        remote_file_name: str | Path | None = "{run_name}/checkpoints/ep{epoch}-ba{batch}-rank{rank}.pt",
+        latest_filename: str | Path | None = "latest-rank{rank}.pt",
+        latest_remote_file_name: str | Path | None = "{run_name}/checkpoints/latest-rank{rank}.pt",
+        save_interval: Time | str | int | Callable[[State, Event], bool] = "1ep",
+        *,
+        overwrite: bool = False,
+        num_checkpoints_to_keep: int = -1,
+        weights_only: bool = False,
+        ignore_keys: IgnoreKeys = None,
+        keep_best: int = 0,
+        monitor: str | None = None,
+        mode: Literal["min", "max"] = "min",
+        keep_every: int = 0,
+        save_metrics: bool = False,
+        asynchronous: bool = False,
+        on_failure: Literal["raise", "warn"] = "raise",
+    ) -> None:
+        self.folder = check_template("folder", os.fspath(folder))
+        self.filename = _refuse_compressed(check_template("filename", os.fspath(filename), timed=True))
+        self.remote_file_name = _template("remote_file_name", remote_file_name)
+        self.latest_filename = _template("latest_filename", latest_filename)
+        self.latest_remote_file_name = _template("latest_remote_file_name", latest_remote_file_name)
+        self.save_interval = save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
+        self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
+        self.save_metrics = save_metrics
+        self.num_checkpoints_to_keep = num_checkpoints_to_keep
+        self.monitor = monitor
+        check_format("filename", self.filename, weights_only=weights_only)
+        self._retention = _retention(num_checkpoints_to_keep, keep_best, keep_every, mode, monitor)
+        self._writer = CheckpointWriter(behind=asynchronous, on_failure=one_of("on_failure", on_failure, _FAILURES))
+        self._saved: list[SavedCheckpoint] = []
+        self._number = 0
+        self._last_batch: int | None = None
+
+    @property
+    def saved_checkpoints(self) -> list[str]:
+        """Paths of what is kept, oldest first."""
+        return [one.path for one in self._saved]
+
+    @property
+    def location(self) -> str | None:
+        """Path of the newest checkpoint that was saved, if there is one."""
+        return self._saved[-1].path if self._saved else None
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
+        self._saved, self._number, self._last_batch = [], 0, None
+        if dist.get_global_rank() == 0:
+            self.resolved_folder(state).mkdir(parents=True, exist_ok=True)
+
+    def resolved_folder(self, state: State) -> Path:
+        """Return the folder with its placeholders replaced.
+
+        Args:
+            state: The state of the run.
+        """
+        return Path(format_name(self.folder, state.run_name))
+
+    def newest(self, state: State) -> Path | None:
+        """Return the newest checkpoint that a run of this name has saved; None if there is none.
+
+        That is what the link points at, unless a crash has come between a checkpoint and its link.
+
+        Args:
+            state: The state of the run.
+        """
+        pointer = self.latest(state)
+        linked = None if pointer is None else resolve(pointer)
+        since = 0 if linked is None or pointer is None or not os.path.lexists(pointer) else pointer.lstat().st_mtime_ns
+        name = self.filename.replace("{run_name}", state.run_name)
+        come = () if linked is None else counters(linked.name, name)
+        # Later by the clock alone is what a copy of the folder may make of any; further alone, what another run left.
+        later = [
+            (path.stat().st_mtime_ns, path)
+            for path in matching_files(self.resolved_folder(state), name)
+            if path.stat().st_mtime_ns > since and (counters(path.name, name) > come or not come)
+        ]
+        return max(later)[1] if later else linked
+
+    def latest(self, state: State) -> Path | None:
+        """Return the path of the link to the newest checkpoint; None where there is to be none.
+
+        Args:
+            state: The state of the run.
+        """
+        if self.latest_filename is None:
+            return None
+        return self.resolved_folder(state) / format_name(self.latest_filename, state.run_name, state.timestamp, rank=0)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
+        if dist.get_global_rank() != 0:
+            return
+        folder, name = self.resolved_folder(state), self.filename.replace("{run_name}", state.run_name)
+        for begun in (name, self.latest_filename):
+            if begun is not None:
+                remove_partial_files(folder, begun.replace("{run_name}", state.run_name))
+        if not self.overwrite:
+            ours = {Path(path).name for path in self.saved_checkpoints}
+            ensure_folder_has_no_conflicting_files(folder, name, state.timestamp, except_for=ours)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Tell of a checkpoint that failed behind the training."""
+        self._writer.poll()
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Save if the interval says so."""
+        self._save_if_due(Event.BATCH_CHECKPOINT, state, logger)
+
+    def epoch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Save if the interval says so."""
+        self._save_if_due(Event.EPOCH_CHECKPOINT, state, logger)
+
+    def iteration_checkpoint(self, state: State, logger: Logger) -> None:
+        """Save if the interval says so."""
+        self._save_if_due(Event.ITERATION_CHECKPOINT, state, logger)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Wait until everything is written."""
+        self._writer.wait()
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Wait until everything is written."""
+        self._writer.close()
+
+    def save(self, state: State, logger: Logger) -> None:
+        """Save now, unless this batch is saved already.
+
+        Args:
+            state: The state of the run.
+            logger: Its destinations that keep files get the checkpoint too.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        self._writer.wait()  # what that changes comes first
+        batch = int(state.timestamp.count(TimeUnit.BATCH))
+        if self._last_batch == batch:
+            return
+        path = self.resolved_folder(state) / format_name(self.filename, state.run_name, state.timestamp, rank=0)
+        score = self._score(state)
+        self._last_batch = batch
+        before = self._saved
+        # Before the state is taken, so that a resumed run knows of this checkpoint too.
+        self._saved = [one for one in self._saved if one.path != str(path)]
+        self._saved.append(SavedCheckpoint(str(path), batch, self._number, score))
+        self._number += 1
+        superfluous = self._retention.superfluous(self._saved)
+        self._saved = [one for one in self._saved if one not in superfluous]
+        content = collect(
+            state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
+        )
+        if dist.get_global_rank() == 0:
+            latest = self.latest(state)
+            uploads = self._uploads(state, path, latest) if logger.has_file_upload_destination() else []
+
+            def then() -> None:
+                if latest is not None:
+                    link(latest, path)
+                for name, file in uploads:
+                    logger.upload_file(name, file, overwrite=True)
+                for one in superfluous:
+                    Path(one.path).unlink(missing_ok=True)
+
+            def otherwise() -> None:
+                # What was to make room for this one is still there.
+                self._saved, self._last_batch = before, None
+
+            self._writer.write(content, path, then, otherwise)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is kept."""
+        return {"saved": [one.state_dict() for one in self._saved], "number": self._number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what an earlier process has saved, so that it is removed in its turn.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+        """
+        # The predecessor's list, of paths without what is needed here, has another key.
+        self._saved = [SavedCheckpoint(**one) for one in state.get("saved", [])]
+        self._number = state.get("number", 0)
+
+    def _save_if_due(self, event: Event, state: State, logger: Logger) -> None:
+        if self.save_interval(state, event) and self._last_batch != state.timestamp.count(TimeUnit.BATCH):
+            self.save(state, logger)
+
+    def _score(self, state: State) -> float | None:
+        """The value of the monitored metric, if there has been an evaluation."""
+        if self.monitor is None:
+            return None
+        known = [f"{label}/{name}" for label, metrics in state.eval_metrics.items() for name in metrics]
+        if self.monitor not in known:
+            near = did_you_mean(self.monitor, known)
+            raise ValueError(f"monitor={self.monitor!r} is not among the metrics {known}.{near}")
+        value = state.eval_metric_values.get(self.monitor)
+        return None if value is None else float(value)
+
+    def _uploads(self, state: State, path: Path, latest: Path | None) -> list[tuple[str, Path]]:
+        """The remote names and files for the destinations that keep files."""
+        files: list[tuple[str, Path]] = []
+        if self.remote_file_name is not None:
+            files.append((format_name(self.remote_file_name, state.run_name, state.timestamp, rank=0), path))
+        if self.latest_remote_file_name is not None and latest is not None:
+            files.append((format_name(self.latest_remote_file_name, state.run_name, state.timestamp, rank=0), latest))
+        return files
+
+
+_FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
+
+
+def _refuse_compressed(filename: str) -> str:
+    if filename.endswith((".gz", ".bz2", ".xz", ".lzma", ".lzo", ".lz4", ".zst", ".tar", ".tgz")):
+        raise ValueError(
+            f"filename={filename!r}: checkpoints are not compressed, as weights hardly get smaller. Use '.pt'."
+        )
+    return filename
+
+
+def _template(argument: str, name: str | Path | None) -> str | None:
+    return None if name is None else check_template(argument, os.fspath(name), timed=True)
+
+
+def _retention(newest: int, best: int, every: int, mode: Any, monitor: str | None) -> Retention:
+    if newest < -1:
+        raise ValueError(f"num_checkpoints_to_keep must be a number, or -1 for all; got {newest}.")
+    if newest == 0 and not best:
+        raise ValueError("num_checkpoints_to_keep=0 would remove what was just saved; give 1 to keep the newest.")
+    if best < 0 or every < 0:
+        raise ValueError(f"keep_best and keep_every must not be negative; got {best} and {every}.")
+    if newest == -1 and (best or every):
+        raise ValueError(
+            "keep_best and keep_every choose among what num_checkpoints_to_keep would remove, and -1 keeps all; give "
+            "num_checkpoints_to_keep=1 to keep the newest beside those."
+        )
+    if (best > 0) != (monitor is not None):
+        raise ValueError("keep_best and monitor go together: the number to keep, and 'eval/<metric>' to compare by.")
+    return Retention(newest, best, every, one_of("mode", mode, ("min", "max")))

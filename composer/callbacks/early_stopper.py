@@ -1,0 +1,124 @@
+"""Stop when a metric has not improved for a while."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from composer._text import non_negative
+from composer.callbacks._monitored import Comparison, as_comparison, check_monitored, read_monitored
+from composer.core.callback import Callback
+from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.timestamp import Timestamp
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["EarlyStopper"]
+
+
+class EarlyStopper(Callback):
+    """Ends the training when a metric has not improved for longer than ``patience``.
+
+    With the best value b so far, a value v improves it if ``comp(v, b)`` and |v - b| > ``min_delta``; any number
+    improves NaN. The metric is looked at after each evaluation of its data; metrics of the training data at the end of
+    each epoch, or of each batch if ``patience`` is in batches, which then waits for the device in each batch. The best
+    value and its time are part of a checkpoint, so a run that is resumed stops where the uninterrupted one does.
+
+    Args:
+        monitor: Name of the metric, such as "MulticlassAccuracy".
+        dataloader_label: The data: "train", or the label of an evaluator, such as "eval".
+        comp: Function ``(value, best) -> bool`` of two scalar tensors that tells whether a value is better, or "gt",
+            "greater", "lt" or "less". By default smaller is better if ``monitor`` contains "loss", "error" or
+            "perplexity", else greater.
+        min_delta: Smallest change that counts, in units of the metric.
+        patience: How long no improvement is accepted: epochs, or a time in epochs or batches. 0 stops at the first
+            look, at a later time, without one.
+
+    Attributes:
+        best: The best value so far, a scalar tensor on the CPU, or None.
+        best_occurred: When it was found, or None.
+
+    Raises:
+        ValueError: An argument is impossible; when training starts also if there is no such data or metric.
+
+    >>> from composer import Trainer
+    >>> from composer.models import ComposerClassifier
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> trainer = Trainer(
+    ...     model=model,
+    ...     train_dataloader=[(torch.zeros(2, 2), torch.tensor([0, 1]))],  # of which nothing can be learnt
+    ...     optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+    ...     max_duration="100ep",
+    ...     callbacks=EarlyStopper("MulticlassAccuracy", "train", patience=2),
+    ...     progress_bar=False,
+    ... )
+    >>> trainer.fit()
+    >>> trainer.state.timestamp.epoch
+    Time(4, TimeUnit.EPOCH)
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        dataloader_label: str,
+        comp: Comparison | str | None = None,
+        min_delta: float = 0.0,
+        patience: int | str | Time = 1,
+    ) -> None:
+        self.monitor = monitor
+        self.dataloader_label = dataloader_label
+        self.comp_func = as_comparison(comp, monitor)
+        self.min_delta = non_negative("min_delta", min_delta)
+        self.patience = ensure_time(patience, TimeUnit.EPOCH, "patience")
+        if self.patience.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH) or self.patience.value < 0:
+            raise ValueError(f"patience must be in epochs or batches, such as '3ep' or '500ba'; got {patience!r}.")
+        self.best: Tensor | None = None
+        self.best_occurred: Timestamp | None = None
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Check that the metric exists."""
+        check_monitored(state, self.monitor, self.dataloader_label)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Look at a metric of evaluation data."""
+        self._look(state)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Look at a metric of the training data."""
+        self._look(state)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Look at a metric of the training data, if batches count."""
+        if self.patience.unit is TimeUnit.BATCH:
+            self._look(state)
+
+    def _look(self, state: State) -> None:
+        value = read_monitored(state, self.monitor, self.dataloader_label)
+        if value is None:
+            return
+        if self.best is None or self.best_occurred is None or self._improves(value, self.best):
+            self.best, self.best_occurred = value, state.timestamp
+            return
+        unit = self.patience.unit
+        if state.timestamp.count(unit) - self.best_occurred.count(unit) > self.patience.value:
+            state.stop_training()
+
+    def _improves(self, value: Tensor, best: Tensor) -> bool:
+        if best.isnan():
+            return not value.isnan()
+        return bool(self.comp_func(value, best)) and bool((value - best).abs() > self.min_delta)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.best is None or self.best_occurred is None:
+            return {}
+        occurred = self.best_occurred
+        return {"best": self.best, "epoch": occurred.count(TimeUnit.EPOCH), "batch": occurred.count(TimeUnit.BATCH)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.best = torch.as_tensor(state["best"])
+            self.best_occurred = Timestamp(epoch=state["epoch"], batch=state["batch"])

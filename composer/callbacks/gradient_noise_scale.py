@@ -1,0 +1,220 @@
+r"""The gradient noise scale: the batch size beyond which more samples in a batch hardly help.
+
+    B_simple = tr(Sigma) / |G|^2
+
+where G is the gradient of the true loss and Sigma the covariance of the gradients of single samples. It is estimated
+from squared norms of gradients over b samples, E|G_b|^2 = |G|^2 + tr(Sigma) / b, at two sizes b.
+
+Paper: An Empirical Model of Large-Batch Training, McCandlish et al. 2018, https://arxiv.org/abs/1812.06162
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from composer import dist
+from composer._text import in_unit_interval
+from composer.callbacks._cadence import Cadence
+from composer.callbacks._norms import l2_norms, total_norm
+from composer.core.callback import Callback
+from composer.core.data import count_samples
+from composer.core.time import Time
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["GradientNoiseScale", "noise_scale_terms"]
+
+
+def noise_scale_terms(small: Any, large: Any, small_size: Any, large_size: Any) -> tuple[Any, Any]:
+    r"""Return unbiased estimates of |G|^2 and tr(Sigma) from the squared norms of two mean gradients.
+
+        |G|^2     = (B |G_B|^2 - b |G_b|^2) / (B - b)
+        tr(Sigma) = (|G_b|^2 - |G_B|^2) / (1 / b - 1 / B)
+
+    Args:
+        small: |G_b|^2, the squared norm of the mean gradient of b samples; a number or a scalar tensor.
+        large: |G_B|^2, the same of B samples.
+        small_size: b, a number or a scalar tensor.
+        large_size: B, larger than b.
+
+    >>> noise_scale_terms(small=3.0, large=1.5, small_size=2, large_size=8)  # |G|^2 = 1, tr(Sigma) = 4
+    (1.0, 4.0)
+
+    Paper: https://arxiv.org/abs/1812.06162 (McCandlish et al. 2018)
+    """
+    norm = (large_size * large - small_size * small) / (large_size - small_size)
+    trace = (small - large) / (1 / small_size - 1 / large_size)
+    return norm, trace
+
+
+class GradientNoiseScale(Callback):
+    """Logs the gradient noise scale, estimated from the gradients of a microbatch and of its batch.
+
+    The two sizes come for free: the small one is the first microbatch, the large one the batch, both read off the
+    gradients as they are accumulated, without a copy of them. So the batch must be split, by
+    ``device_train_microbatch_size``; the smaller the microbatch, the less noise in the estimate. Where microbatches are
+    weighted by tokens, a microbatch counts for its share of the tokens. Gradients are read before any clipping.
+
+    One step says little: |G|^2 and tr(Sigma) are averaged over steps, each on its own, and divided then. In the first
+    steps, and with a short average, the estimate of |G|^2 may be near zero or below, and the scale without meaning.
+
+    Logs ``gradient_noise_scale/noise_scale`` in samples, ``gradient_noise_scale/squared_gradient_norm`` and
+    ``gradient_noise_scale/gradient_variance``. Everything is computed on the device.
+
+    Args:
+        interval: How often to measure: a number of batches, or a time in batches or epochs. A measurement reads all
+            gradients twice.
+        decay: Weight of the past in the running averages, from 0 (none) up to 1, excluded.
+
+    Raises:
+        ValueError: An argument is impossible.
+        RuntimeError: In training: a batch goes through the model in one piece.
+        NotImplementedError: When training starts: there are several processes, whose gradients are averaged or sharded
+            in the backward pass.
+
+    >>> GradientNoiseScale("10ba", decay=0.9).interval
+    Time(10, TimeUnit.BATCH)
+
+    Paper: https://arxiv.org/abs/1812.06162 (McCandlish et al. 2018)
+    """
+
+    def __init__(self, interval: int | str | Time = "10ba", decay: float = 0.95) -> None:
+        self.decay = in_unit_interval("decay", decay)
+        if self.decay == 1:
+            raise ValueError("decay must be below 1, or nothing would enter the averages; got 1.")
+        self._cadence = Cadence("interval", interval)
+        self._due = False
+        self._step: _Step | None = None
+        # Running averages of |G|^2, tr(Sigma) and 1; the last tells how far they are from having started at zero.
+        self._averages: Tensor | None = None
+
+    @property
+    def interval(self) -> Time:
+        """How often the scale is measured."""
+        return self._cadence.interval
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Refuse gradients that are combined over processes."""
+        if dist.get_world_size() > 1:
+            raise NotImplementedError(
+                "GradientNoiseScale compares the gradient of a microbatch with that of its batch, which cannot be told "
+                "apart once gradients are averaged over processes. Measure in a run of one process."
+            )
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """See whether this batch is due."""
+        self._due = self._cadence.due(state.timestamp)
+
+    def before_train_batch(self, state: State, logger: Logger) -> None:
+        """Begin anew, also where an optimizer evaluates the gradients of a batch several times."""
+        self._step = _Step(_count(state)) if self._due else None
+
+    def before_backward(self, state: State, logger: Logger) -> None:
+        """Watch with which weight the loss enters the gradients."""
+        if self._step is not None:
+            self._step.watch(state.loss)
+
+    def after_backward(self, state: State, logger: Logger) -> None:
+        """Read the gradients of the first microbatch, and those of all."""
+        if self._step is not None:
+            self._step.read(state.model, _count(state))
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Update the averages, and log."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        if not step.has_two_sizes:
+            if self._averages is None:
+                raise RuntimeError(
+                    f"GradientNoiseScale needs batches in several microbatches, but all {step.samples} samples went "
+                    f"through the model at once. Give Trainer(device_train_microbatch_size=...) a smaller number."
+                )
+            return  # the short batch at the end of an epoch
+        norm, trace = step.terms()
+        new = torch.stack([norm, trace, torch.ones_like(norm)])
+        past = torch.zeros_like(new) if self._averages is None else self._averages.to(new.device)
+        # A step whose gradients overflowed must not spoil the averages; nobody waits to find out.
+        average = torch.where(new.isfinite().all(), torch.lerp(new, past, self.decay), past)
+        self._averages = average
+        logger.log_metrics(
+            {
+                "gradient_noise_scale/noise_scale": average[1] / average[0],
+                "gradient_noise_scale/squared_gradient_norm": average[0] / average[2],
+                "gradient_noise_scale/gradient_variance": average[1] / average[2],
+            }
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._averages is None else {"averages": self._averages.cpu()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self._averages = state["averages"]
+
+
+class _Step:
+    """What is read off the gradients of one batch while they are accumulated.
+
+    The weight of a microbatch in the batch, and the factor of gradient scaling, are the derivative of what is
+    differentiated by the microbatch's loss, so they need not be known.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self._done = 0
+        self._factors: list[Tensor] = []
+        self._small: Tensor | None = None
+        self._large: Tensor | None = None
+
+    @property
+    def has_two_sizes(self) -> bool:
+        """Whether there were several microbatches, all of them read."""
+        return len(self._factors) > 1 and self._small is not None and self._large is not None
+
+    def watch(self, loss: Any) -> None:
+        """Note the factor by which a loss enters, once it is differentiated."""
+        if isinstance(loss, Mapping):
+            parts = cast("Mapping[str, Tensor]", loss)
+            loss = parts["total"] if "total" in parts else next(iter(parts.values()))
+        elif isinstance(loss, Sequence):
+            loss = cast("Sequence[Tensor]", loss)[0]
+        cast(Tensor, loss).register_hook(self._note_factor)
+
+    def _note_factor(self, gradient: Tensor) -> None:
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        self._factors.append(gradient.detach().sum(dtype=wide))
+
+    def read(self, model: nn.Module, samples: int) -> None:
+        """Read the gradients after a microbatch."""
+        self._done += samples
+        if self._small is None:
+            self._small = _squared_norm(model)
+        if self._done >= self.samples and len(self._factors) > 1:
+            self._large = _squared_norm(model)
+
+    def terms(self) -> tuple[Tensor, Tensor]:
+        """Return the estimates of |G|^2 and tr(Sigma), scalars on the device."""
+        assert self._small is not None
+        assert self._large is not None
+        whole = torch.stack(self._factors).sum()
+        share = self._factors[0] / whole
+        small, large = self._small / self._factors[0].square(), self._large / whole.square()
+        return noise_scale_terms(small, large, share * self.samples, self.samples)
+
+
+def _squared_norm(model: nn.Module) -> Tensor:
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return total_norm(l2_norms(gradients)).square()
+
+
+def _count(state: State) -> int:
+    """Number of samples of the batch or microbatch in work."""
+    spec = state.train_phase.loader
+    return count_samples(state.batch) if spec is None else spec.get_num_samples_in_batch(state.batch)

@@ -1,0 +1,54 @@
+"""LRMonitor: the learning rate of each step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from composer.core.callback import Callback
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["LRMonitor"]
+
+
+class LRMonitor(Callback):
+    """Logs the learning rate of each parameter group, as the step that begins will use it.
+
+    The name is ``lr-{optimizer class}/group{number}``, as in ``lr-AdamW/group0``. Of several optimizers of one class
+    the second has ``lr-AdamW-2/group0``, and so on. The rate stands at the step of the loss that it has an effect on:
+    the first step is logged, and a rate that the schedule sets after the last one is not.
+
+    >>> from composer import Engine, State
+    >>> from composer.loggers import InMemoryLogger
+    >>> model = torch.nn.Linear(1, 1)
+    >>> log = InMemoryLogger()
+    >>> state = State(model=model, optimizers=torch.optim.SGD(model.parameters(), lr=0.5))
+    >>> _ = Engine(state, callbacks=[LRMonitor(), log]).run_event("batch_start")
+    >>> log.most_recent_values
+    {'lr-SGD/group0': 0.5}
+    """
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        if logger.destinations:
+            logger.log_metrics(
+                {
+                    f"lr-{name}/group{number}": group["lr"]
+                    for name, optimizer in _named(state.optimizers)
+                    for number, group in enumerate(optimizer.param_groups)
+                }
+            )
+
+
+def _named(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, Optimizer]]:
+    """Give each optimizer the name of its class, with a number from the second of a class on."""
+    seen: Counter[str] = Counter()
+    for optimizer in optimizers:
+        name = type(optimizer).__name__
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name}-{seen[name]}", optimizer

@@ -1,0 +1,175 @@
+"""MemoryMonitor: how much memory the training uses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from composer import dist
+from composer._lazy import import_extra
+from composer._text import did_you_mean, positive
+from composer.core.callback import Callback
+from composer.core.time import TimeUnit
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["MemoryMonitor"]
+
+# Names of the allocator of an accelerator -> names in the log.
+_ACCELERATOR = {
+    "allocated_bytes.all.current": "current_allocated_mem",
+    "active_bytes.all.current": "current_active_mem",
+    "inactive_split_bytes.all.current": "current_inactive_mem",
+    "reserved_bytes.all.current": "current_reserved_mem",
+    "allocated_bytes.all.peak": "peak_allocated_mem",
+    "active_bytes.all.peak": "peak_active_mem",
+    "inactive_split_bytes.all.peak": "peak_inactive_mem",
+    "reserved_bytes.all.peak": "peak_reserved_mem",
+    "num_alloc_retries": "alloc_retries",
+}
+_HOST = {"resident_bytes.current": "current_resident_mem", "resident_bytes.peak": "peak_resident_mem"}
+_MPS = {"allocated_bytes.all.current": "current_allocated_mem", "reserved_bytes.all.current": "current_reserved_mem"}
+_WITHOUT_ALLOCATOR = ("cpu", "xla")
+_GIGABYTE = 1e9
+_STATM = "/proc/self/statm"
+
+
+class MemoryMonitor(Callback):
+    """Logs how much memory of the device is in use, as ``memory/{name}``, before the step is taken.
+
+    On an accelerator these are figures of PyTorch's allocator: current and peak, in gigabytes (1e9 bytes), each
+    ``allocated``, ``active``, ``inactive`` (free, but cut off from larger pieces) and ``reserved``, as in
+    ``memory/peak_allocated_mem``, and the number ``memory/alloc_retries`` of times that the allocator had to give
+    memory back before it could serve. On the CPU it is the memory of the process, ``memory/current_resident_mem`` and
+    ``memory/peak_resident_mem``, and so it is on devices without an allocator of PyTorch's. Figures have five digits.
+
+    They are kept by the host, so that reading them does not wait for the device.
+
+    Args:
+        memory_keys: Which figures of the allocator to log: its names, as in :func:`torch.accelerator.memory_stats`,
+            each with a name in the log. Those that have ``bytes`` in their names are logged in gigabytes.
+        dist_aggregate_batch_interval: Number of batches between two points of ``memory/{name}_avg``, ``_min`` and
+            ``_max``, over all processes. None is never.
+        batch_log_interval: Number of batches between two points of the other curves.
+
+    Raises:
+        TypeError: An interval is not a number.
+        ValueError: An interval is not positive; or, in the first step, the allocator has no figure of a name in
+            ``memory_keys``.
+
+    >>> from composer import Engine, State
+    >>> from composer.loggers import InMemoryLogger
+    >>> log = InMemoryLogger()
+    >>> engine = Engine(State(model=torch.nn.Linear(1, 1)), callbacks=[MemoryMonitor(), log])
+    >>> _ = engine.run_event("after_train_batch")
+    >>> sorted(log.most_recent_values)
+    ['memory/current_resident_mem', 'memory/peak_resident_mem']
+    """
+
+    def __init__(
+        self,
+        memory_keys: dict[str, str] | None = None,
+        dist_aggregate_batch_interval: int | None = None,
+        batch_log_interval: int = 1,
+    ) -> None:
+        if dist_aggregate_batch_interval is not None:
+            positive("dist_aggregate_batch_interval", dist_aggregate_batch_interval)
+        self.memory_keys = memory_keys
+        self.dist_aggregate_batch_interval = dist_aggregate_batch_interval
+        self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
+
+    def init(self, state: State, logger: Logger) -> None:
+        kind = state.device.torch_device.type
+        if self.memory_keys is not None and kind in _WITHOUT_ALLOCATOR:
+            message = (
+                f"memory_keys are names of figures of an accelerator's allocator, and {kind} has none; MemoryMonitor "
+                f"logs the memory of the process instead."
+            )
+            warnings.warn(message, ComposerWarning, stacklevel=2)
+
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        batch, every = state.timestamp.count(TimeUnit.BATCH), self.dist_aggregate_batch_interval
+        alone = batch % self.batch_log_interval == 0 and bool(logger.destinations)
+        together = every is not None and batch % every == 0
+        if not alone and not together:
+            return
+        report = _report(state.device.torch_device, self.memory_keys)
+        metrics: dict[str, Any] = {f"memory/{name}": value for name, value in report.items()} if alone else {}
+        if together:
+            metrics |= _over_ranks(report, state)
+        logger.enqueue(metrics)
+
+
+def _report(device: torch.device, keys: Mapping[str, str] | None) -> dict[str, float]:
+    """Return the figures of a device by their names in the log."""
+    if device.type in _WITHOUT_ALLOCATOR:
+        stats: Mapping[str, Any] = _of_process()
+        keys = _HOST
+    elif device.type == "mps":
+        current, reserved = torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
+        stats = dict(zip(_MPS, (current, reserved), strict=True))
+        keys = _MPS if keys is None else keys
+    else:
+        stats = torch.accelerator.memory_stats(device)
+        keys = _ACCELERATOR if keys is None else keys
+    report: dict[str, float] = {}
+    for key, name in keys.items():
+        if key not in stats:
+            raise ValueError(
+                f"memory_keys has {key!r}, but the allocator of {device} has no such figure.{did_you_mean(key, stats)}"
+            )
+        report[name] = float(f"{stats[key] / _GIGABYTE:.5g}") if "bytes" in key else stats[key]
+    return report
+
+
+def _of_process() -> dict[str, float]:
+    """Return the bytes that this process has in memory, now and at most."""
+    with contextlib.suppress(FileNotFoundError):
+        pages = _resident_pages()
+        import resource
+
+        current = pages * resource.getpagesize()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # The kernel updates the peak a little late.
+        return dict(zip(_HOST, (current, max(current, peak)), strict=True))
+    memory = import_extra("psutil", "system", "MemoryMonitor on the CPU of this system").Process().memory_info()
+    peak = getattr(memory, "peak_wset", None)  # Windows
+    if peak is None:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes where there is no /proc
+    return dict(zip(_HOST, (memory.rss, peak), strict=True))
+
+
+def _resident_pages() -> int:
+    """Return the number of pages of this process that are in memory."""
+    # Not by a file object, which costs three times as much, and this may run in every step.
+    descriptor = os.open(_STATM, os.O_RDONLY)
+    try:
+        return int(os.read(descriptor, 128).split()[1])
+    finally:
+        os.close(descriptor)
+
+
+def _over_ranks(report: Mapping[str, float], state: State) -> dict[str, Tensor]:
+    """Return mean, least and most of each figure over the processes, on the device."""
+    values = torch.tensor(list(report.values()), dtype=torch.float32)
+    if dist.get_world_size() > 1:
+        values = state.device.tensor_to_device(values)
+    everyone = torch.stack(dist.all_gather(values))
+    found = {"avg": everyone.mean(0), "min": everyone.amin(0), "max": everyone.amax(0)}
+    return {
+        f"memory/{name}_{kind}": value
+        for kind, column in found.items()
+        for name, value in zip(report, column.unbind(), strict=True)
+    }

@@ -1,0 +1,117 @@
+"""Record what CUDA memory is used for in some batches."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from composer._text import non_negative, positive
+from composer.callbacks._cuda_memory import WRITERS, has_cuda_memory, record_history, stop_recording, take_snapshot
+from composer.callbacks._trace_files import TraceFiles
+from composer.core.callback import Callback
+from composer.core.time import Time, TimeUnit, ensure_time
+from composer.warnings import NoEffectWarning
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+    from composer.core.timestamp import Timestamp
+
+__all__ = ["MemorySnapshot"]
+
+_ENDINGS = {".pickle": "snapshot.pickle", ".html": "trace_plot.html"}
+
+
+class MemorySnapshot(Callback):
+    """Records every allocation of CUDA memory for a while, once in a run, and writes the history to two files.
+
+    ``<filename>.pickle`` is for https://pytorch.org/memory_viz, ``<filename>.html`` opens in a browser: which memory
+    was alive when, and which line of code asked for it. Recording costs time in the batches in which it happens.
+
+    Args:
+        skip_batches: Number of batches to train before it begins, as the first allocates what others reuse.
+        interval: How long to record: epochs, or a time in epochs, iterations, batches, samples or tokens. It ends with
+            the first batch that reaches it.
+        max_entries: Number of events to keep, the newest.
+        folder: Local folder of the files, with the placeholders of a run, such as ``{run_name}``.
+        filename: Name of the files without ending, with the placeholders of a run and its time, such as ``{batch}``.
+        remote_file_name: Folder at the loggers that keep files; None hands them none.
+        overwrite: Whether files of an earlier run may be replaced.
+
+    Raises:
+        ValueError: An argument is impossible.
+        FileExistsError: When the trainer is made: a file exists and ``overwrite`` is not set.
+
+    Warns:
+        NoEffectWarning: When the trainer is made: the run is not on a CUDA device, and nothing is recorded.
+
+    >>> MemorySnapshot(skip_batches=10, interval="2ba").interval
+    Time(2, TimeUnit.BATCH)
+    """
+
+    def __init__(
+        self,
+        skip_batches: int = 1,
+        interval: int | str | Time = "3ba",
+        max_entries: int = 100000,
+        folder: str = "{run_name}/torch_traces",
+        filename: str = "rank{rank}.{batch}.memory_snapshot",
+        remote_file_name: str | None = "{run_name}/torch_memory_traces",
+        overwrite: bool = False,
+    ) -> None:
+        self.skip_batches = non_negative("skip_batches", skip_batches)
+        self.interval = ensure_time(interval, TimeUnit.EPOCH, "interval")
+        if self.interval.unit in (TimeUnit.DURATION, TimeUnit.SECOND) or self.interval.value < 1:
+            raise ValueError(f"interval must be a positive number of batches or the like, as '3ba'; got {interval!r}.")
+        self.max_entries = positive("max_entries", max_entries)
+        self.files = TraceFiles(folder, filename, remote_file_name, overwrite)
+        self._start: Timestamp | None = None
+        self._enabled = False
+        self._done = False
+
+    def init(self, state: State, logger: Logger) -> None:
+        """See whether there is anything to record, and that no file is in the way."""
+        self._start, self._done = None, False
+        self._enabled = has_cuda_memory(state)
+        if not self._enabled:
+            message = f"MemorySnapshot records CUDA memory; this run is on {state.device.name} and records nothing."
+            warnings.warn(message, NoEffectWarning, stacklevel=2)
+            return
+        self.files.refuse_existing(state, _ENDINGS)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Begin to record after the batches to skip."""
+        waiting = self._enabled and not self._done and self._start is None
+        if waiting and state.timestamp.count(TimeUnit.BATCH) >= self.skip_batches:
+            self._start = state.timestamp
+            record_history(self.max_entries)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Write the files when it was long enough."""
+        if self._start is None:
+            return
+        unit = self.interval.unit
+        if state.timestamp.count(unit) - self._start.count(unit) >= self.interval.value:
+            self._write(state, logger)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Write the files when it was long enough."""
+        self.batch_end(state, logger)
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Record no longer, also after an error."""
+        self._stop()
+
+    def _write(self, state: State, logger: Logger) -> None:
+        snapshot = take_snapshot()
+        self._stop()
+        self._done = True
+        paths = {ending: self.files.path(state, ending) for ending in _ENDINGS}
+        for ending, path in paths.items():
+            WRITERS[_ENDINGS[ending]](snapshot, path)
+        self.files.upload(state, logger, paths.values())
+
+    def _stop(self) -> None:
+        if self._start is not None:
+            self._start = None
+            stop_recording()

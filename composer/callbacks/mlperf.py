@@ -1,0 +1,251 @@
+"""The log and the system description of an MLPerf training submission."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from composer import dist
+from composer._text import did_you_mean, non_negative, one_of
+from composer.callbacks._mllog import MLPerfLog
+from composer.callbacks._system_description import DIVISIONS, STATUSES, get_system_description
+from composer.core.callback import Callback
+
+if TYPE_CHECKING:
+    from composer.core.data import DataSpec
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["MLPerfCallback", "get_system_description"]
+
+BENCHMARKS: Final = ("resnet", "bert")
+
+
+class MLPerfCallback(Callback):
+    """Writes what the rules of MLPerf training ask of every benchmark, from rank 0, by the package's own writer.
+
+    The log is ``<root_folder>/results/<system_name>/<benchmark>/result_<index>.txt``: who submits what; when the
+    caches were cleared, and when set-up, training, blocks of epochs, epochs and evaluations began and ended; the seed,
+    the batch size and the numbers of samples; the accuracy of each evaluation, and when the target was reached. The
+    description of the machine is ``<root_folder>/systems/<system_name>.json``. Both are handed to the loggers that keep
+    files when the run is closed. A submission to the closed division also needs the hyperparameters of the benchmark's
+    optimizer: write them with :meth:`log_event`.
+
+    Args:
+        root_folder: Where the files of the submission are put together; made if it is not there.
+        index: Number of the run among the repetitions that a submission consists of; one more for each further run
+            that the callback is used in.
+        benchmark: "resnet" or "bert".
+        target: Value of the metric at which the run has succeeded.
+        division: "open" or "closed".
+        metric_name: The metric, of evaluation data; larger is better.
+        metric_label: Label of these data.
+        submitter: Who submits.
+        system_name: Name of the system; by default made of its accelerators or processors.
+        status: "onprem", "cloud" or "preview": whether and where the system can be had.
+        cache_clear_cmd: Command that clears the caches of the system, run once on each node when the trainer is made:
+            a text, which is split as by a shell, or a list of arguments.
+        host_processors_per_node: Number of processors, that is sockets, of a node; by default counted.
+        exit_at_target: Whether training ends when the target is reached.
+
+    Raises:
+        ValueError: An argument is impossible; when training starts also if the size of the data is not known or there
+            is no such metric.
+        FileExistsError: When the trainer is made: the log exists.
+        subprocess.CalledProcessError: When the trainer is made: ``cache_clear_cmd`` fails.
+
+    >>> MLPerfCallback("submission", index=0, system_name="8x accelerator").log_path.as_posix()
+    'submission/results/8x accelerator/resnet/result_0.txt'
+    """
+
+    def __init__(
+        self,
+        root_folder: str | Path,
+        index: int,
+        benchmark: str = "resnet",
+        target: float = 0.759,
+        division: str = "open",
+        metric_name: str = "MulticlassAccuracy",
+        metric_label: str = "eval",
+        submitter: str = "MosaicML",
+        system_name: str | None = None,
+        status: str = "onprem",
+        cache_clear_cmd: str | Sequence[str] | None = None,
+        host_processors_per_node: int | None = None,
+        exit_at_target: bool = False,
+    ) -> None:
+        self.benchmark = one_of("benchmark", benchmark, BENCHMARKS)
+        self.division = one_of("division", division, DIVISIONS)
+        self.status = one_of("status", status, STATUSES)
+        self.index = non_negative("index", index)
+        self.target = float(target)
+        self.metric_name = metric_name
+        self.metric_label = metric_label
+        self.submitter = submitter
+        self.cache_clear_cmd = shlex.split(cache_clear_cmd) if isinstance(cache_clear_cmd, str) else cache_clear_cmd
+        self.exit_at_target = exit_at_target
+        self.system_description = get_system_description(
+            submitter, division, status, system_name, host_processors_per_node
+        )
+        self.system_name = self.system_description["system_name"]
+        self.success = False
+        self._root = Path(root_folder)
+        self._file_name = self.system_name.replace("/", "-")
+        self._runs = 0
+        self._log: MLPerfLog | None = None
+        self._clock_runs = self._clock_ran = False
+
+    @property
+    def log_path(self) -> Path:
+        """The log of the run."""
+        return self._root / "results" / self._file_name / self.benchmark / f"result_{self.index}.txt"
+
+    @property
+    def description_path(self) -> Path:
+        """The description of the system."""
+        return self._root / "systems" / f"{self._file_name}.json"
+
+    def log_event(self, key: str, value: Any, **metadata: Any) -> None:
+        """Write a line of one's own, such as ``log_event("opt_base_learning_rate", 8.5)``; on rank 0 only.
+
+        Args:
+            key: Its key.
+            value: Its value; must be known to JSON.
+            **metadata: More about it.
+
+        Raises:
+            RuntimeError: The log is not open: the trainer is not made yet, or closed.
+        """
+        if dist.get_global_rank() != 0:
+            return
+        if self._log is None:
+            raise RuntimeError("The MLPerf log is open from the making of the trainer to its end only.")
+        self._log.event(key, value, metadata)
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Open the log, describe the submission, clear caches."""
+        self.success = self._clock_runs = self._clock_ran = False
+        self.index += 1 if self._runs else 0
+        self._runs += 1
+        if dist.get_global_rank() == 0:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            self._log = MLPerfLog(self.log_path)
+            self.description_path.parent.mkdir(parents=True, exist_ok=True)
+            self.description_path.write_text(json.dumps(self.system_description, indent=4))
+        if self.cache_clear_cmd is not None:
+            if dist.get_local_rank() == 0:
+                subprocess.run(list(self.cache_clear_cmd), check=True)
+            self._event("cache_clear", True)
+        self._start("init_start")
+        self._event("submission_benchmark", self.benchmark)
+        self._event("submission_division", self.division)
+        self._event("submission_org", self.submitter)
+        self._event("submission_platform", self.system_name)
+        self._event("submission_status", self.status)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Describe the data, and start the clock once all ranks are ready; once in a run."""
+        if self._clock_ran:
+            return
+        evaluator = next((e for e in state.evaluators if e.label == self.metric_label), None)
+        if evaluator is None or self.metric_name not in state.eval_metrics.get(self.metric_label, {}):
+            raise ValueError(self._no_metric(state))
+        samples, batch_size = _sizes("train_dataloader", state.train_phase.loader)
+        eval_samples, _ = _sizes("eval_dataloader", evaluator.dataloader)
+        self._event("seed", state.rank_zero_seed)
+        self._event("global_batch_size", batch_size * dist.get_world_size())
+        self._event("gradient_accumulation_steps", state.grad_accum)
+        self._event("train_samples", samples)
+        self._event("eval_samples", eval_samples)
+        self._end("init_stop")
+        dist.barrier()
+        self._clock_runs = self._clock_ran = True
+        self._start("run_start")
+
+    def epoch_start(self, state: State, logger: Logger) -> None:
+        """An epoch begins, counted from 1, which is a block of its own."""
+        epoch = state.timestamp.epoch.value + 1
+        self._start("epoch_start", epoch_num=epoch)
+        self._start("block_start", first_epoch_num=epoch, epoch_count=1)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """An epoch ends; the evaluation that belongs to the block follows."""
+        self._end("epoch_stop", epoch_num=state.timestamp.epoch.value)
+
+    def epoch_checkpoint(self, state: State, logger: Logger) -> None:
+        """The block ends."""
+        self._end("block_stop", first_epoch_num=state.timestamp.epoch.value)
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        """An evaluation begins."""
+        if state.dataloader_label == self.metric_label:
+            self._start("eval_start", epoch_num=_trained_epochs(state))
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """An evaluation ends; see whether the target is reached."""
+        if state.dataloader_label != self.metric_label:
+            return
+        epochs = _trained_epochs(state)
+        self._end("eval_stop", epoch_num=epochs)
+        value = float(state.eval_metrics[self.metric_label][self.metric_name].compute())
+        self._event("eval_accuracy", value, epoch_num=epochs)
+        if value >= self.target and not self.success:
+            self.success = True
+            self._stop_clock("success", epochs)
+            if self.exit_at_target:
+                state.stop_training()
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Stop the clock of a run that did not succeed, and hand over the files."""
+        self._stop_clock("aborted", _trained_epochs(state))
+        if self._log is None:
+            return
+        self._log.close()
+        self._log = None
+        for path in (self.log_path, self.description_path):
+            logger.upload_file(path.relative_to(self._root).as_posix(), path)
+
+    def _event(self, key: str, value: Any, **metadata: Any) -> None:
+        if self._log is not None:
+            self._log.event(key, value, metadata)
+
+    def _start(self, key: str, **metadata: Any) -> None:
+        if self._log is not None:
+            self._log.start(key, metadata)
+
+    def _end(self, key: str, **metadata: Any) -> None:
+        if self._log is not None:
+            self._log.end(key, metadata)
+
+    def _stop_clock(self, status: str, epochs: float) -> None:
+        if self._clock_runs:
+            self._clock_runs = False
+            self._end("run_stop", status=status, epoch_num=epochs)
+
+    def _no_metric(self, state: State) -> str:
+        metrics = [f"{label}/{name}" for label, metrics in state.eval_metrics.items() for name in metrics]
+        asked = f"{self.metric_label}/{self.metric_name}"
+        return (
+            f"metric_label={self.metric_label!r} and metric_name={self.metric_name!r} name no metric of an evaluator; "
+            f"there are {sorted(metrics)}.{did_you_mean(asked, metrics)}"
+        )
+
+
+def _sizes(argument: str, spec: DataSpec | None) -> tuple[int, int]:
+    """Numbers of samples in a pass and in a batch."""
+    if spec is None or spec.num_samples is None or spec.batch_size is None:
+        raise ValueError(
+            f"MLPerf asks for the size of the data, which {argument} does not tell. Give a torch DataLoader over a "
+            f"data set with a length, in DataSpec(..., num_samples=...) if it has none."
+        )
+    return spec.num_samples, spec.batch_size
+
+
+def _trained_epochs(state: State) -> float:
+    """How many epochs were trained, in parts of one where the length of an epoch is known."""
+    now, length = state.timestamp, state.train_phase.length
+    return now.epoch.value + (now.batch_in_epoch.value / length if length else 0)

@@ -1,0 +1,116 @@
+"""OptimizerMonitor: norms of gradients, weights, moments and updates."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from composer._text import positive
+from composer.callbacks._norms import l2_norms, total_norm, whole
+from composer.core.callback import Callback
+from composer.core.time import TimeUnit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.optim import Optimizer
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["OptimizerMonitor"]
+
+# What optimizers call their average of the gradients.
+_MOMENTS = ("exp_avg", "momentum_buffer", "moment")
+
+
+class OptimizerMonitor(Callback):
+    """Logs the L2 norm of each parameter's gradient, of all together, and what the optimizer tells of its own state.
+
+    Always ``l2_norm/grad/{parameter}`` and ``l2_norm/grad/global``, of the gradients that the step was taken with:
+    clipped, if they are clipped. With ``log_optimizer_metrics`` also
+
+    - what the optimizer's method ``report_per_parameter_metrics(parameter, name, metrics)`` puts into the mapping
+      that it is given, such as ``l2_norm/moment/{parameter}``, ``l2_norm/update/{parameter}``;
+    - for optimizers without that method ``l2_norm/param/{parameter}``, and ``l2_norm/moment/{parameter}`` where they
+      keep an average of the gradients;
+    - ``l2_norm/{kind}/global`` for each kind, the norm of all parameters together.
+
+    The norms are computed by a few kernels for all parameters and stay on the device until a logger is due. Weights
+    divided among processes are measured as wholes.
+
+    Args:
+        log_optimizer_metrics: Whether to log more than gradients.
+        batch_log_interval: Number of batches between two points of the curves.
+
+    Raises:
+        TypeError: ``batch_log_interval`` is not a number.
+        ValueError: It is not positive.
+
+    >>> from composer import Engine, State, Timestamp
+    >>> from composer.loggers import InMemoryLogger
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> model.weight.grad = torch.tensor([[3.0, 4.0]])
+    >>> log = InMemoryLogger()
+    >>> monitor = OptimizerMonitor(log_optimizer_metrics=False, batch_log_interval=1)
+    >>> engine = Engine(State(model=model), callbacks=[monitor, log])
+    >>> _ = engine.run_event("batch_end")
+    >>> log.most_recent_values
+    {'l2_norm/grad/weight': 5.0, 'l2_norm/grad/global': 5.0}
+    """
+
+    def __init__(self, log_optimizer_metrics: bool = True, batch_log_interval: int = 10) -> None:
+        self.log_optimizer_metrics = log_optimizer_metrics
+        self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        if state.timestamp.count(TimeUnit.BATCH) % self.batch_log_interval:
+            return
+        trained = {name: p for name, p in state.model.named_parameters() if p.grad is not None}
+        metrics: dict[str, Any] = {}
+        if self.log_optimizer_metrics:
+            metrics = _optimizer_metrics(trained, state.optimizers)
+        missing = {name: p.grad for name, p in trained.items() if f"l2_norm/grad/{name}" not in metrics}
+        metrics |= _named_norms("grad", missing)
+        if metrics:
+            logger.enqueue(metrics | _globals(metrics))
+
+
+def _optimizer_metrics(trained: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """Ask each optimizer about its parameters; measure what those without an answer have."""
+    owners = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    metrics: dict[str, Any] = {}
+    silent: dict[str, Tensor] = {}
+    for name, parameter in trained.items():
+        report = getattr(owners.get(parameter), "report_per_parameter_metrics", None)
+        if report is None:
+            silent[name] = parameter
+        else:
+            # Published optimizers return the mapping that they were given, or another.
+            metrics = report(parameter, name, metrics)
+    metrics = {name: whole(value).detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+    moments: dict[str, Tensor] = {}
+    for name, parameter in silent.items():
+        kept = owners[parameter].state.get(parameter, {}) if parameter in owners else {}
+        moment = next((kept[key] for key in _MOMENTS if isinstance(kept.get(key), Tensor)), None)
+        if moment is not None:
+            moments[name] = moment
+    return metrics | _named_norms("param", silent) | _named_norms("moment", moments)
+
+
+def _named_norms(kind: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    if not tensors:
+        return {}
+    norms = l2_norms(list(tensors.values()))
+    return {f"l2_norm/{kind}/{name}": norm for name, norm in zip(tensors, norms, strict=True)}
+
+
+def _globals(metrics: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the norm of all parameters together for each kind of norm."""
+    kinds: dict[str, list[Tensor]] = defaultdict(list)
+    for name, value in metrics.items():
+        if name.startswith("l2_norm/") and isinstance(value, Tensor):
+            kinds[name.split("/")[1]].append(value)
+    return {f"l2_norm/{kind}/global": total_norm(norms) for kind, norms in kinds.items()}

@@ -1,0 +1,189 @@
+"""SpeedMonitor: batches, samples, tokens and FLOPs a second."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from composer import dist
+from composer._text import one_of, positive
+from composer.callbacks.peak_flops import GPU_AVAILABLE_FLOPS, get_gpu_flops_available
+from composer.core.callback import Callback
+from composer.core.time import TimeUnit
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["GPU_AVAILABLE_FLOPS", "SpeedMonitor", "get_gpu_flops_available"]
+
+_SECONDS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
+
+
+class _Point(NamedTuple):
+    """Where the run was after a batch; FLOPs are those of this process, the rest counts all of them."""
+
+    seconds: float
+    samples: int
+    tokens: int
+    flops: float
+
+
+class SpeedMonitor(Callback):
+    """Logs how fast the training is, over a window of batches.
+
+    After each batch, from the moment that the window is full:
+
+    - ``throughput/batches_per_sec``, ``throughput/samples_per_sec``, and ``throughput/tokens_per_sec`` where tokens are
+      counted; the same with ``throughput/device/`` are these divided by the number of processes;
+    - ``throughput/flops_per_sec`` and ``throughput/device/flops_per_sec`` where the model has a method
+      ``flops_per_batch(batch)``, which returns the floating-point operations of the forward and backward pass of its
+      part of a batch;
+    - ``throughput/device/mfu``, the share of the FLOP/s that the device can reach at most (model FLOPs utilization).
+
+    After each batch, ``time/train`` and ``time/val``, the time trained and evaluated, and their sum ``time/total``.
+
+    The time is that of ``state.timestamp``: evaluations are not in it, and what the host did while the accelerator
+    worked is. Over a window of some batches host and accelerator keep step, so nothing has to wait for the device.
+
+    Args:
+        window_size: Number of batches that the figures are a mean of.
+        gpu_flops_available: FLOP/s that a device can reach at most. By default from a table, by the device's name and
+            the precision.
+        time_unit: Unit of the ``time/`` curves: ``seconds``, ``minutes``, ``hours`` or ``days``.
+
+    Raises:
+        TypeError: ``window_size`` or ``gpu_flops_available`` is not a number.
+        ValueError: One of them is not positive, or there is no such unit.
+
+    >>> from composer import Engine, State, Timestamp
+    >>> from composer.loggers import InMemoryLogger
+    >>> log = InMemoryLogger()
+    >>> engine = Engine(State(model=torch.nn.Linear(1, 1)), callbacks=[SpeedMonitor(window_size=1), log])
+    >>> for batch in (1, 2):
+    ...     engine.state.timestamp = Timestamp(batch=batch, sample=32 * batch, total_wct=0.5 * batch)
+    ...     _ = engine.run_event("batch_end")
+    >>> log.most_recent_values["throughput/samples_per_sec"]
+    64.0
+
+    Paper: model FLOPs utilization, Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311
+    """
+
+    def __init__(
+        self, window_size: int = 100, gpu_flops_available: float | None = None, time_unit: str = "hours"
+    ) -> None:
+        self.window_size = positive("window_size", window_size)
+        if gpu_flops_available is not None:
+            positive("gpu_flops_available", gpu_flops_available)
+        self.gpu_flops_available = gpu_flops_available
+        self.time_unit = one_of("time_unit", time_unit, _SECONDS)
+        self.total_eval_wct = 0.0
+        self._window: deque[_Point] = deque(maxlen=int(window_size) + 1)
+        self._flops = 0.0
+        self._flops_of: Callable[[Any], Any] | None = None
+        self._peak: float | None = None
+
+    def init(self, state: State, logger: Logger) -> None:
+        self.total_eval_wct = 0.0
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        self._window.clear()
+        self._flops = 0.0
+        self._flops_of = _flops_per_batch(state.model)
+        self._peak = self.gpu_flops_available
+        if self._flops_of is not None and self._peak is None and state.device.name != "cpu":
+            self._peak = get_gpu_flops_available(state)
+            if self._peak is None:
+                message = (
+                    f"What the device {state.device.torch_device} can compute in {state.precision} is not known, so "
+                    f"throughput/device/mfu is not logged. Give SpeedMonitor(gpu_flops_available=...)."
+                )
+                warnings.warn(message, ComposerWarning, stacklevel=2)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        now = state.timestamp
+        seconds = now.count(TimeUnit.SECOND)
+        if self._flops_of is not None:
+            self._flops += _number(self._flops_of(state.batch))
+        self._window.append(_Point(seconds, now.count(TimeUnit.SAMPLE), now.count(TimeUnit.TOKEN), self._flops))
+        unit = _SECONDS[self.time_unit]
+        metrics: dict[str, float | Tensor] = {
+            "time/train": seconds / unit,
+            "time/val": self.total_eval_wct / unit,
+            "time/total": (seconds + self.total_eval_wct) / unit,
+        }
+        if len(self._window) == self._window.maxlen:
+            metrics.update(self._throughput(state))
+        logger.enqueue(metrics)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        self.total_eval_wct += state.eval_timestamp.count(TimeUnit.SECOND)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total_eval_wct": self.total_eval_wct}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total_eval_wct = float(state.get("total_eval_wct", 0.0))
+
+    def _throughput(self, state: State) -> dict[str, float | Tensor]:
+        """Return the figures of the window."""
+        first, last = self._window[0], self._window[-1]
+        # A clock that stood still, as that of a coarse timer may, leaves nothing to divide by.
+        seconds = last.seconds - first.seconds or math.nan
+        ranks = dist.get_world_size()
+        rates = {
+            "batches_per_sec": (len(self._window) - 1) / seconds,
+            "samples_per_sec": (last.samples - first.samples) / seconds,
+        }
+        if last.tokens > first.tokens:
+            rates["tokens_per_sec"] = (last.tokens - first.tokens) / seconds
+        metrics: dict[str, float | Tensor] = {}
+        for name, rate in rates.items():
+            metrics[f"throughput/{name}"] = rate
+            metrics[f"throughput/device/{name}"] = rate / ranks
+        if self._flops_of is not None:
+            total = _over_ranks((last.flops - first.flops) / seconds, state, ranks)
+            metrics["throughput/flops_per_sec"] = total
+            metrics["throughput/device/flops_per_sec"] = total / ranks
+            if self._peak is not None:
+                metrics["throughput/device/mfu"] = total / ranks / self._peak
+        return metrics
+
+
+def _over_ranks(value: float, state: State, ranks: int) -> float | Tensor:
+    """Return the sum of a number over the processes, left on the device so that nothing waits for it."""
+    if ranks == 1:
+        return value
+    # Filled there, since a copy from the host would wait.
+    total = torch.full((), value, dtype=torch.float32, device=state.device.torch_device)
+    dist.all_reduce(total)
+    return total
+
+
+def _number(flops: Any) -> float:
+    """Return a count of operations; one on the device would have to be waited for."""
+    if not isinstance(flops, Real):
+        raise TypeError(f"flops_per_batch must return a number, not a {type(flops).__name__}; got {flops!r}.")
+    return float(flops)
+
+
+def _flops_per_batch(model: torch.nn.Module) -> Callable[[Any], Any] | None:
+    """Return the model's own count of the operations of a batch, if it has one."""
+    if not hasattr(model, "flops_per_batch"):
+        model = getattr(model, "module", model)
+    count = getattr(model, "flops_per_batch", None)
+    if count is not None and not callable(count):
+        raise TypeError(
+            f"{type(model).__name__}.flops_per_batch must be a method that takes a batch and returns a number; got "
+            f"{count!r}."
+        )
+    return count

@@ -1,0 +1,87 @@
+"""Stop when a metric has reached a value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from composer.callbacks._monitored import Comparison, as_comparison, check_monitored, read_monitored
+from composer.core.callback import Callback
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["ThresholdStopper"]
+
+
+class ThresholdStopper(Callback):
+    """Ends the training as soon as ``comp(metric, threshold)`` holds.
+
+    The metric is looked at after each evaluation of its data; metrics of the training data at the end of each epoch,
+    or of each batch with ``stop_on_batch``, which then waits for the device in each batch.
+
+    Args:
+        monitor: Name of the metric, such as "MulticlassAccuracy".
+        dataloader_label: The data: "train", or the label of an evaluator, such as "eval".
+        threshold: The value to reach, in units of the metric.
+        comp: Function ``(value, threshold) -> bool`` of two scalar tensors, or "gt", "greater", "lt" or "less". By
+            default less if ``monitor`` contains "loss", "error" or "perplexity", else greater.
+        stop_on_batch: Whether to look at a metric of the training data after each batch.
+
+    Raises:
+        ValueError: ``comp`` is unknown; when training starts also if there is no such data or metric.
+
+    >>> from composer import Trainer
+    >>> from composer.models import ComposerClassifier
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> trainer = Trainer(
+    ...     model=model,
+    ...     train_dataloader=[(torch.eye(2), torch.tensor([0, 1]))],
+    ...     optimizers=torch.optim.SGD(model.parameters(), lr=1.0),
+    ...     max_duration="100ep",
+    ...     callbacks=ThresholdStopper("MulticlassAccuracy", "train", 0.99),
+    ...     progress_bar=False,
+    ... )
+    >>> trainer.fit()
+    >>> trainer.state.timestamp.epoch < 10
+    True
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        dataloader_label: str,
+        threshold: float,
+        *,
+        comp: Comparison | str | None = None,
+        stop_on_batch: bool = False,
+    ) -> None:
+        self.monitor = monitor
+        self.dataloader_label = dataloader_label
+        self.threshold = float(threshold)
+        self.comp_func = as_comparison(comp, monitor)
+        self.stop_on_batch = stop_on_batch
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Check that the metric exists."""
+        check_monitored(state, self.monitor, self.dataloader_label)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Look at a metric of evaluation data."""
+        self._look(state)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Look at a metric of the training data."""
+        self._look(state)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Look at a metric of the training data, if asked to."""
+        if self.stop_on_batch:
+            self._look(state)
+
+    def _look(self, state: State) -> None:
+        value = read_monitored(state, self.monitor, self.dataloader_label)
+        if value is not None and self.comp_func(value, torch.tensor(self.threshold, dtype=torch.float64)):
+            state.stop_training()

@@ -1,0 +1,182 @@
+"""What every callback promises."""
+
+from __future__ import annotations
+
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from composer import Callback
+from composer.warnings import ComposerWarning
+from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of
+from tests.common import Received, weights
+from tests.trainer.test_sync_free import Step, watched
+
+CASES = all_cases()
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@pytest.fixture(autouse=True)
+def _allowed_warnings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let pass the warnings of a case that may warn; all others stay errors."""
+    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
+    with warnings.catch_warnings():
+        if case is not None and case.warns:
+            warnings.simplefilter("ignore", ComposerWarning)
+        yield
+
+
+class SavedRandomNumbers(Callback):
+    """Keeps the state of the generator at the end of each batch: what a callback draws would show."""
+
+    def __init__(self) -> None:
+        self.states: list[torch.Tensor] = []
+
+    def batch_end(self, state, logger):
+        self.states.append(torch.get_rng_state())
+
+
+def test_every_public_callback_has_a_case():
+    assert {case.name for case in CASES} == set(public_classes())
+    assert all(isinstance(case, Case) for case in CASES)
+
+
+@every_case
+def test_logs_what_it_says_and_nothing_else(case, tmp_path):
+    run, without = run_of(case, case.make(tmp_path)), run_of(case)
+    run.trainer.fit()
+    without.trainer.fit()
+    unknown, idle = matching(run.names - without.names, case.logs)
+    assert not unknown, f"logged, but not among Case.logs: {sorted(unknown)}"
+    assert not idle, f"in Case.logs, but nothing of the kind was logged: {sorted(idle)}"
+    run.trainer.close()
+
+
+@every_case
+def test_logs_the_same_names_at_the_same_steps_each_time(case, tmp_path):
+    found = []
+    for part in ("one", "two"):
+        run = run_of(case, case.make(_folder(tmp_path, part)))
+        run.trainer.fit()
+        run.trainer.close()
+        found.append({name: run.steps(name) for name in run.log.data})
+    assert found[0] == found[1]
+
+
+@every_case
+@pytest.mark.parametrize("more", [{}, {"device_train_microbatch_size": 1}], ids=["whole", "microbatches"])
+def test_does_not_change_the_training_bit_for_bit(case, more, tmp_path):
+    ends = []
+    for watching in ([], [case.make(tmp_path)]):
+        numbers = SavedRandomNumbers()
+        run = run_of(case, *watching, numbers, **more)
+        run.trainer.fit()
+        assert len(numbers.states) == 4, "a case must not stop the training"
+        ends.append([weights(run.trainer), *numbers.states])
+        run.trainer.close()
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+@every_case
+def test_survives_the_round_trip_of_a_checkpoint(case, tmp_path):
+    first = case.make(_folder(tmp_path, "first"))
+    run = run_of(case, first, max_duration="2ba")
+    run.trainer.fit()
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    run.trainer.close()
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+
+    second = case.make(_folder(tmp_path, "second"))
+    second.load_state_dict(saved)
+    assert repr(second.state_dict()) == repr(saved)
+    run = run_of(case, second)
+    second.load_state_dict(saved)  # also after INIT, when a checkpoint is loaded
+    run.trainer.fit()
+    assert len(run.log.data)
+    run.trainer.close()
+
+
+@every_case
+def test_takes_the_state_of_a_version_that_saved_nothing(case, tmp_path):
+    run = run_of(case, callback := case.make(tmp_path))
+    callback.load_state_dict({})
+    run.trainer.fit()
+    run.trainer.close()
+
+
+@every_case
+def test_SyncFree_between_log_points(case, tmp_path, monkeypatch):
+    """Nothing is read from the device in a step in which no destination is due, unless the case says why."""
+    with watched(monkeypatch) as reads:
+        callback = case.make(tmp_path)
+        # Stands first, so that an epoch has ended for it before the callback acts at the end of the epoch.
+        step = Step(lambda step: setattr(reads, "step", step))
+        run = run_of(case, step, callback, loggers=Received(50))
+        run.trainer.fit()
+        run.trainer.close()
+    found = [(step, what) for step, what in reads.found if not case.reads(step)]
+    assert not found
+
+
+@every_case
+def test_closes_twice_and_leaves_nothing_behind(case, tmp_path):
+    before = set(threading.enumerate())
+    run = run_of(case, callback := case.make(tmp_path))
+    run.trainer.fit()
+    state, logger = run.trainer.state, run.trainer.logger
+    run.trainer.close()
+    run.trainer.close()
+    callback.close(state, logger)
+    callback.post_close()
+    assert set(threading.enumerate()) <= before
+
+
+@every_case
+def test_serves_a_second_run(case, tmp_path):
+    callback = case.make(tmp_path)
+    for _ in range(2):
+        run = run_of(case, callback)
+        run.trainer.fit()
+        run.trainer.close()
+
+
+@every_case
+def test_goes_on_in_a_second_fit(case, tmp_path):
+    run = run_of(case, case.make(tmp_path))
+    run.trainer.fit()
+    run.trainer.fit(duration="2ba")
+    assert run.trainer.state.timestamp.batch == 6
+    run.trainer.close()
+
+
+@every_case
+def test_runs_without_loggers(case, tmp_path):
+    run = run_of(case, case.make(tmp_path), loggers=[])
+    run.trainer.fit()
+    run.trainer.close()
+
+
+@every_case
+def test_closes_after_an_error_and_before_any_training(case, tmp_path):
+    class Fail(Callback):
+        def batch_end(self, state, logger):
+            raise RuntimeError("stop here")
+
+    run = run_of(case, case.make(_folder(tmp_path, "failing")), Fail())
+    with pytest.raises(RuntimeError, match="stop here"):
+        run.trainer.fit()
+    run.trainer.close()
+    run_of(case, case.make(_folder(tmp_path, "idle"))).trainer.close()
+
+
+def _folder(parent: Path, name: str) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    return folder

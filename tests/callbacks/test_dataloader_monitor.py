@@ -1,0 +1,359 @@
+"""DataloaderMonitor: what it logs, and LoaderHang: a loader that hangs is named, with its stack, within the timeout."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+import composer.callbacks._watchdog
+from composer import Evaluator
+from composer.callbacks import DataloaderMonitor
+from composer.callbacks._worker_stacks import WorkerStacks, process_state
+from tests.callbacks.cases import Case, Run, run_with
+from tests.callbacks.hanging import WAYS, Items, sleep_forever
+from tests.common import At, labelled_data
+
+WAIT, SHARE = "dataloader/wait_seconds", "dataloader/wait_share"
+
+CASE = Case(make=lambda folder: DataloaderMonitor(timeout=60), logs=(WAIT, SHARE))
+
+needs_signals = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="without POSIX signals")
+
+
+@pytest.fixture(autouse=True)
+def _workers_end_quickly(monkeypatch) -> None:
+    """A loader that is dropped waits for its workers this long, in seconds, before it ends them."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+
+
+def ends_with_a_timeout(run: Run, call: Any = None) -> tuple[str, float]:
+    """The message of the error, and the seconds that it took."""
+    start = time.perf_counter()
+    with pytest.raises(TimeoutError) as caught:
+        (call or run.trainer.fit)()
+    seconds = time.perf_counter() - start
+    run.trainer.close()
+    return str(caught.value), seconds
+
+
+@needs_signals
+@pytest.mark.parametrize("how", WAYS)
+def test_LoaderHang_a_worker_that_hangs_is_named_with_its_stack(how) -> None:
+    loader = DataLoader(Items(hangs_at=6, how=how), batch_size=2, num_workers=2)
+    run = run_with(DataloaderMonitor(1.5), data=loader)
+    message, seconds = ends_with_a_timeout(run)
+    assert "No batch of the training data came within 1.5 s in batch 3 (epoch 0)" in message
+    assert "The loop waits for worker 1 (pid " in message
+    assert "of 2 workers" in message
+    stack = message.partition("\nWorker 1 (pid ")[2].partition("\nWorker 0 (pid ")[0]
+    assert f"in {how}" in stack
+    assert "in __getitem__" in stack
+    assert run.trainer.state.timestamp.batch == 3
+    assert seconds < 10
+
+
+@needs_signals
+def test_LoaderHang_in_the_process_itself() -> None:
+    run = run_with(DataloaderMonitor(0.5), data=DataLoader(Items(hangs_at=4), batch_size=2))
+    message, seconds = ends_with_a_timeout(run)
+    assert "the training data came within 0.5 s in batch 2 (epoch 0)" in message
+    assert "in sleep_forever" in message
+    assert seconds < 5
+
+
+@needs_signals
+def test_LoaderHang_of_an_evaluation() -> None:
+    loader = DataLoader(Items(hangs_at=4), batch_size=2, num_workers=1)
+    evaluator = Evaluator(label="dev", dataloader=loader)
+    message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(1.5), eval_dataloader=evaluator))
+    assert "No batch of the evaluation data 'dev' came" in message
+    assert "in sleep_forever" in message
+
+
+@needs_signals
+@pytest.mark.parametrize("loop", ["eval", "predict"])
+def test_LoaderHang_outside_of_training(loop) -> None:
+    loader = DataLoader(Items(hangs_at=2), batch_size=2, num_workers=1)
+    run = run_with(DataloaderMonitor(1.0))
+    message, _ = ends_with_a_timeout(run, lambda: getattr(run.trainer, loop)(loader))
+    assert "waits for worker 0" in message
+    assert "in sleep_forever" in message
+
+
+@needs_signals
+def test_LoaderHang_of_a_worker_that_starts_over() -> None:
+    """With persistent workers the loop waits where it tells them to begin the next epoch."""
+
+    class Slow(Items):
+        def __getitem__(self, index: int) -> Any:
+            if index == 0 and getattr(self, "begun", False):
+                sleep_forever()
+            self.begun = True
+            return super().__getitem__(index)
+
+    loader = DataLoader(Slow(length=2), batch_size=1, num_workers=1, persistent_workers=True)
+    message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(1.5), data=loader, max_duration="2ep"))
+    assert "in batch 2 (epoch 1)" in message
+    assert "in sleep_forever" in message
+
+
+@needs_signals
+def test_LoaderHang_in_the_middle_of_an_epoch_that_another_fit_began() -> None:
+    loader = DataLoader(Items(hangs_at=6), batch_size=2, num_workers=1)
+    run = run_with(DataloaderMonitor(1.5), data=loader, max_duration="2ba")
+    run.trainer.fit()
+    message, _ = ends_with_a_timeout(run, lambda: run.trainer.fit(duration="2ba"))
+    assert "in batch 3 (epoch 0)" in message
+    assert "in sleep_forever" in message
+
+
+@needs_signals
+def test_a_report_that_fails_does_not_hide_the_hang(monkeypatch) -> None:
+    monkeypatch.setattr(DataloaderMonitor, "_describe_workers", lambda self, loader: 1 / 0)
+    loader = DataLoader(Items(hangs_at=2), batch_size=2, num_workers=1)
+    message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(0.5), data=loader))
+    assert "The training data did not come within 0.5 s. No more is known: ZeroDivisionError" in message
+
+
+@needs_signals
+def test_a_worker_that_was_running_before_is_named_without_its_stack() -> None:
+    loader = DataLoader(Items(hangs_at=4), batch_size=2, num_workers=1, persistent_workers=True)
+    next(iter(loader))
+    message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(1.0), data=list_of_one(loader)))
+    assert "waits for worker 0" in message
+    assert "Its stack is not known" in message
+    loader._iterator = None
+
+
+def list_of_one(loader: Any) -> Any:
+    """A loader in disguise."""
+
+    class Disguised:
+        def __iter__(self):
+            yield from loader
+
+    return Disguised()
+
+
+def test_slow_is_not_hanging_and_everything_is_put_back() -> None:
+    before = signal.getsignal(signal.SIGUSR2)
+    threads = set(threading.enumerate())
+
+    def slow():
+        for batch in labelled_data(4):
+            time.sleep(0.2)
+            yield batch
+
+    class Slow:
+        def __iter__(self):
+            return slow()
+
+    loader = DataLoader(Items(), batch_size=2, num_workers=1, worker_init_fn=abs)
+    inside = At("eval_batch_start", lambda state: loader.worker_init_fn is abs)
+    run = run_with(
+        DataloaderMonitor(0.4), inside, data=Slow(), eval_dataloader=loader, eval_interval="99ep", max_duration="2ep"
+    )
+    run.trainer.fit()
+    run.trainer.close()
+    assert inside.found == [False] * 4
+    assert loader.worker_init_fn is abs
+    assert signal.getsignal(signal.SIGUSR2) == before
+    assert set(threading.enumerate()) <= threads
+    assert len(run.values(WAIT)) == 8
+
+
+@needs_signals
+def test_what_follows_an_interrupted_wait_is_not_overdue() -> None:
+    """Who stops the training with the keyboard while it waits for data is not disturbed later."""
+
+    class Interrupted:
+        def __iter__(self):
+            yield labelled_data(1)[0]
+            raise KeyboardInterrupt
+
+    run = run_with(DataloaderMonitor(0.3), data=Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.fit()
+    time.sleep(0.8)  # another wait, of which nothing is known
+    run.trainer.close()
+
+
+@needs_signals
+def test_signals_of_others_are_passed_on() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: got.append(number))
+    try:
+        at = At("batch_start", lambda state: signal.raise_signal(signal.SIGUSR2))
+        run_with(DataloaderMonitor(60), at).trainer.fit()
+        signal.raise_signal(signal.SIGUSR2)
+        assert len(got) == 5
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_raises_in_a_thread_other_than_the_main_one(caplog) -> None:
+    found: list[BaseException] = []
+
+    class Busy:
+        """Waits in Python code, where an exception from outside can get in."""
+
+        def __iter__(self):
+            yield labelled_data(1)[0]
+            while True:
+                time.sleep(0.01)
+
+    def train() -> None:
+        run = run_with(DataloaderMonitor(0.3), data=Busy())
+        try:
+            run.trainer.fit()
+        except TimeoutError as error:
+            found.append(error)
+        run.trainer.close()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join(20)
+    assert len(found) == 1
+    assert "No batch of the training data came within 0.3 s" in caplog.text
+
+
+@needs_signals
+def test_reports_where_no_exception_can_be_raised(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(composer.callbacks._watchdog, "_GRACE", 0.2)
+
+    class Deaf:
+        """Takes no signals while it waits."""
+
+        def __iter__(self):
+            yield labelled_data(1)[0]
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+            try:
+                time.sleep(1.0)
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
+
+    message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(0.3), data=Deaf()))
+    assert message in caplog.text
+
+
+# ---------------------------------------------------------------------------------------------------- metrics
+
+
+class Clock:
+    """Stands for the module ``time``; goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def passes(self, seconds: float) -> Any:
+        """What takes this long."""
+
+        def take(*arguments: Any) -> None:
+            self.now += seconds
+
+        return take
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("composer.callbacks.dataloader_monitor.time", clock)
+    return clock
+
+
+def test_wait_and_share_of_the_step(clock) -> None:
+    """Of step i, i + 1 seconds go to loading and 4 to computing; what others do between steps does not count."""
+
+    class Slow:
+        def __iter__(self):
+            for number, batch in enumerate(labelled_data(6)):
+                clock.passes(number + 1)()
+                yield batch
+
+    watching = [At("batch_start", clock.passes(4)), At("batch_checkpoint", clock.passes(50))]
+    run = run_with(DataloaderMonitor(window_size=3), *watching, data=Slow())
+    run.trainer.fit()
+    assert run.values(WAIT) == pytest.approx([1, 2, 3, 4, 5, 6])
+    windows = [[1], [1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6]]
+    assert run.values(SHARE) == pytest.approx([sum(w) / (sum(w) + 4 * len(w)) for w in windows])
+
+
+def test_what_others_do_with_the_batch_is_no_waiting(clock) -> None:
+    others = At("before_dataloader", clock.passes(10)), At("after_dataloader", clock.passes(10))
+    for watching in ([*others, DataloaderMonitor()], [DataloaderMonitor(), *others]):
+        run = run_with(*watching)
+        run.trainer.fit()
+        assert run.values(WAIT) == [0.0] * 4
+        assert run.values(SHARE) == [0.0] * 4
+
+
+def test_the_window_begins_anew_with_each_training(clock) -> None:
+    monitor = DataloaderMonitor()
+    for computing in (1, 7):
+        run = run_with(monitor, At("batch_start", clock.passes(computing)), At("after_dataloader", clock.passes(0)))
+        run.trainer.fit()
+        assert monitor._all_steps == pytest.approx(4 * computing)
+        run.trainer.close()
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(5, 5.0), (0.5, 0.5), ("2m", 120.0), (None, None)])
+def test_timeouts(timeout, seconds) -> None:
+    assert DataloaderMonitor(timeout).timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"timeout": 0}, "timeout must be greater than 0"),
+        ({"timeout": "10ba"}, "time on the clock"),
+        ({"timeout": "soon"}, "timeout='soon'"),
+        ({"window_size": 0}, "window_size"),
+    ],
+)
+def test_refuses_impossible_arguments(arguments, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        DataloaderMonitor(**arguments)
+
+
+def test_without_a_timeout_nothing_is_watched() -> None:
+    for timeout in (None, 60):
+        watched = At("batch_start", lambda state: any(t.name == "loader-watchdog" for t in threading.enumerate()))
+        run = run_with(DataloaderMonitor(timeout), watched)
+        run.trainer.fit()
+        assert watched.found == [timeout is not None] * 4
+        assert len(run.values(WAIT)) == 4
+
+
+@needs_signals
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_stacks_of_workers(method) -> None:
+    loader = DataLoader(Items(), num_workers=1, multiprocessing_context=method, worker_init_fn=abs)
+    stacks = WorkerStacks()
+    stacks.prepare(loader)
+    iterator: Any = iter(loader)
+    next(iterator)
+    [pid] = [worker.pid for worker in iterator._workers]
+    assert process_state(pid).startswith(("S", "R"))
+    for _ in range(2):
+        [(told, stack)] = stacks.dump([pid]).items()
+        assert told == pid
+        assert stack.count("in _worker_loop") == 1
+    stacks.close()
+    assert loader.worker_init_fn is abs
+    iterator._shutdown_workers()
+
+
+def test_stacks_of_nobody() -> None:
+    stacks = WorkerStacks()
+    for loader in (DataLoader(Items()), [1, 2], None):
+        stacks.prepare(loader)
+    assert stacks.dump([2**22 + 1]) == {}
+    stacks.close()

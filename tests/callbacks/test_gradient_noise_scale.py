@@ -1,0 +1,181 @@
+"""GradientNoiseScale: its terms in closed form, from real gradients, and on data whose noise scale is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from composer import ComposerModel
+from composer.algorithms import GradientClipping
+from composer.callbacks import GradientNoiseScale
+from composer.callbacks.gradient_noise_scale import noise_scale_terms
+from tests.callbacks.cases import Case, Run, run_with
+from tests.common import regression_data
+from tests.trainer.test_microbatch import LanguageModel, padded
+
+SCALE, NORM, TRACE = (
+    f"gradient_noise_scale/{name}" for name in ("noise_scale", "squared_gradient_norm", "gradient_variance")
+)
+
+CASE = Case(
+    make=lambda folder: GradientNoiseScale("1ba"),
+    logs=(SCALE, NORM, TRACE),
+    arguments=lambda: {"device_train_microbatch_size": 1},
+)
+
+
+class Dot(ComposerModel):
+    """The loss is the mean of w . x, so the gradient of a sample is x itself."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(features))
+
+    def forward(self, batch):
+        return batch @ self.weight
+
+    def loss(self, outputs, batch):
+        return outputs.mean()
+
+
+def measured(data: Any, size: int, model: ComposerModel | None = None, decay: float = 0.0, **arguments: Any) -> Run:
+    model = Dot(data[0].shape[1]) if model is None else model
+    arguments.setdefault("optimizers", torch.optim.SGD(model.parameters(), lr=0.0))
+    run = run_with(
+        GradientNoiseScale("1ba", decay), model=model, data=data, device_train_microbatch_size=size, **arguments
+    )
+    run.trainer.fit()
+    return run
+
+
+@given(norm=st.floats(0.01, 100), trace=st.floats(0.01, 100), small=st.integers(1, 50), more=st.integers(1, 50))
+def test_terms_invert_the_expected_squared_norms(norm, trace, small, more) -> None:
+    large = small + more
+    found = noise_scale_terms(norm + trace / small, norm + trace / large, small, large)
+    assert found == pytest.approx((norm, trace), rel=1e-6)
+
+
+@pytest.mark.parametrize("more", [{}, {"algorithms": GradientClipping("norm", 1e-3)}], ids=["plain", "clipped"])
+def test_one_step_by_hand(more) -> None:
+    torch.manual_seed(0)
+    batch = torch.randn(6, 5) + 1.0
+    small, large = batch[:2].mean(0).square().sum(), batch.mean(0).square().sum()
+    norm, trace = noise_scale_terms(small, large, 2, 6)
+    run = measured([batch], 2, **more)
+    assert run.values(NORM) == [pytest.approx(norm.item(), rel=1e-4)]
+    assert run.values(TRACE) == [pytest.approx(trace.item(), rel=1e-4)]
+    assert run.values(SCALE) == [pytest.approx((trace / norm).item(), rel=1e-4)]
+
+
+def test_uneven_microbatches_by_hand() -> None:
+    torch.manual_seed(1)
+    batch = torch.randn(7, 3) + 2.0
+    small, large = batch[:3].mean(0).square().sum(), batch.mean(0).square().sum()
+    norm, trace = noise_scale_terms(small, large, 3, 7)
+    run = measured([batch], 3)
+    assert run.values(NORM) == [pytest.approx(norm.item(), rel=1e-4)]
+    assert run.values(TRACE) == [pytest.approx(trace.item(), rel=1e-4)]
+
+
+def test_microbatches_weighted_by_tokens_by_hand() -> None:
+    torch.manual_seed(0)
+    model, batch = LanguageModel(), padded([5, 2, 6, 3], 6)
+
+    def squared_norm(part: Any) -> float:
+        gradients = torch.autograd.grad(model.loss(model(part), part), list(model.parameters()))
+        return sum(gradient.square().sum().item() for gradient in gradients)
+
+    first = {name: value[:2] for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    small, large = squared_norm(first), squared_norm(batch)
+    share = 7 / 16  # of the tokens that count
+    norm, trace = noise_scale_terms(small, large, share * 4, 4)
+    run = measured([batch], 2, model)
+    assert run.values(NORM) == [pytest.approx(norm, rel=1e-4)]
+    assert run.values(TRACE) == [pytest.approx(trace, rel=1e-4)]
+
+
+def test_finds_the_noise_scale_of_known_data() -> None:
+    """Gradients of N(mean, s^2 I) in d dimensions: tr(Sigma) / |G|^2 = d s^2 / |mean|^2."""
+    features, deviation = 20, 1.5
+    torch.manual_seed(0)
+    mean = torch.full((features,), 0.5)
+    data = [mean + deviation * torch.randn(64, features) for _ in range(300)]
+    run = measured(data, 8, decay=0.999)
+    assert run.values(NORM)[-1] == pytest.approx(5.0, rel=0.05)
+    assert run.values(TRACE)[-1] == pytest.approx(45.0, rel=0.1)
+    assert run.values(SCALE)[-1] == pytest.approx(9.0, rel=0.1)
+
+
+def test_averages_are_unbiased_from_the_first_step_and_weigh_the_past() -> None:
+    data = [torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    single, averaged = measured(data, 1), measured(data, 1, decay=0.8)
+    for name in (NORM, TRACE):
+        values = single.values(name)
+        weights = [0.2 * 0.8 ** (3 - i) for i in range(4)]
+        expected = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+        assert averaged.values(name)[-1] == pytest.approx(expected, rel=1e-3)
+        assert averaged.values(name)[0] == pytest.approx(values[0], rel=1e-4)
+
+
+def test_a_step_that_overflows_is_left_out() -> None:
+    data = [torch.ones(4, 3) * (1 + torch.arange(4.0)[:, None]) for _ in range(3)]
+    data[1] = data[1] * float("inf")
+    values = measured(data, 1, decay=0.5).values(NORM)
+    assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
+
+
+def test_several_losses() -> None:
+    class Two(Dot):
+        def loss(self, outputs, batch):
+            return {"total": outputs.mean(), "other": outputs.detach().sum()}
+
+    class Parts(Dot):
+        def loss(self, outputs, batch):
+            return [0.25 * outputs, (0.75 * outputs).mean()]
+
+    batch = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    expected = measured([batch], 2).values(NORM)
+    for model in (Two(5), Parts(5)):
+        assert measured([batch], 2, model).values(NORM) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_short_last_batch_is_left_out_but_batches_in_one_piece_are_refused() -> None:
+    batches = regression_data(3, 4)
+    batches.append(tuple(part[:2] for part in batches[0]))
+    run = run_with(GradientNoiseScale("1ba"), model=None, data=_inputs(batches), device_train_microbatch_size=2)
+    run.trainer.fit()
+    assert run.steps(SCALE) == [1, 2, 3]
+    run = run_with(GradientNoiseScale("1ba"))
+    with pytest.raises(RuntimeError, match="device_train_microbatch_size"):
+        run.trainer.fit()
+
+
+def _inputs(batches: list[Any]) -> list[Any]:
+    return [(x, torch.zeros(len(x), dtype=torch.long)) for x, _ in batches]
+
+
+def test_measures_at_its_interval() -> None:
+    run = run_with(GradientNoiseScale("3ba"), device_train_microbatch_size=1, max_duration="2ep")
+    run.trainer.fit()
+    assert run.steps(SCALE) == [1, 4, 7]
+
+
+def test_refuses_several_processes(monkeypatch) -> None:
+    run = run_with(GradientNoiseScale(), device_train_microbatch_size=1)
+    monkeypatch.setattr("composer.dist.get_world_size", lambda: 2)
+    with pytest.raises(NotImplementedError, match="GradientNoiseScale compares"):
+        run.trainer.fit()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"decay": 1}, "decay must be below 1"), ({"decay": -0.1}, "decay"), ({"interval": "1tok"}, "batches or epochs")],
+)
+def test_refuses_impossible_arguments(arguments, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        GradientNoiseScale(**arguments)

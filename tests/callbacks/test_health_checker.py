@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+import time
+import types
+import warnings
+
+import pytest
+import torch
+
+from composer import Engine, State, dist
+from composer.callbacks import HealthChecker
+from composer.core import Event
+from composer.warnings import ComposerWarning
+from tests.callbacks.cases import Case
+
+# Without an NVIDIA GPU there is nothing to watch, of which it warns.
+CASE = Case(make=lambda folder: HealthChecker(wait=0, sample_freq=1e-6, window_size=1e-6), warns=True)
+
+
+class NotSupportedError(Exception):
+    """What the driver answers to questions that a model of GPU does not know."""
+
+
+class Driver(types.ModuleType):
+    """Stands in for NVML: figures by GPU, which the test sets."""
+
+    NVMLError = NVMLError_NotSupported = NotSupportedError
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
+
+    def __init__(self, gpus: int) -> None:
+        super().__init__("pynvml")
+        self.utilization, self.reasons = [50] * gpus, [0] * gpus
+        self.errors: list[int | None] = [0] * gpus
+        self.open, self.samples = 0, 0
+        self.nvmlClocksEventReasonHwSlowdown = 8
+        self.nvmlClocksEventReasonHwThermalSlowdown = 64
+        self.nvmlClocksEventReasonHwPowerBrakeSlowdown = 128
+
+    def nvmlInit(self):
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        return int(uuid.removeprefix("GPU-"))
+
+    def nvmlDeviceGetUtilizationRates(self, gpu):
+        self.samples += 1
+        return types.SimpleNamespace(gpu=self.utilization[gpu])
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu):
+        if self.errors[gpu] is None:
+            raise NotSupportedError("Not Supported")
+        return self.reasons[gpu]
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu, kind, since):
+        if self.errors[gpu] is None:
+            raise NotSupportedError("Not Supported")
+        return self.errors[gpu]
+
+
+class Machine:
+    """An engine on a machine with some GPUs and a clock that the test moves."""
+
+    def __init__(self, monkeypatch, gpus: int = 2, **arguments) -> None:
+        self.driver, self.now = Driver(gpus), 1000.0
+        monkeypatch.setitem(sys.modules, "pynvml", self.driver)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: types.SimpleNamespace(uuid=index))
+        monkeypatch.setattr(dist, "get_local_world_size", lambda: gpus)
+        state = State(model=torch.nn.Linear(1, 1), run_name="r")
+        state.device = types.SimpleNamespace(name="gpu", torch_device=torch.device("cuda", 0))
+        self.engine = Engine(state, callbacks=HealthChecker(**arguments))
+
+    def start(self) -> None:
+        self.engine.run_event(Event.INIT)
+        self.engine.run_event(Event.FIT_START)
+
+    def train(self, seconds: float, step: float = 1.0) -> list[str]:
+        """Let time pass; return what was said."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(round(seconds / step)):
+                self.now += step
+                self.engine.run_event(Event.BATCH_END)
+        assert all(warning.category is ComposerWarning for warning in caught)
+        return [str(warning.message) for warning in caught]
+
+
+def test_healthy_gpus_are_not_spoken_of(monkeypatch):
+    machine = Machine(monkeypatch)
+    machine.start()
+    assert machine.train(1000) == []
+    assert machine.driver.samples > 0
+
+
+def test_asks_every_so_often_after_a_while(monkeypatch):
+    machine = Machine(monkeypatch, gpus=1, wait=20, sample_freq=5)
+    machine.start()
+    machine.train(19)
+    assert machine.driver.samples == 0
+    machine.train(101)
+    assert machine.driver.samples == 21
+
+
+def test_a_gpu_that_does_less_than_another(monkeypatch):
+    machine = Machine(monkeypatch, gpus=3, threshold=10, window_size=60, wait=0)
+    machine.start()
+    machine.driver.utilization = [30, 30, 40]
+    assert machine.train(60) == []
+    machine.driver.utilization = [30, 30, 45]
+    assert machine.train(60) == [
+        "HealthChecker, run r, machine 0: mean utilizations differ by more than 10 percentage points "
+        "(GPU 0: 30 %, GPU 1: 30 %, GPU 2: 45 %)."
+    ]
+
+
+def test_only_the_mean_of_a_window_counts(monkeypatch):
+    machine = Machine(monkeypatch, window_size=100, wait=0, sample_freq=1)
+    machine.start()
+    for _ in range(5):
+        machine.driver.utilization = [0, 100]
+        assert machine.train(10) == []
+        machine.driver.utilization = [100, 0]
+        assert machine.train(10) == []
+
+
+@pytest.mark.parametrize(
+    ("bits", "why"),
+    [(8, "a hardware slowdown"), (8 | 64, "a hardware slowdown, too much heat"), (128, "the power supply"), (4, None)],
+)
+def test_a_gpu_that_slows_itself_down(bits, why, monkeypatch):
+    machine = Machine(monkeypatch, window_size=60, wait=0)
+    machine.start()
+    machine.driver.reasons[1] = bits
+    machine.train(10)
+    machine.driver.reasons[1] = 0
+    said = machine.train(50)
+    if why is None:  # a power limit that somebody set
+        assert said == []
+    else:
+        assert said == [f"HealthChecker, run r, machine 0: GPU 1 slowed itself down: {why}."]
+    assert machine.train(60) == []
+
+
+def test_memory_errors_are_told_once(monkeypatch):
+    machine = Machine(monkeypatch, window_size=60, wait=0)
+    machine.driver.errors = [3, None]  # of before this run
+    machine.start()
+    assert machine.train(60) == []
+    machine.driver.errors[0] = 5
+    expected = "HealthChecker, run r, machine 0: GPU 0 had 2 memory errors that could not be corrected."
+    assert machine.train(60) == [expected]
+    assert machine.train(60) == []
+
+
+def test_test_mode_gives_one_alert(monkeypatch):
+    machine = Machine(monkeypatch, window_size=60, wait=0, test_mode=True)
+    machine.start()
+    assert len(machine.train(60)) == 1
+    assert machine.train(600) == []
+
+
+def test_one_process_of_a_machine_asks(monkeypatch):
+    machine = Machine(monkeypatch)
+    monkeypatch.setattr(dist, "get_local_rank", lambda: 1)
+    machine.start()
+    machine.train(1000)
+    assert machine.driver.open == 0
+    assert machine.driver.samples == 0
+
+
+def test_a_driver_that_does_not_answer(monkeypatch):
+    machine = Machine(monkeypatch)
+
+    def fails():
+        raise NotSupportedError("no driver")
+
+    machine.driver.nvmlInit = fails
+    with pytest.warns(ComposerWarning, match="does not answer: no driver"):
+        machine.start()
+    assert machine.train(1000) == []
+    machine.engine.close()
+
+
+def test_lets_go_of_the_driver(monkeypatch):
+    machine = Machine(monkeypatch)
+    machine.start()
+    assert machine.driver.open == 1
+    machine.engine.close()
+    machine.engine.state.callbacks[0].close(machine.engine.state, None)
+    assert machine.driver.open == 0
+
+
+class Slack(http.server.ThreadingHTTPServer):
+    """Keeps the messages that are sent to it."""
+
+    daemon_threads = True
+
+    def __init__(self, status: int) -> None:
+        self.texts: list[str] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                outer.texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("by_environment", [True, False])
+def test_alerts_go_to_slack(status, by_environment, monkeypatch, caplog):
+    server = Slack(status)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}/hook"
+    if by_environment:
+        monkeypatch.setenv("SLACK_WEBHOOK_URL", url)
+    machine = Machine(
+        monkeypatch, wait=0, window_size=10, test_mode=True, slack_webhook_url=None if by_environment else url
+    )
+    machine.start()
+    said = machine.train(20)
+    machine.engine.close()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert server.texts == said
+    assert ("could not be sent to Slack" in caplog.text) == (status == 500)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"threshold": -1}, "threshold must be 0 or greater"),
+        ({"sample_freq": 0}, "sample_freq must be greater than 0"),
+        ({"window_size": 0}, "window_size must be greater than 0"),
+        ({"wait": -1}, "wait must be 0 or greater"),
+        ({"slack_webhook_url": "hooks.slack.com"}, "slack_webhook_url must begin with https://"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        HealthChecker(**arguments)
+
+
+@pytest.mark.gpu
+def test_the_driver_of_this_machine_answers():
+    if torch.version.cuda is None:
+        pytest.skip("NVML is NVIDIA's")
+    state = State(model=torch.nn.Linear(1, 1), device="gpu")
+    engine = Engine(state, callbacks=HealthChecker(wait=0, sample_freq=1e-6, window_size=1e6))
+    engine.run_event(Event.INIT)
+    engine.run_event(Event.FIT_START)
+    engine.run_event(Event.BATCH_END)
+    (gpu,) = state.callbacks[0]._gpus
+    assert 0 <= gpu.utilization[0] <= 100
+    engine.close()

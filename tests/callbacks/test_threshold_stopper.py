@@ -1,0 +1,55 @@
+"""ThresholdStopper: the first look at which the comparison holds ends the training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer.callbacks import ThresholdStopper
+from tests.callbacks.cases import Case, run_with
+from tests.common import labelled_data
+
+CASE = Case(make=lambda folder: ThresholdStopper("MulticlassAccuracy", "train", 2.0))
+
+NAME = "metrics/train/MulticlassAccuracy"
+
+# Learnt step by step: the accuracy of an epoch rises from 0 to 1.
+EASY = [(torch.eye(4)[:3], torch.tensor([0, 1, 2]))]
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.6, 0.9])
+def test_stops_at_the_first_epoch_that_reaches_it(threshold) -> None:
+    run = run_with(ThresholdStopper("MulticlassAccuracy", "train", threshold), data=EASY, max_duration="50ep")
+    run.trainer.fit()
+    free = run_with(data=EASY, max_duration="50ep")
+    free.trainer.fit()
+    last_of = dict(zip(free.steps(NAME), free.values(NAME), strict=True))
+    values = [last_of[epoch] for epoch in range(1, 51)]  # of one batch each
+    expected = next(epoch for epoch, value in enumerate(values, 1) if value > threshold)
+    assert run.trainer.state.timestamp.epoch == expected < 50
+
+
+def test_less_is_the_default_for_losses_of_an_evaluator() -> None:
+    stopper = ThresholdStopper("CrossEntropy", "eval", 0.9, comp="less")
+    run = run_with(stopper, data=EASY, eval_dataloader=EASY, max_duration="50ep")
+    run.trainer.fit()
+    values = run.values("metrics/eval/CrossEntropy")
+    assert values[-1] < 0.9
+    assert all(value >= 0.9 for value in values[:-1])
+    assert ThresholdStopper("LossMetric", "eval", 0.9).comp_func is torch.lt
+
+
+def test_stop_on_batch_stops_in_the_middle_of_an_epoch() -> None:
+    for on_batch, expected in ((True, 1), (False, 4)):
+        stopper = ThresholdStopper("MulticlassAccuracy", "train", -1.0, stop_on_batch=on_batch)
+        run = run_with(stopper, data=labelled_data(4), max_duration="3ep")
+        run.trainer.fit()
+        assert run.trainer.state.timestamp.batch == expected
+
+
+def test_refuses_what_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'greater'"):
+        ThresholdStopper("M", "train", 1.0, comp="greatr")
+    run = run_with(ThresholdStopper("MulticlassAcuracy", "train", 1.0))
+    with pytest.raises(ValueError, match="Did you mean 'MulticlassAccuracy'"):
+        run.trainer.fit()
