@@ -1,0 +1,32 @@
+"""Which processes log."""
+
+from __future__ import annotations
+
+from composer import dist
+
+__all__ = ["logs_here", "with_rank"]
+
+
+def logs_here(rank_zero_only: bool) -> bool:
+    """Return whether this process logs.
+
+    Args:
+        rank_zero_only: Whether only the first of all processes does.
+
+    >>> logs_here(rank_zero_only=True)
+    True
+    """
+    return not rank_zero_only or dist.get_global_rank() == 0
+
+
+def with_rank(name: str, rank_zero_only: bool) -> str:
+    """Return the name of a run for a tracker, with the rank where several processes have a run each.
+
+    Args:
+        name: The name of the run.
+        rank_zero_only: Whether only the first of all processes logs.
+
+    >>> with_rank("night", rank_zero_only=False)
+    'night'
+    """
+    return name if rank_zero_only or dist.get_world_size() == 1 else f"{name}-rank{dist.get_global_rank()}"

@@ -1,0 +1,116 @@
+"""A table in a CSV file that grows in both directions."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from composer.loggers._run_file import set_aside
+
+__all__ = ["TableFile"]
+
+
+class TableFile:
+    """A CSV file whose last row may still get cells, and whose header gets the columns that rows bring.
+
+    New rows are appended. New columns go to the right of the others; the file is then written anew beside the old one
+    and put into its place, so that it is whole at any time.
+
+    Args:
+        path: The file; one that is there is gone on with.
+        num_rows: How many rows of it stay; None is all. If that removes any, a copy is kept first.
+
+    Attributes:
+        columns: The names in the header.
+        num_rows: Number of rows below it.
+
+    Raises:
+        ValueError: A row is longer than the header, so that this is no table of ours.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = TableFile(Path(folder, "metrics.csv"))
+    ...     table.write([{"step": "0", "loss": "0.5"}, {"step": "1", "accuracy": "0.9"}])
+    ...     print(table.path.read_text(), end="")
+    step,loss,accuracy
+    0,0.5,
+    1,,0.9
+    """
+
+    def __init__(self, path: Path, num_rows: int | None = None) -> None:
+        self.path = path
+        self.columns: list[str] = []
+        self.num_rows = 0
+        self._last_row_at = self._end = 0  # in bytes from the beginning of the file
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as file:
+                reader = csv.reader(file)
+                self.columns = next(reader, [])
+                found = sum(1 for _ in reader)
+            if num_rows is not None and found > num_rows:
+                set_aside(path, copy=True)
+                found = num_rows
+            self._rewrite(self._rows(found))
+
+    def last(self) -> dict[str, str]:
+        """Return the cells of the last row that are not empty, by column; nothing if there is no row."""
+        rows = self._rows(self.num_rows)
+        return {column: cell for column, cell in zip(self.columns, rows[-1], strict=True) if cell} if rows else {}
+
+    def write(self, rows: Sequence[Mapping[str, str]], replace_last: bool = False) -> None:
+        """Append rows.
+
+        Args:
+            rows: Cells by column.
+            replace_last: Whether the first of them takes the place of the last row of the file.
+        """
+        new = [column for column in dict.fromkeys(c for row in rows for c in row) if column not in set(self.columns)]
+        if new:
+            kept = self._rows(self.num_rows)
+            self.columns += new
+            self._rewrite(kept)
+        if not rows:
+            return
+        texts = [_text([[row.get(column, "") for column in self.columns]]) for row in rows]
+        with self.path.open("r+b") as file:
+            # From where the last success left off, lest a failure leave half a row.
+            begin = self._last_row_at if replace_last else self._end
+            file.seek(begin)
+            file.truncate()
+            file.write(b"".join(texts))
+        self.num_rows += len(rows) - replace_last
+        self._end = begin + sum(map(len, texts))
+        self._last_row_at = self._end - len(texts[-1])
+
+    def _rows(self, number: int) -> list[list[str]]:
+        """Read the first rows, filled up to the width of the header."""
+        if not self.path.exists():
+            return []
+        with self.path.open(newline="", encoding="utf-8") as file:
+            reader = csv.reader(file)
+            next(reader, None)
+            rows = [row for row, _ in zip(reader, range(number), strict=False)]
+        width = len(self.columns)
+        if any(len(row) > width for row in rows):
+            raise ValueError(f"{self.path} has a row with more cells than its header; move it away.")
+        return [row + [""] * (width - len(row)) for row in rows]
+
+    def _rewrite(self, rows: Sequence[Sequence[str]]) -> None:
+        """Write the file anew, with the columns of now."""
+        width = len(self.columns)
+        before = _text([self.columns, *(list(row) + [""] * (width - len(row)) for row in rows[:-1])])
+        last = _text([list(row) + [""] * (width - len(row)) for row in rows[-1:]])
+        new = self.path.with_name(f".{self.path.name}.new")
+        new.write_bytes(before + last)
+        new.replace(self.path)
+        self.num_rows, self._last_row_at, self._end = len(rows), len(before), len(before) + len(last)
+
+
+def _text(rows: Iterable[Sequence[str]]) -> bytes:
+    return "".join(",".join(map(_quoted, row)) + "\n" for row in rows).encode()
+
+
+def _quoted(cell: str) -> str:
+    """Quote a cell where it has to be; ``csv.writer`` would leave a carriage return as it is."""
+    return '"' + cell.replace('"', '""') + '"' if any(sign in cell for sign in ',"\r\n') else cell

@@ -1,0 +1,86 @@
+"""Logged values as numbers, as JSON, and under flat names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+__all__ = ["as_number", "flatten", "to_json"]
+
+
+def as_number(value: Any) -> int | float | None:
+    """Return a logged value as a number, or None if it is none.
+
+    Args:
+        value: A number, truth value, tensor or array of one element, or anything else.
+
+    >>> import torch
+    >>> [as_number(value) for value in (True, 2, torch.tensor([0.5]), "text", torch.zeros(2))]
+    [1, 2, 0.5, None, None]
+    """
+    if isinstance(value, Tensor):
+        value = value.item() if value.numel() == 1 else None
+    elif isinstance(value, (np.ndarray, np.generic)):
+        value = value.item() if value.size == 1 else None
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else None
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as what JSON knows: numbers, strings, truth values, None, lists and dictionaries.
+
+    Tensors and arrays become numbers or lists, anything else its text. Numbers that JSON lacks become ``"NaN"``,
+    ``"Infinity"`` and ``"-Infinity"``, which ``float`` reads.
+
+    Args:
+        value: Anything.
+
+    >>> import torch
+    >>> to_json({"a": torch.tensor([1, 2]), 3: (float("nan"), None, torch.float32)})
+    {'a': [1, 2], '3': ['NaN', None, 'torch.float32']}
+    """
+    if value is None or isinstance(value, (str, bool)):
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, Tensor):
+        return to_json(value.tolist())
+    if isinstance(value, (np.ndarray, np.generic)):
+        return to_json(value.tolist())
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isfinite(number):
+            return number
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((to_json(item) for item in value), key=str)
+    return str(value)
+
+
+def flatten(values: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
+    """Return nested mappings as one, with the names joined.
+
+    Args:
+        values: Values by name; mappings among them are opened, but for empty ones.
+        separator: What stands between two names.
+
+    >>> flatten({"lr": 0.1, "model": {"depth": 2, "block": {"width": 8}}, "none": {}})
+    {'lr': 0.1, 'model/depth': 2, 'model/block/width': 8, 'none': {}}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat.update({f"{name}{separator}{inner}": item for inner, item in flatten(value, separator).items()})
+        else:
+            flat[str(name)] = value
+    return flat

@@ -1,0 +1,249 @@
+"""Keep what is logged and printed in a text file."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TextIO
+
+from composer._text import positive
+from composer.core.logger import LoggerDestination
+from composer.loggers._capture import Capture
+from composer.loggers._format import format_log_data_value
+from composer.loggers._run_file import RunFile
+from composer.loggers._values import to_json
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["FileLogger"]
+
+
+class FileLogger(LoggerDestination):
+    """Writes metrics, hyperparameters, tables, traces and everything the process prints to a text file, a line each.
+
+    The lines begin with ``[metric][batch=N]:``, ``[hyperparameter]:``, ``[table]:``, ``[trace]:``, ``[stdout]:`` and
+    ``[stderr]:``. Metrics stay on their device for up to ``flush_interval`` batches, so their lines may come after
+    lines printed later; the batch tells when they were logged.
+
+    A file that an earlier run of the same name left is moved to ``name.1.txt``; a resumed run goes on with its file.
+
+    Args:
+        filename: Path of the file; may contain ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{node_rank}``,
+            ``{world_size}`` and ``{local_world_size}``. Where it does not tell the processes apart, the first writes.
+        remote_file_name: Name, with the same placeholders, under which the loggers that keep files get it; None is
+            not at all.
+        capture_stdout: Whether to keep what is printed, from ``INIT`` until the run is closed or a loop fails.
+        capture_stderr: The same for the error stream.
+        buffer_size: Size of the buffer in bytes; 1 writes out each line.
+        log_traces: Whether to keep what algorithms did.
+        flush_interval: Number of batches between two times that metrics are fetched and the file is made safe on the
+            disk and handed on; that happens after each epoch and evaluation as well.
+        overwrite: Whether a file of an earlier run is replaced instead of moved.
+
+    Raises:
+        TypeError: A name is no string, or a number none.
+        ValueError: A name has an unknown placeholder, or a number is not positive.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from composer import Engine, Logger, State
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = FileLogger(folder + "/{run_name}.txt")
+    ...     state = State(torch.nn.Linear(1, 1), run_name="night", callbacks=[file])
+    ...     logger = Logger(state, file)
+    ...     engine = Engine(state, logger)
+    ...     _ = engine.run_event("init")
+    ...     logger.log_metrics({"loss/train/total": 0.25})
+    ...     engine.close()
+    ...     print(Path(folder, "night.txt").read_text(), end="")
+    [metric][batch=0]: loss/train/total: 0.2500
+    """
+
+    def __init__(
+        self,
+        filename: str = "{run_name}/logs-rank{rank}.txt",
+        remote_file_name: str | None = None,
+        *,
+        capture_stdout: bool = True,
+        capture_stderr: bool = True,
+        buffer_size: int = 1,
+        log_traces: bool = True,
+        flush_interval: int = 100,
+        overwrite: bool = False,
+    ) -> None:
+        self._run_file = RunFile(filename, remote_file_name, overwrite)
+        self.buffer_size = positive("buffer_size", buffer_size)
+        self.should_log_traces = log_traces
+        self.flush_interval = positive("flush_interval", flush_interval)
+        wanted = {"stdout": capture_stdout, "stderr": capture_stderr}
+        self._capture = Capture([name for name in wanted if wanted[name]], self._print)
+        self._file: TextIO | None = None
+        self._early: list[str] = []  # lines from before the file is open
+        self._error: OSError | None = None
+        self._lock = threading.RLock()  # any thread may print
+        self._state: State | None = None
+
+    @property
+    def filename(self) -> str:
+        """Path of the file; with its placeholders as long as the run is unknown."""
+        return self._run_file.filename if self._run_file.path is None else str(self._run_file.path)
+
+    @property
+    def location(self) -> str | None:
+        """Path of the file that was written, if there is one."""
+        return None if self._run_file.path is None else str(self._run_file.path)
+
+    @property
+    def remote_file_name(self) -> str | None:
+        """Name with placeholders under which loggers that keep files get the file."""
+        return self._run_file.remote_file_name
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Write a line for each metric."""
+        for name, value in metrics.items():
+            self.write(f"[metric][batch={step}]: ", f"{name}: {format_log_data_value(value)}")
+
+    def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
+        """Write a line for each hyperparameter."""
+        for name, value in hyperparameters.items():
+            self.write("[hyperparameter]: ", f"{name}: {format_log_data_value(value)}")
+
+    def log_table(
+        self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Write a table as JSON, on one line."""
+        table = json.dumps({"columns": columns, "data": to_json(rows)}, ensure_ascii=False)
+        self.write("[table]: ", f"{name}: {table}")
+
+    def log_traces(self, traces: dict[str, Any]) -> None:
+        """Write what algorithms did, if asked to."""
+        if self.should_log_traces:
+            for name, value in traces.items():
+                self.write("[trace]: ", f"{name}: {format_log_data_value(value)}")
+
+    def write(self, prefix: str, s: str) -> None:
+        """Write text of one's own.
+
+        Args:
+            prefix: What each line begins with.
+            s: One line or several.
+
+        Raises:
+            OSError: The disk is full, or the like.
+        """
+        if not self._run_file.is_ours:
+            return
+        text = "".join(f"{prefix}{line}\n" for line in s.splitlines() or [""])
+        with self._lock:
+            if self._file is None:
+                self._early.append(text)
+            else:
+                self._file.write(text)
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Begin to keep what is printed."""
+        self._listen(state)
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """Open the file, now that it is known whether the run goes on with one."""
+        self._flush(state, logger)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Keep what is printed again, if an exception had ended that."""
+        self._listen(state)
+
+    def epoch_start(self, state: State, logger: Logger) -> None:
+        """Make safe what is written."""
+        self._listen(state)
+        self._flush(state, logger)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Make safe what is written, if it is time."""
+        self._listen(state)  # a display may have put streams of its own into place
+        if self.due(state):
+            self._flush(state, logger)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Make safe what is written."""
+        self._flush(state, logger)
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        """Make safe what is written."""
+        self._listen(state)
+        self._flush(state, logger)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Make safe what is written."""
+        self._flush(state, logger)
+
+    def predict_start(self, state: State, logger: Logger) -> None:
+        """Keep what is printed again, if an exception had ended that."""
+        self._listen(state)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Make safe what is written."""
+        self._flush(state, logger)
+
+    def suspend(self) -> None:
+        """Leave the streams alone."""
+        self._capture.detach()
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Leave the streams alone, and close the file."""
+        self._capture.detach()
+        try:
+            self._flush(state, logger)
+        finally:
+            file, self._file, self._state = self._file, None, None
+            self._run_file.close()
+            if file is not None:
+                file.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which file belongs to the run."""
+        return {} if self._state is None else self._run_file.state_dict(self._state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the file of the run, unless it has another name now."""
+        self._run_file.load_state_dict(state)
+
+    def _listen(self, state: State) -> None:
+        if self._run_file.is_ours:
+            self._state = state
+            self._capture.attach()
+
+    def _print(self, stream: str, line: str) -> None:
+        """Take a line that was printed."""
+        try:
+            self.write(f"[{stream}]: ", line)
+        except OSError as error:  # not the concern of whoever prints
+            self._error = error
+
+    def _flush(self, state: State, logger: Logger) -> None:
+        """Write everything to the disk, and hand the file on."""
+        if not self._run_file.is_ours:
+            return
+        with self._lock:
+            if self._file is None:
+                self._file = self._open(state)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self._run_file.upload(state, logger)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _open(self, state: State) -> TextIO:
+        """Open the file, and write the lines that came before."""
+        self._run_file.open(state)
+        path = self._run_file.path
+        assert path is not None
+        file = path.open("a", buffering=self.buffer_size, encoding="utf-8")
+        early, self._early = self._early, []
+        file.writelines(early)
+        return file

@@ -1,0 +1,207 @@
+"""Keep everything that is logged as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from composer._text import positive
+from composer.core.logger import LoggerDestination
+from composer.core.time import TimeUnit
+from composer.core.timestamp import Timestamp
+from composer.loggers._run_file import RunFile, set_aside
+from composer.loggers._values import to_json
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["JSONLinesLogger"]
+
+
+class JSONLinesLogger(LoggerDestination):
+    """Writes metrics, hyperparameters, tables and traces to a text file with one JSON object on each line.
+
+    =================== ====================================================================================
+    ``kind``            further keys
+    =================== ====================================================================================
+    ``metrics``         ``step`` (batches trained), ``epoch``, ``sample``, ``token``, ``seconds`` (trained), ``values``
+    ``hyperparameters`` ``values``
+    ``table``           ``step``, ``name``, ``columns``, ``rows``
+    ``traces``          ``step``, ``values``
+    =================== ====================================================================================
+
+    Every line is JSON to the letter: NaN and the infinities are the strings ``"NaN"``, ``"Infinity"`` and
+    ``"-Infinity"``. Read the metrics with ``pandas.json_normalize``, or line by line with ``json.loads``.
+
+    A file that an earlier run of the same name left is moved to ``name.1.jsonl``. A resumed run goes on with its file
+    where the checkpoint was saved; if there is more in it, the whole is kept as ``name.1.jsonl`` first.
+
+    Args:
+        filename: Path of the file; may contain ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{node_rank}``,
+            ``{world_size}`` and ``{local_world_size}``. Where it does not tell the processes apart, the first writes.
+        remote_file_name: Name, with the same placeholders, under which the loggers that keep files get it; None is
+            not at all.
+        flush_interval: Number of batches between two times that metrics are fetched and written; that happens after
+            each epoch and evaluation as well.
+        overwrite: Whether a file of an earlier run is replaced instead of moved.
+
+    Raises:
+        TypeError: A name is no string, or ``flush_interval`` no number.
+        ValueError: A name has an unknown placeholder, or ``flush_interval`` is not positive.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from composer import Engine, Logger, State
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lines = JSONLinesLogger(folder + "/{run_name}.jsonl")
+    ...     state = State(torch.nn.Linear(1, 1), run_name="night", callbacks=[lines])
+    ...     logger = Logger(state, lines)
+    ...     engine = Engine(state, logger)
+    ...     logger.log_hyperparameters({"lr": 0.1})
+    ...     engine.close()
+    ...     print(Path(folder, "night.jsonl").read_text(), end="")
+    {"kind": "hyperparameters", "values": {"lr": 0.1}}
+    """
+
+    def __init__(
+        self,
+        filename: str = "{run_name}/log.jsonl",
+        remote_file_name: str | None = None,
+        *,
+        flush_interval: int = 100,
+        overwrite: bool = False,
+    ) -> None:
+        self._run_file = RunFile(filename, remote_file_name, overwrite)
+        self.flush_interval = positive("flush_interval", flush_interval)
+        self._lines: list[str] = []
+        self._size = 0  # of what is in the file, in bytes
+        self._state: State | None = None
+        self._logger: Logger | None = None
+
+    @property
+    def filename(self) -> str:
+        """Path of the file; with its placeholders as long as the run is unknown."""
+        return self._run_file.filename if self._run_file.path is None else str(self._run_file.path)
+
+    @property
+    def location(self) -> str | None:
+        """Path of the file that was written, if there is one."""
+        return None if self._run_file.path is None else str(self._run_file.path)
+
+    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+        """Write the metrics of one moment."""
+        self._add(
+            "metrics",
+            step=step,
+            epoch=timestamp.count(TimeUnit.EPOCH),
+            sample=timestamp.count(TimeUnit.SAMPLE),
+            token=timestamp.count(TimeUnit.TOKEN),
+            seconds=timestamp.count(TimeUnit.SECOND),
+            values=metrics,
+        )
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Write metrics that come without a time of logging; it is now."""
+        now = Timestamp() if self._state is None else self._state.timestamp
+        self.receive(metrics, now.count(TimeUnit.BATCH) if step is None else step, now)
+
+    def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
+        """Write hyperparameters."""
+        self._add("hyperparameters", values=hyperparameters)
+
+    def log_table(
+        self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Write a table."""
+        self._add("table", step=step, name=name, columns=columns, rows=rows)
+
+    def log_traces(self, traces: dict[str, Any]) -> None:
+        """Write what algorithms did."""
+        step = None if self._state is None else self._state.timestamp.count(TimeUnit.BATCH)
+        self._add("traces", step=step, values=traces)
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Remember the run."""
+        self._state, self._logger = state, logger
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """Write what came before, now that it is known whether the run goes on with a file."""
+        self._write(state)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Write what has come, if it is time."""
+        if self._lines and self.due(state):
+            self._write_and_upload(state, logger)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Write what has come."""
+        self._write_and_upload(state, logger)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Write what has come."""
+        self._write_and_upload(state, logger)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Write what has come."""
+        self._write_and_upload(state, logger)
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Write the rest."""
+        try:
+            self._write_and_upload(state, logger)
+        finally:
+            self._run_file.close()
+            self._state = self._logger = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which file belongs to the run, and how many bytes of it."""
+        if self._state is None or self._logger is None or not self._run_file.is_ours:
+            return {}
+        self._logger.flush()
+        self._write(self._state)
+        return self._run_file.state_dict(self._state, bytes=self._size)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the file of the run where it was, unless it has another name now."""
+        self._run_file.load_state_dict(state)
+
+    def _add(self, kind: str, **values: Any) -> None:
+        if not self._run_file.is_ours:
+            return
+        self._lines.append(json.dumps({"kind": kind, **to_json(values)}, ensure_ascii=False, allow_nan=False) + "\n")
+        # Between loops nothing else would come for a while.
+        if self._run_file.path is not None and self._logger is not None and not self._logger.deferred:
+            assert self._state is not None
+            self._write(self._state)
+
+    def _write_and_upload(self, state: State, logger: Logger) -> None:
+        self._write(state)
+        self._run_file.upload(state, logger)
+
+    def _write(self, state: State) -> None:
+        """Append what has come to the file."""
+        if not self._run_file.is_ours:
+            return
+        if self._run_file.path is None:
+            self._open(state)
+        if self._lines:
+            assert self._run_file.path is not None
+            text = "".join(self._lines).encode()
+            with self._run_file.path.open("ab") as file:
+                file.truncate(self._size)  # a failure may have left half a line
+                file.write(text)
+            self._size += len(text)
+            self._lines.clear()
+
+    def _open(self, state: State) -> None:
+        """Find the file; one to go on with ends where the checkpoint was saved."""
+        saved = self._run_file.open(state)
+        path = self._run_file.path
+        assert path is not None
+        self._size = path.stat().st_size if saved is not None else 0
+        if saved and saved["bytes"] < self._size:
+            set_aside(path, copy=True)
+            self._size = saved["bytes"]
+            os.truncate(path, self._size)

@@ -1,0 +1,269 @@
+"""Show what is logged in TensorBoard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from composer._lazy import import_extra
+from composer._text import positive
+from composer.core.logger import LoggerDestination
+from composer.core.time import TimeUnit
+from composer.loggers._format import format_log_data_value
+from composer.loggers._images import class_colour, class_maps, draw_mask, image_arrays
+from composer.loggers._ranks import logs_here
+from composer.loggers._values import as_number, flatten
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+    from composer.core.timestamp import Timestamp
+
+__all__ = ["TensorboardLogger"]
+
+
+class TensorboardLogger(LoggerDestination):
+    """Writes event files for TensorBoard: ``tensorboard --logdir tensorboard_logs``.
+
+    Numbers become scalars, at the wall-clock time at which they were logged; what is no number is left out.
+    Hyperparameters appear in the HPARAMS view, beside the metrics that were logged until the first evaluation or the
+    end of the training. Images of one size become one picture, masks are drawn over them; tables become text.
+
+    Each run has the folder ``log_dir/run_name``. A resumed run adds a file to it, which hides what was logged after
+    the checkpoint. The loggers that keep files get the event file whenever it is flushed.
+
+    Args:
+        log_dir: Where the folders of the runs are; "tensorboard_logs" by default.
+        flush_interval: Number of batches between two times that metrics are fetched and written; that happens after
+            each epoch and evaluation as well.
+        rank_zero_only: Whether only the first process logs. If not, each has a folder ``rank0``, ``rank1``, ... in
+            that of the run.
+
+    Raises:
+        MissingConditionalImportError: The package ``tensorboard`` is not installed.
+        ValueError: ``flush_interval`` is not positive.
+
+    >>> import tempfile
+    >>> from composer import Engine, Logger, State
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     board = TensorboardLogger(folder)
+    ...     state = State(torch.nn.Linear(1, 1), run_name="night", callbacks=[board])
+    ...     logger = Logger(state, board)
+    ...     engine = Engine(state, logger)
+    ...     logger.log_metrics({"loss/train/total": 0.25})
+    ...     engine.close()
+    ...     [file.name[:19] for file in Path(folder, "night").iterdir()]
+    ['events.out.tfevents']
+    """
+
+    def __init__(self, log_dir: str | None = None, flush_interval: int = 100, rank_zero_only: bool = True) -> None:
+        import_extra("tensorboard", "tensorboard", "TensorboardLogger")
+        self.log_dir = "tensorboard_logs" if log_dir is None else str(log_dir)
+        self.flush_interval = positive("flush_interval", flush_interval)
+        self.rank_zero_only = rank_zero_only
+        self._here = logs_here(rank_zero_only)
+        self._writer: SummaryWriter | None = None
+        self._early: list[Callable[[SummaryWriter], object]] = []  # from before the writer is open
+        self._hyperparameters: dict[str, Any] = {}
+        self._metrics: dict[str, float] = {}  # by name, none twice
+        self._described = False  # whether the hyperparameters are written
+        self._resumed = False
+        self._event_file: Path | None = None
+        self._state: State | None = None
+
+    def due(self, state: State) -> bool:
+        """Ask for values at the interval, in the processes that log."""
+        return self._here and super().due(state)
+
+    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+        """Write numbers at the time at which they were logged."""
+        ago = 0.0
+        if self._state is not None:
+            ago = max(self._state.timestamp.count(TimeUnit.SECOND) - timestamp.count(TimeUnit.SECOND), 0.0)
+        self._scalars(metrics, step, time.time() - ago)
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Write numbers."""
+        self._scalars(metrics, step, time.time())
+
+    def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
+        """Keep hyperparameters until there are metrics to show them with."""
+        self._hyperparameters.update(flatten(hyperparameters))
+
+    def log_table(
+        self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Write a table as text."""
+        self._do(lambda writer: writer.add_text(name, _markdown(columns, rows), step))
+
+    def log_images(
+        self,
+        images: Any,
+        name: str = "Images",
+        channels_last: bool = False,
+        step: int | None = None,
+        masks: dict[str, Any] | None = None,
+        mask_class_labels: dict[int, str] | None = None,
+        use_table: bool = False,
+    ) -> None:
+        """Write images, and again with each of the masks drawn over them; TensorBoard has no tables of images."""
+        if not self._here:
+            return
+        arrays = image_arrays(images, channels_last)
+        self._pictures(name, [draw_mask(image, np.zeros(image.shape[:2], np.int64)) for image in arrays], step)
+        for mask_name, maps in class_maps(masks or {}, len(arrays), channels_last).items():
+            drawn = [draw_mask(image, mask) for image, mask in zip(arrays, maps, strict=True)]
+            self._pictures(f"{name}/{mask_name}", drawn, step)
+        if masks and mask_class_labels:
+            colours = {index: "#" + bytes(class_colour(index)).hex() for index in mask_class_labels}
+            rows = [[index, label, colours[index]] for index, label in mask_class_labels.items()]
+            self.log_table(["class", "name", "colour"], rows, f"{name}/classes", step)
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Remember the run."""
+        self._state = state
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """Open the event file, now that it is known where the run begins."""
+        if self._here:
+            self._open(state)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Write what has come, if it is time."""
+        if self.due(state):
+            self._flush(state, logger)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Write what has come."""
+        self._flush(state, logger)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Write what has come, and the hyperparameters."""
+        self._describe(state)
+        self._flush(state, logger)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Write what has come, and the hyperparameters."""
+        self._describe(state)
+        self._flush(state, logger)
+
+    def suspend(self) -> None:
+        """Write what has come."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Write the rest and close the event file."""
+        try:
+            self._describe(state)
+            self._flush(state, logger)
+        finally:
+            writer, self._writer, self._state = self._writer, None, None
+            self._hyperparameters, self._metrics, self._described, self._resumed = {}, {}, False, False
+            if writer is not None:
+                writer.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return that there is a run to go on with."""
+        return {"begun": True}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Hide what was logged after the checkpoint, when the event file is opened."""
+        self._resumed = bool(state.get("begun"))
+
+    def _do(self, action: Callable[[SummaryWriter], object]) -> None:
+        """Use the writer, now or when it is open."""
+        if not self._here:
+            return
+        if self._writer is None:
+            self._early.append(action)
+        else:
+            action(self._writer)
+
+    def _scalars(self, metrics: dict[str, Any], step: int | None, walltime: float) -> None:
+        numbers = {name: number for name, value in metrics.items() if (number := as_number(value)) is not None}
+        self._metrics.update(numbers)
+
+        def write(writer: SummaryWriter) -> None:
+            # The names in this module are made when it is imported.
+            from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+
+            # One event for all of them, rather than one for each as add_scalar would write.
+            values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
+            writer._get_file_writer().add_summary(Summary(value=values), step, walltime)
+
+        if numbers:
+            self._do(write)
+
+    def _pictures(self, name: str, images: list[np.ndarray], step: int | None) -> None:
+        """Write images (H, W, 3) as one picture, or apart if their sizes differ."""
+        if len({image.shape for image in images}) == 1:
+            self._do(lambda writer: writer.add_images(name, np.stack(images), step, dataformats="NHWC"))
+            return
+
+        def write(writer: SummaryWriter) -> None:
+            for number, image in enumerate(images):
+                writer.add_image(f"{name}/{number}", image, step, dataformats="HWC")
+
+        self._do(write)
+
+    def _open(self, state: State) -> SummaryWriter:
+        """Open an event file in the folder of the run."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            folder = f"{self.log_dir}/{state.run_name}"
+            if not self.rank_zero_only:
+                from composer import dist
+
+                folder += f"/rank{dist.get_global_rank()}"
+            there = set(Path(folder).glob("events.out.tfevents.*"))
+            # Values of the step at which the checkpoint was saved may have been logged before it.
+            purge = state.timestamp.count(TimeUnit.BATCH) + 1 if self._resumed else None
+            self._writer = SummaryWriter(folder, purge_step=purge, max_queue=1000)
+            self._event_file = next(iter(set(Path(folder).glob("events.out.tfevents.*")) - there), None)
+            early, self._early = self._early, []
+            for action in early:
+                action(self._writer)
+        return self._writer
+
+    def _describe(self, state: State) -> None:
+        """Write the hyperparameters, once there are metrics."""
+        if self._described or not self._here or not self._hyperparameters or not self._metrics:
+            return
+        from torch.utils.tensorboard.summary import hparams
+
+        self._described = True
+        values = {name: _hyperparameter(value) for name, value in self._hyperparameters.items()}
+        # SummaryWriter.add_hparams would make a run of its own, below this one.
+        for summary in hparams(values, self._metrics):
+            self._open(state)._get_file_writer().add_summary(summary)
+
+    def _flush(self, state: State, logger: Logger) -> None:
+        """Write everything to the disk, and hand the file on."""
+        if not self._here:
+            return
+        self._open(state).flush()
+        if self._event_file is not None and logger.has_file_upload_destination():
+            folder = self._event_file.relative_to(Path(self.log_dir)).as_posix()
+            logger.upload_file(f"tensorboard_logs/{folder}", self._event_file, overwrite=True)
+
+
+def _hyperparameter(value: Any) -> float | str | None:
+    """What the HPARAMS view can show of a value."""
+    if value is None or isinstance(value, (bool, str)):
+        return str(value)
+    number = as_number(value)
+    return str(value) if number is None else number
+
+
+def _markdown(columns: list[str], rows: list[list[Any]]) -> str:
+    """Write a table as Markdown."""
+    cells = [columns, ["---"] * len(columns), *([format_log_data_value(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from composer import dist
+from composer.core import Logger, State
+from composer.loggers._run_file import RunFile, set_aside
+from tests.loggers.files import Uploads
+
+
+def state_of(run_name: str = "run") -> State:
+    return State(torch.nn.Linear(1, 1), run_name=run_name)
+
+
+def existing(tmp_path: Path) -> Path:
+    path = tmp_path / "run.txt"
+    path.write_text("old")
+    return path
+
+
+def test_a_new_file(tmp_path) -> None:
+    file = RunFile(f"{tmp_path}/{{run_name}}/{{rank}}.txt")
+    assert file.path is None
+    assert file.open(state_of()) is None
+    assert file.path == tmp_path / "run" / "0.txt"
+    assert file.path.parent.is_dir()
+    file.close()
+    assert file.path is None
+
+
+def test_the_file_of_another_run_is_moved_or_replaced(tmp_path) -> None:
+    path = existing(tmp_path)
+    assert RunFile(str(path)).open(state_of()) is None
+    assert not path.exists()
+    assert (tmp_path / "run.1.txt").read_text() == "old"
+    existing(tmp_path)
+    assert RunFile(str(path), overwrite=True).open(state_of()) is None
+    assert [file.name for file in tmp_path.iterdir()] == ["run.1.txt"]
+
+
+def test_the_file_of_a_resumed_run_is_gone_on_with(tmp_path) -> None:
+    path = existing(tmp_path)
+    saved = {"run_name": "run", "file": str(path), "bytes": 3}
+    file = RunFile(str(path))
+    file.load_state_dict(saved)
+    assert file.open(state_of()) == saved
+    assert path.read_text() == "old"
+    assert file.state_dict(state_of(), bytes=3) == saved
+    file.close()
+    assert file.open(state_of()) is None  # resuming is for the run after it
+
+
+def test_what_another_process_saved_says_nothing_about_the_position(tmp_path) -> None:
+    file = RunFile(f"{tmp_path}/{{run_name}}.txt")
+    existing(tmp_path)
+    file.load_state_dict({"run_name": "run", "file": "rank0.txt", "bytes": 1})
+    assert file.open(state_of()) == {}
+    assert (tmp_path / "run.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize("saved", [{}, {"n": 3}, {"run_name": "another", "file": "run.txt"}])
+def test_what_is_saved_of_another_run_does_not_count(tmp_path, saved) -> None:
+    path = existing(tmp_path)
+    file = RunFile(str(path))
+    file.load_state_dict(saved)
+    assert file.open(state_of()) is None
+    assert (tmp_path / "run.1.txt").read_text() == "old"
+
+
+def test_who_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert RunFile("log.txt").is_ours
+    monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
+    assert not RunFile("log.txt").is_ours
+    assert RunFile("{rank}.txt").is_ours
+
+
+def test_handing_on(tmp_path) -> None:
+    uploads, state = Uploads(), state_of()
+    logger = Logger(state, uploads)
+    file = RunFile(f"{tmp_path}/run.txt", "logs/{run_name}.txt")
+    file.upload(state, logger)
+    file.open(state)
+    file.upload(state, logger)  # there is no file yet
+    assert uploads.texts == {}
+    existing(tmp_path)
+    file.upload(state, logger)
+    assert uploads.texts == {"logs/run.txt": "old"}
+
+
+def test_set_aside(tmp_path) -> None:
+    path = existing(tmp_path)
+    assert set_aside(path, copy=True) == tmp_path / "run.1.txt"
+    assert path.exists()
+    assert set_aside(path) == tmp_path / "run.2.txt"
+    assert not path.exists()

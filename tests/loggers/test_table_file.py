@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from composer.loggers._table_file import TableFile
+
+
+def test_rows_and_columns(tmp_path) -> None:
+    path = tmp_path / "t.csv"
+    table = TableFile(path)
+    assert (table.columns, table.num_rows, table.last()) == ([], 0, {})
+    table.write([])
+    assert not path.exists()
+    table.write([{"a": "1"}, {"a": "2"}])
+    table.write([{"a": "3", "b": "x"}])
+    table.write([{"b": "y"}])
+    assert path.read_bytes() == b"a,b\n1,\n2,\n3,x\n,y\n"
+    assert (table.columns, table.num_rows, table.last()) == (["a", "b"], 4, {"b": "y"})
+    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_the_last_row_can_be_replaced(tmp_path) -> None:
+    table = TableFile(tmp_path / "t.csv")
+    table.write([{"a": "1"}, {"a": "2"}])
+    table.write([{"a": "20"}, {"a": "3"}], replace_last=True)
+    table.write([{"a": "3", "b": "long"}], replace_last=True)
+    table.write([{"a": "3"}], replace_last=True)
+    assert (tmp_path / "t.csv").read_text() == "a,b\n1,\n20,\n3,\n"
+    assert table.num_rows == 3
+
+
+def test_signs_that_need_quotes(tmp_path) -> None:
+    cells = ["a,b", 'say "x"', "line\nfeed", "return\r", "", "ü", " blank "]
+    table = TableFile(tmp_path / "t.csv")
+    table.write([{"x,y": cell, "z": "1"} for cell in cells])
+    with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["x,y"] for row in csv.DictReader(file, strict=True)] == cells
+    assert TableFile(tmp_path / "t.csv").num_rows == len(cells)
+
+
+def test_going_on(tmp_path) -> None:
+    path = tmp_path / "t.csv"
+    TableFile(path).write([{"a": "1"}, {"a": "2"}])
+    table = TableFile(path)
+    table.write([{"a": "2", "b": "3"}], replace_last=True)
+    table.write([{"b": "4"}])
+    assert path.read_text() == "a,b\n1,\n2,3\n,4\n"
+    table = TableFile(path, 1)
+    assert (table.num_rows, table.last()) == (1, {"a": "1"})
+    table.write([{"a": "5"}])
+    assert path.read_text() == "a,b\n1,\n5,\n"
+    assert (tmp_path / "t.1.csv").read_text() == "a,b\n1,\n2,3\n,4\n"
+
+
+def test_a_row_that_a_crash_cut_off_is_mended(tmp_path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c\n1,2,3\n4,5")
+    TableFile(path).write([{"a": "6"}])
+    assert path.read_text() == "a,b,c\n1,2,3\n4,5,\n6,,\n"
+
+
+def test_a_failure_leaves_no_half_row(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.csv"
+    table = TableFile(path)
+    table.write([{"a": "1"}])
+    with path.open("a") as file:
+        file.write("half of a r")
+    table.write([{"a": "2"}])
+    assert path.read_text() == "a\n1\n2\n"
+
+
+def test_something_else(tmp_path) -> None:
+    (tmp_path / "t.csv").write_text("a\n1,2\n")
+    with pytest.raises(ValueError, match=r"t\.csv has a row with more cells than its header; move it away"):
+        TableFile(tmp_path / "t.csv")
