@@ -11,6 +11,7 @@ from composer._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from composer import algorithms as algorithms
+    from composer import callbacks as callbacks
     from composer import core as core
     from composer import devices as devices
     from composer import functional as functional
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from composer import loss as loss
     from composer import metrics as metrics
     from composer import models as models
+    from composer import optim as optim
     from composer import trainer as trainer
     from composer import utils as utils
     from composer.core.algorithm import Algorithm as Algorithm
@@ -54,6 +56,7 @@ else:
             "Trainer": "composer.trainer",
             "__version__": "composer._version",
             "algorithms": "composer.algorithms",
+            "callbacks": "composer.callbacks",
             "core": "composer.core",
             "devices": "composer.devices",
             "functional": "composer.functional",
@@ -61,6 +64,7 @@ else:
             "loss": "composer.loss",
             "metrics": "composer.metrics",
             "models": "composer.models",
+            "optim": "composer.optim",
             "trainer": "composer.trainer",
             "utils": "composer.utils",
         },

@@ -20,11 +20,14 @@ from composer.warnings import ComposerWarning
 __all__ = [
     "MAX_SEED",
     "configure_deterministic_mode",
+    "get_local_rng_state",
     "get_random_seed",
     "get_rng_state",
     "load_rng_state",
+    "preserved",
     "seed_all",
     "seed_context",
+    "set_local_rng_state",
 ]
 
 MAX_SEED = 2**32 - 1
@@ -58,6 +61,31 @@ def seed_all(seed: int) -> None:
 
 
 @contextmanager
+def preserved() -> Generator[None]:
+    """Put all generators back to where they were before the body, after an error too.
+
+    >>> seed_all(7)
+    >>> with preserved():
+    ...     first = random.random()
+    >>> random.random() == first
+    True
+    """
+    python, torch_state = random.getstate(), torch.get_rng_state()
+    numpy = _numpy()
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    accelerators = _accelerator_states()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(torch_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+        for index, state in enumerate(accelerators):
+            _set_accelerator_state(state, index)
+
+
+@contextmanager
 def seed_context(seed: int) -> Generator[None]:
     """Seed all generators for the body, then put them back to where they were, after an error too.
 
@@ -75,20 +103,9 @@ def seed_context(seed: int) -> Generator[None]:
     True
     """
     seed = _checked(seed)
-    python, torch_state = random.getstate(), torch.get_rng_state()
-    numpy = _numpy()
-    numpy_state = None if numpy is None else numpy.random.get_state()
-    accelerators = _accelerator_states()
-    try:
+    with preserved():
         seed_all(seed)
         yield
-    finally:
-        random.setstate(python)
-        torch.set_rng_state(torch_state)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
-        for index, state in enumerate(accelerators):
-            _set_accelerator_state(state, index)
 
 
 def get_rng_state() -> list[dict[str, Any]]:
@@ -104,16 +121,7 @@ def get_rng_state() -> list[dict[str, Any]]:
     >>> len(get_rng_state()), "torch" in get_rng_state()[0]
     (1, True)
     """
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    numpy = _numpy()
-    if numpy is not None:
-        name, keys, position, has_gauss, cached = numpy.random.get_state()
-        # PyTorch cannot unpickle its own uint32 tensors everywhere, and refuses NumPy arrays in safe files.
-        state["numpy"] = (name, torch.tensor(keys, dtype=torch.int64), int(position), int(has_gauss), float(cached))
-    module = _accelerator()
-    if module is not None:
-        state[_accelerator_type()] = module.get_rng_state()
-    return dist.all_gather_object(state)
+    return dist.all_gather_object(get_local_rng_state())
 
 
 def load_rng_state(rng_state_dicts: Sequence[Mapping[str, Any]]) -> None:
@@ -142,7 +150,42 @@ def load_rng_state(rng_state_dicts: Sequence[Mapping[str, Any]]) -> None:
         )
     if rank >= len(rng_state_dicts):
         return
-    state = rng_state_dicts[rank]
+    set_local_rng_state(rng_state_dicts[rank])
+
+
+def get_local_rng_state() -> dict[str, Any]:
+    """Return the states of the generators of this process, as one entry of :func:`get_rng_state`.
+
+    >>> sorted(get_local_rng_state())[-2:]
+    ['python', 'torch']
+    """
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy = _numpy()
+    if numpy is not None:
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        # PyTorch cannot unpickle its own uint32 tensors everywhere, and refuses NumPy arrays in safe files.
+        state["numpy"] = (name, torch.tensor(keys, dtype=torch.int64), int(position), int(has_gauss), float(cached))
+    module = _accelerator()
+    if module is not None:
+        state[_accelerator_type()] = module.get_rng_state()
+    return state
+
+
+def set_local_rng_state(state: Mapping[str, Any]) -> None:
+    """Put the generators of this process to a state.
+
+    Args:
+        state: From :func:`get_local_rng_state`.
+
+    Raises:
+        KeyError: There is no state for Python or PyTorch.
+
+    >>> state = get_local_rng_state()
+    >>> first = random.random()
+    >>> set_local_rng_state(state)
+    >>> random.random() == first
+    True
+    """
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     torch.set_rng_state(state["torch"].cpu())

@@ -11,6 +11,7 @@ from composer.core.timestamp import Timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from composer.core.data_pass import PassFactory
     from composer.core.types import Batch
 
 __all__ = ["Phase", "TrainerMode"]
@@ -41,6 +42,9 @@ class Phase:
         mark: Clock reading, in seconds, from which the time of the batch in work counts.
         iterator: The pass under way, if any.
         repeated: The batches that every pass repeats, where a run is to overfit them.
+        passes: Begins the passes.
+        stage: The event whose evaluation is under way, after which training goes on; None outside of evaluations.
+        resume: What a checkpoint says of the pass that is to be taken up.
 
     >>> Phase(TrainerMode.TRAIN).timestamp.batch
     Time(0, TimeUnit.BATCH)
@@ -54,3 +58,6 @@ class Phase:
     mark: float = 0.0
     iterator: Iterator[Batch] | None = None
     repeated: list[Batch] | None = None
+    passes: PassFactory | None = None
+    stage: str | None = None
+    resume: dict[str, Any] | None = None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist, trees
+from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.evaluator import Evaluator
 from composer.core.phase import Phase, TrainerMode
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torchmetrics import Metric
 
-    from composer.core.algorithm import Algorithm
     from composer.core.callback import Callback
 
 __all__ = ["State"]
@@ -63,6 +63,8 @@ class State:
         train_metrics: Metrics of the training data by name.
         eval_metrics: Metrics of evaluation data by label and name.
         previous_timestamp: The time before the last step.
+        load_path: Path of the checkpoint that was loaded, or None.
+        find_algorithm: Returns the class of a method by its name, for checkpoints that need one, or None.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
     >>> state.timestamp.epoch, state.max_duration
@@ -104,6 +106,8 @@ class State:
         self.scaler = scaler
         self._algorithms = WatchedList[Any](trees.ensure_tuple(algorithms), self._notify)
         self._callbacks = WatchedList[Any](trees.ensure_tuple(callbacks), self._notify)
+        self.find_algorithm = find_algorithm
+        self.load_path: str | None = None
         self.evaluators: list[Evaluator] = list(trees.ensure_tuple(evaluators))
 
         self.train_phase = Phase(TrainerMode.TRAIN, "train")

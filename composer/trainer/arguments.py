@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from composer import trees
-from composer._text import did_you_mean
+from composer._text import did_you_mean, one_of
 from composer.core.data import DataSpec
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.model import ComposerModel
@@ -29,7 +29,7 @@ __all__ = [
     "as_microbatch_size",
     "as_model",
     "as_optimizers",
-    "as_schedulers",
+    "as_signals",
     "check_count",
     "check_subset",
     "instances",
@@ -42,28 +42,7 @@ T = TypeVar("T")
 
 # What other parts of the library will bring; until then only the default is accepted, so that nothing is ignored.
 _LATER = {
-    "checkpoints": [
-        "load_path",
-        "load_object_store",
-        "load_weights_only",
-        "load_strict_model_weights",
-        "load_progress_bar",
-        "load_ignore_keys",
-        "load_exclude_algorithms",
-        "save_folder",
-        "save_filename",
-        "save_latest_filename",
-        "save_overwrite",
-        "save_interval",
-        "save_weights_only",
-        "save_ignore_keys",
-        "save_num_checkpoints_to_keep",
-        "save_metrics",
-        "autoresume",
-        "spin_dataloaders",
-    ],
     "parallelism": ["parallelism_config", "ddp_sync_strategy", "dist_timeout"],
-    "schedules": ["scale_schedule_ratio"],
     "profiler": ["profiler"],
 }
 
@@ -92,10 +71,10 @@ def refuse_later(function: Callable[..., Any], arguments: Mapping[str, Any]) -> 
     Raises:
         NotImplementedError: One of them is not at its default.
 
-    >>> def fit(save_folder=None): ...
-    >>> refuse_later(fit, {"save_folder": "runs"})
+    >>> def fit(dist_timeout=300): ...
+    >>> refuse_later(fit, {"dist_timeout": 30})
     Traceback (most recent call last):
-    NotImplementedError: save_folder='runs': checkpoints are not available yet. Leave save_folder at its default, None.
+    NotImplementedError: dist_timeout=30: parallelism is not available yet. Leave dist_timeout at its default, 300.
     """
     parameters = inspect.signature(function).parameters
     for part, names in _LATER.items():
@@ -217,36 +196,6 @@ def as_optimizers(optimizers: Any, model: nn.Module) -> list[Optimizer]:
     return found
 
 
-def as_schedulers(schedulers: Any, optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
-    """Return the schedules as a list.
-
-    Args:
-        schedulers: One or several.
-        optimizers: Whose learning rates they may set.
-
-    Raises:
-        NotImplementedError: One is not a schedule of torch, or needs a metric.
-        ValueError: One sets the learning rate of an optimizer that is not trained with.
-
-    >>> as_schedulers(None, [])
-    []
-    """
-    found = list(trees.ensure_tuple(schedulers))
-    for scheduler in found:
-        if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, LRScheduler):
-            raise NotImplementedError(
-                f"schedulers: only schedules of torch.optim.lr_scheduler that need no metric are available yet; got "
-                f"{scheduler!r}."
-            )
-        owner: Any = scheduler.optimizer
-        if owner not in optimizers:
-            raise ValueError(
-                f"schedulers: {type(scheduler).__name__} sets the learning rate of an optimizer that was not given as "
-                f"optimizers=. Make it with one of those."
-            )
-    return found
-
-
 def as_evaluators(
     data: Any, eval_interval: int | str | Time | Callable[..., bool], subset_num_batches: int
 ) -> list[Evaluator]:
@@ -327,6 +276,26 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | None:
             "the number of samples in a microbatch."
         )
     return -(-batch_size // value)
+
+
+def as_signals(names: Any) -> list[int]:
+    """Return signals by their names; those that this system does not have are left out.
+
+    Args:
+        names: Such as ``["SIGTERM"]``.
+
+    Raises:
+        TypeError: It is one name rather than a sequence.
+        ValueError: There is no signal of a name on any system.
+
+    >>> as_signals(["SIGTERM"]) == [signal.SIGTERM]
+    True
+    """
+    if isinstance(names, str):
+        raise TypeError(f"save_on_signals must be a sequence of names; got {names!r}. Give [{names!r}].")
+    known = {"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGBREAK", *signal.Signals.__members__}
+    chosen = [one_of("save_on_signals", name, sorted(known)) for name in names]
+    return [signal.Signals[name] for name in chosen if name in signal.Signals.__members__]
 
 
 def check_count(argument: str, value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -13,6 +14,7 @@ import torch
 from composer import dist
 from composer._text import one_of
 from composer._version import __version__
+from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.evaluator import Evaluator
 from composer.core.logger import LoggerDestination
@@ -20,10 +22,12 @@ from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
+from composer.optim.decoupled_sgd import DecoupledSGDW
 from composer.precision import Precision, default_precision, get_precision_context
 from composer.trainer.arguments import check_subset
 from composer.trainer.hparams import describe
 from composer.trainer.metrics import place
+from composer.trainer.resume import LoadOptions
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
@@ -33,13 +37,16 @@ if TYPE_CHECKING:
 __all__ = [
     "add_console",
     "add_progress_bar",
+    "load_options",
     "log_hyperparameters",
+    "make_saver",
     "prepare",
     "set_eval_metrics",
     "set_evaluators",
     "set_log_level",
     "set_precision",
     "set_train_data",
+    "summary_stream",
 ]
 
 
@@ -79,6 +86,20 @@ def add_progress_bar(destinations: list[LoggerDestination], stream: str | TextIO
         destinations.append(ProgressBarLogger(stream, log_traces))
 
 
+def summary_stream(stream: str | TextIO) -> TextIO | None:
+    """Return where the summary of a training is written; None in processes that show nothing.
+
+    Args:
+        stream: "stdout", "stderr" or an open text file.
+
+    >>> summary_stream("stdout") is sys.stdout
+    True
+    """
+    if dist.get_local_rank() != 0:
+        return None
+    return stream if not isinstance(stream, str) else sys.stdout if stream == "stdout" else sys.stderr
+
+
 def add_console(
     destinations: list[LoggerDestination], stream: str | TextIO, log_interval: int | str | Time, log_traces: bool
 ) -> None:
@@ -103,6 +124,55 @@ def add_console(
         warnings.warn(message, ComposerWarning, stacklevel=3)
     if not any(isinstance(destination, ConsoleLogger) for destination in destinations):
         destinations.append(ConsoleLogger(log_interval, stream, log_traces))
+
+
+def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
+    """Return what saves checkpoints.
+
+    Args:
+        arguments: Those of the trainer.
+    """
+    folder: str = arguments["save_folder"]
+    filename, latest = arguments["save_filename"], arguments["save_latest_filename"]
+    return CheckpointSaver(
+        folder,
+        filename,
+        remote_file_name=f"{folder}/{filename}",
+        latest_filename=latest,
+        latest_remote_file_name=None if latest is None else f"{folder}/{latest}",
+        save_interval=arguments["save_interval"],
+        overwrite=arguments["save_overwrite"],
+        num_checkpoints_to_keep=arguments["save_num_checkpoints_to_keep"],
+        weights_only=arguments["save_weights_only"],
+        ignore_keys=arguments["save_ignore_keys"],
+        save_metrics=arguments["save_metrics"],
+        asynchronous=arguments["save_async"],
+        on_failure=arguments["save_failure"],
+    )
+
+
+def load_options(arguments: Mapping[str, Any]) -> LoadOptions:
+    """Return what is loaded when the trainer is made, and how.
+
+    Args:
+        arguments: Those of the trainer.
+
+    Raises:
+        ValueError: How to load is given, but not what.
+    """
+    options = LoadOptions(
+        path=arguments["load_path"],
+        object_store=arguments["load_object_store"],
+        weights_only=arguments["load_weights_only"],
+        strict=arguments["load_strict_model_weights"],
+        progress_bar=arguments["load_progress_bar"],
+        ignore_keys=arguments["load_ignore_keys"],
+        exclude_algorithms=arguments["load_exclude_algorithms"] or (),
+    )
+    if options.path is None and (options.object_store is not None or options.weights_only):
+        given = "load_object_store" if options.object_store is not None else "load_weights_only"
+        raise ValueError(f"{given} is given without load_path, which it is about.")
+    return options
 
 
 def set_train_data(
@@ -198,9 +268,9 @@ def prepare(state: State) -> None:
         parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
         if not parameters:
             raise ValueError(f"model: no parameter of {type(state.model).__name__} requires a gradient.")
-        message = "No optimizers were given; SGD with a learning rate of 0.1 is used."
+        message = "No optimizers were given; DecoupledSGDW with a learning rate of 0.1 is used."
         warnings.warn(message, ComposerWarning, stacklevel=3)
-        state.optimizers = [torch.optim.SGD(parameters, lr=0.1)]
+        state.optimizers = [DecoupledSGDW(parameters, lr=0.1)]
 
 
 def log_hyperparameters(run: Run, arguments: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import time
 
 from composer.core.time import TimeUnit
 from composer.trainer.run import Run
+from composer.trainer.schedules import refresh_schedules
 
 __all__ = ["advance", "advance_epoch", "advance_iteration", "iteration_is_complete", "time_metrics"]
 
@@ -27,7 +28,7 @@ def advance(run: Run) -> None:
 
 
 def advance_epoch(run: Run) -> None:
-    """Count the epoch that was trained, and move the schedules that go by epochs.
+    """Count the epoch that was trained, and move the schedules that go by epochs or count them.
 
     Args:
         run: The run.
@@ -35,7 +36,9 @@ def advance_epoch(run: Run) -> None:
     phase = run.state.train_phase
     run.state.previous_timestamp = phase.timestamp
     phase.timestamp = phase.timestamp.to_next_epoch()
-    if not run.options.step_schedulers_every_batch:
+    if run.options.step_schedulers_every_batch:
+        refresh_schedules(run)  # of those that count epochs
+    else:
         for scheduler in run.state.schedulers:
             scheduler.step()
 

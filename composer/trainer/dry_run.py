@@ -35,7 +35,8 @@ def dry_run(run: Run) -> str:
     state = run.state
     max_duration, timestamp, length = state.max_duration, state.timestamp, state.train_phase.length
     evaluators, state.evaluators = state.evaluators, []
-    schedules = [(schedule, copy.deepcopy(schedule.state_dict())) for schedule in state.schedulers]
+    # Their shares are of the whole training, which two batches are not.
+    schedulers, state.schedulers = state.schedulers, []
     groups = [(group, _settings(group)) for optimizer in state.optimizers for group in optimizer.param_groups]
     recorder = _Recorder()
     state.callbacks.append(recorder)
@@ -47,9 +48,8 @@ def dry_run(run: Run) -> str:
     finally:
         state.callbacks.remove(recorder)
         state.max_duration, state.timestamp, state.evaluators = max_duration, timestamp, evaluators
+        state.schedulers = schedulers
         state.train_phase.length, state.train_phase.iterator = length, None
-        for schedule, saved in schedules:
-            schedule.load_state_dict(saved)
         for group, settings in groups:
             group.update(settings)
     report = recorder.report(state)

@@ -9,9 +9,11 @@ from typing import Any, cast
 from composer.core.evaluator import Evaluator
 from composer.core.event import Event
 from composer.core.model import ComposerModel
+from composer.core.time import TimeUnit
 from composer.trainer.metrics import named_values, place
 from composer.trainer.passes import count_batch, one_pass
 from composer.trainer.run import Run
+from composer.trainer.schedules import observe_evaluation
 
 __all__ = ["evaluate", "evaluate_if_due"]
 
@@ -29,10 +31,13 @@ def evaluate_if_due(run: Run, event: Event) -> None:
     due = [e for e in state.evaluators if e.eval_interval is not None and e.eval_interval(state, event)]
     if not due:
         return
+    state.train_phase.stage = event.value
     fire(Event.EVAL_BEFORE_ALL)
     for evaluator in due:
         evaluate(run, evaluator)
     fire(Event.EVAL_AFTER_ALL)
+    state.train_phase.stage = None
+    observe_evaluation(run, [evaluator.label for evaluator in due])
     state.train_phase.mark = time.perf_counter()
 
 
@@ -61,12 +66,16 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
             samples = _evaluate_batch(run, evaluator)
             count_batch(state.eval_phase, samples)
             fire(Event.EVAL_BATCH_END)
+            if run.interruption is not None:
+                run.interruption.check_alone()
         values: dict[str, Any] = {}
         for name, metric in metrics.items():
             if metric.update_called:
                 values.update(named_values(f"metrics/{evaluator.label}/{name}", metric.compute()))
         if values and log:
             run.logger.enqueue(values)
+            if run.summary is not None:
+                run.summary.note(run.state.timestamp.count(TimeUnit.BATCH), values)
         fire(Event.EVAL_END)
 
 

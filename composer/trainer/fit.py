@@ -10,6 +10,7 @@ from composer.trainer.clock import advance, advance_epoch, advance_iteration, it
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.loaders import batches
 from composer.trainer.metrics import log_train_metrics, reset_train_metrics
+from composer.trainer.resume import take_up
 from composer.trainer.run import Run
 from composer.trainer.step import train_batch
 
@@ -24,7 +25,9 @@ def fit(run: Run) -> None:
     """
     state, logger, fire = run.state, run.logger, run.engine.run_event
     fire(Event.FIT_START)
+    take_up(run)
     state.train_phase.mark = time.perf_counter()
+    _finish_stage(run)
     while not state.finished:
         if state.timestamp.batch_in_epoch.value == 0:
             _open_epoch(run)
@@ -39,8 +42,7 @@ def fit(run: Run) -> None:
             if logger.destinations and logger.poll() and state.train_metrics:
                 log_train_metrics(run, step)
             fire(Event.BATCH_END)
-            evaluate_if_due(run, Event.BATCH_END)
-            fire(Event.BATCH_CHECKPOINT)
+            _close_batch(run)
             if state.finished:
                 break
         if state.train_phase.iterator is None or _is_at_end_of_pass(run):
@@ -50,6 +52,32 @@ def fit(run: Run) -> None:
     fire(Event.FIT_END)
     for optimizer in state.optimizers:
         optimizer.zero_grad()
+
+
+def _finish_stage(run: Run) -> None:
+    """Do what an interruption in an evaluation has left undone.
+
+    Args:
+        run: The run.
+    """
+    phase = run.state.train_phase
+    stage, phase.stage = phase.stage, None
+    if stage == Event.BATCH_END:
+        _close_batch(run)
+    elif stage == Event.EPOCH_END:
+        _finish_epoch(run)
+
+
+def _close_batch(run: Run) -> None:
+    """Evaluate and save after a batch, where these are due.
+
+    Args:
+        run: The run.
+    """
+    evaluate_if_due(run, Event.BATCH_END)
+    run.engine.run_event(Event.BATCH_CHECKPOINT)
+    if run.interruption is not None:
+        run.interruption.check()
 
 
 def _open_epoch(run: Run) -> None:
@@ -89,12 +117,24 @@ def _close_epoch(run: Run) -> None:
     _check_progress(run)
     advance_epoch(run)
     fire(Event.EPOCH_END)
+    _finish_epoch(run)
+
+
+def _finish_epoch(run: Run) -> None:
+    """Evaluate and save after an epoch, where these are due.
+
+    Args:
+        run: The run.
+    """
+    fire = run.engine.run_event
     evaluate_if_due(run, Event.EPOCH_END)
     fire(Event.EPOCH_CHECKPOINT)
     if iteration_is_complete(run):
         advance_iteration(run)
         fire(Event.ITERATION_END)
         fire(Event.ITERATION_CHECKPOINT)
+    if run.interruption is not None:
+        run.interruption.check()
 
 
 def _check_progress(run: Run) -> None:

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import torch
 
+from composer.core.time import Time
+
 __all__ = ["describe"]
 
 _PLAIN = (bool, int, float, str)
@@ -29,6 +31,8 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, _PLAIN):
         return value
+    if isinstance(value, Time):
+        return str(value)
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in cast("list[Any]", value)]
     if isinstance(value, Mapping):
@@ -39,6 +43,8 @@ def _plain(value: Any) -> Any:
         return {"class": kind, **{name: entry for name, entry in defaults.items() if isinstance(entry, _PLAIN)}}
     attributes: dict[str, Any] = getattr(value, "__dict__", {})
     shown = {
-        name: entry for name, entry in attributes.items() if not name.startswith("_") and isinstance(entry, _PLAIN)
+        name: _plain(entry)
+        for name, entry in attributes.items()
+        if not name.startswith("_") and isinstance(entry, (*_PLAIN, Time))
     }
     return {"class": kind, **shown}

@@ -11,6 +11,7 @@ import torch
 
 from composer import trees
 from composer.core.data import DataSpec
+from composer.core.data_pass import PassFactory
 from composer.core.event import Event
 from composer.core.phase import Phase
 from composer.core.types import Batch
@@ -60,22 +61,24 @@ def batches(run: Run) -> Iterator[Batch]:
 
 
 def begin_pass(run: Run) -> Iterator[Batch]:
-    """Start to iterate over the training data, in the order of the epoch.
+    """Start to iterate over the training data, in the order of the epoch, where a checkpoint says if one was loaded.
 
     Args:
         run: The run.
     """
     phase: Phase = run.state.train_phase
-    loader = phase.loader.dataloader
-    set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
-    if set_epoch is not None:
-        set_epoch(phase.timestamp.epoch.value)
+    if phase.passes is None or phase.passes.loader is not phase.loader.dataloader:
+        phase.passes = PassFactory(phase.loader.dataloader, run.state.seed)
+    epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
+    saved = phase.resume
+    phase.resume = None
     if not run.options.overfit_batches:
-        return iter(loader)
+        return phase.passes.begin(epoch, 0 if saved is None else done, saved)
     if phase.repeated is None:
-        phase.repeated = list(itertools.islice(loader, run.options.overfit_batches))
+        first = phase.passes.begin(epoch=0)
+        phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
         phase.length = len(phase.repeated)
-    return iter(phase.repeated)
+    return itertools.islice(phase.repeated, done, None)
 
 
 def load(batch: Batch, spec: DataSpec, device: Device) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,16 +23,18 @@ def update_train_metrics(run: Run, batch: Batch) -> None:
     """Update the metrics with ``state.outputs``.
 
     Args:
-        run: The run.
+        run: The run; where its state has no outputs, they are computed.
         batch: The microbatch as it was before algorithms edited it.
     """
     state = run.state
     model = cast(ComposerModel, state.model)
     with torch.no_grad():
-        if type(model).eval_forward is ComposerModel.eval_forward and not hasattr(type(model), "validate"):
+        by_default = type(model).eval_forward is ComposerModel.eval_forward and not hasattr(type(model), "validate")
+        if by_default and state.outputs is not None:
             outputs = state.outputs
         else:
-            with eval_mode(model):
+            # Without outputs, which a callback may have let go of, this is a forward pass like any other.
+            with eval_mode(model), nullcontext() if run.autocast is None else run.autocast():
                 outputs = model.eval_forward(batch, state.outputs)
         for metric in state.train_metrics.values():
             model.update_metric(batch, outputs, metric)

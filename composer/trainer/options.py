@@ -18,6 +18,7 @@ class LoopOptions:
         step_schedulers_every_batch: Whether schedules move with the batches rather than with the epochs.
         create_graph: Whether gradients are to be differentiable.
         compile_config: Arguments of :func:`torch.compile`, or None for eager mode.
+        spin_dataloaders: Whether training that is resumed goes on in the middle of the data, or begins it anew.
         overfit_batches: Number of batches that every epoch repeats, or 0 for all of the data.
 
     >>> LoopOptions().step_schedulers_every_batch
@@ -29,3 +30,4 @@ class LoopOptions:
     create_graph: bool = False
     compile_config: dict[str, Any] | None = None
     overfit_batches: int = 0
+    spin_dataloaders: bool = True

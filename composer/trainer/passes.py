@@ -10,10 +10,12 @@ from collections.abc import Generator, Iterator
 
 import torch
 
+from composer import rng
 from composer.core.data import DataSpec
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
+from composer.core.workers import iterate
 from composer.trainer.loaders import load
 from composer.trainer.modes import eval_mode
 from composer.trainer.run import Run
@@ -26,7 +28,8 @@ __all__ = ["count_batch", "one_pass"]
 def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) -> Generator[Iterator[Batch]]:
     """Make a phase active, the model evaluate and gradients not be recorded; give the batches of the data.
 
-    Afterwards the state's phase, batch and outputs, and the mode of each module, are what they were.
+    Afterwards the state's phase, batch and outputs, the mode of each module and the random generators are what they
+    were, so that training does not depend on how often it is evaluated.
 
     Args:
         run: The run.
@@ -41,7 +44,7 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
     phase.length = spec.length if subset == -1 else min(subset, spec.length or subset)
     state.phase = phase
     try:
-        with eval_mode(state.model), torch.no_grad():
+        with eval_mode(state.model), rng.preserved(), torch.no_grad():
             yield _batches(run, phase)
     finally:
         state.phase, state.batch, state.outputs = before
@@ -66,7 +69,7 @@ def count_batch(phase: Phase, samples: int) -> None:
 def _batches(run: Run, phase: Phase) -> Iterator[Batch]:
     spec: DataSpec = phase.loader
     phase.mark = time.perf_counter()
-    for batch in itertools.islice(spec.dataloader, phase.length):
+    for batch in itertools.islice(iterate(spec.dataloader), phase.length):
         yield load(batch, spec, run.state.device)
         phase.mark = time.perf_counter()
     if phase.timestamp.batch.value == 0:

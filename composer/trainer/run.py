@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from composer.checkpoint.load import Loaded
 from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.types import Batch
 from composer.trainer.options import LoopOptions
+from composer.trainer.signals import Interruption
+
+if TYPE_CHECKING:
+    from composer.trainer.summary import Summary
 
 __all__ = ["Run"]
 
@@ -27,6 +32,10 @@ class Run:
         options: How the loops go.
         autocast: Makes the context of a forward pass, or is None where none is needed.
         forward_and_loss: Both as one compiled function ``batch -> (outputs, loss)``, if compiled.
+        unbound_schedules: Schedules that wait for optimizers, and the ratio that scales them.
+        loaded: What a checkpoint says that matters when training begins.
+        interruption: Notes signals while training, or None where nobody is to save a checkpoint then.
+        summary: Collects what is told at the end of the training, or None where nothing is.
         samples: Number of samples of the batch in work.
         tokens: Number of tokens of the batch in work.
     """
@@ -37,5 +46,9 @@ class Run:
     options: LoopOptions = field(default_factory=LoopOptions)
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
     forward_and_loss: Callable[[Batch], tuple[Any, Any]] | None = None
+    unbound_schedules: tuple[list[Any], float] | None = None
+    loaded: Loaded | None = None
+    interruption: Interruption | None = None
+    summary: Summary | None = None
     samples: int = 0
     tokens: int = 0

@@ -57,7 +57,7 @@ def needs_closure(kind: type[Optimizer]) -> bool:
 
 @functools.cache
 def may_use_closure(kind: type[Optimizer]) -> bool:
-    """Tell whether optimizers of a class may evaluate a closure several times: LBFGS, and all but torch's own.
+    """Tell whether optimizers of a class may evaluate a closure several times: LBFGS, and all but torch's and ours.
 
     Args:
         kind: The class.
@@ -66,7 +66,9 @@ def may_use_closure(kind: type[Optimizer]) -> bool:
     False
     """
     takes_something = len(inspect.signature(kind.step).parameters) > 1  # beside self
-    return needs_closure(kind) or (takes_something and not kind.__module__.startswith("torch.optim."))
+    return needs_closure(kind) or (
+        takes_something and not kind.__module__.startswith(("torch.optim.", "composer.optim."))
+    )
 
 
 def _compute_gradients(run: Run) -> Tensor:

@@ -12,6 +12,9 @@ import torch
 
 from composer import dist, rng
 from composer._text import one_of
+from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.checkpoint.filters import IgnoreKeys
+from composer.checkpoint.save import save_checkpoint
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.data import DataSpec, ensure_data_spec
@@ -21,27 +24,30 @@ from composer.core.event import Event
 from composer.core.logger import Logger, LoggerDestination
 from composer.core.model import ComposerModel
 from composer.core.state import State
-from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.time import Time
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.devices import Device, get_device
+from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
-from composer.trainer import build
+from composer.trainer import build, resume, schedules
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate
+from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.metrics import place
 from composer.trainer.options import LoopOptions
 from composer.trainer.predict import predict
 from composer.trainer.run import Run
+from composer.trainer.summary import Summary
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
 
     from composer.core.order import AlgorithmPass
+    from composer.trainer.schedules import Scheduler
 
 __all__ = ["Trainer"]
 
@@ -51,7 +57,7 @@ Data = DataSpec | Iterable[Batch] | Mapping[str, Any]
 class Trainer:
     """Trains, evaluates and runs a model.
 
-    All arguments are given by name. Those of checkpointing and of several processes are not available yet and raise
+    All arguments are given by name. Those of several processes are not available yet and raise
     ``NotImplementedError`` unless they are at their defaults.
 
     Args:
@@ -59,15 +65,21 @@ class Trainer:
         train_dataloader: Yields training batches: a ``DataLoader``, a :class:`.DataSpec`, any iterable, sized or not.
         train_dataloader_label: Names the training data in the metrics.
         train_subset_num_batches: Number of batches in an epoch; -1 is all.
+        spin_dataloaders: Whether training that is resumed goes on in the middle of the data, or begins it anew.
         max_duration: When training ends: epochs as a number, a time string such as ``"10ep"``, ``"1000ba"``,
             ``"1h30m"``, or a :class:`.Time`.
         algorithms: The methods to train with.
         algorithm_passes: Functions ``(algorithms, event) -> algorithms`` that reorder them, each alone or as
             ``(function, index)``.
         optimizers: One optimizer or several, of the model's parameters. Several step one after the other and are
-            counted as one step. By default SGD with a learning rate of 0.1.
-        schedulers: One schedule of ``torch.optim.lr_scheduler`` or several.
-        step_schedulers_every_batch: Whether schedules move with every batch rather than with every epoch.
+            counted as one step. By default :class:`.DecoupledSGDW` with a learning rate of 0.1.
+        schedulers: One schedule or several: of :mod:`composer.optim`, functions ``(state, ssr) -> multiplier`` of the
+            learning rate, or of ``torch.optim.lr_scheduler``. One is for all optimizers, several are for one each;
+            those for other hyperparameters or parts of the parameters say so, see :class:`.AssignedSchedule`.
+        scale_schedule_ratio: By what ``max_duration`` and the times of the schedules are multiplied, to train shorter
+            or longer.
+        step_schedulers_every_batch: Whether schedules move with every batch rather than with every epoch; None is yes,
+            unless one of ``torch.optim.lr_scheduler`` is among them.
         eval_dataloader: What to evaluate on: a loader, labelled "eval", or :class:`.Evaluator` objects.
         eval_interval: How often, for evaluators without an interval of their own: epochs, a time string, a
             :class:`.Time` or ``(state, event) -> bool``. 0 is never.
@@ -81,6 +93,26 @@ class Trainer:
         console_log_interval: How often lines are printed, in epochs or batches.
         log_traces: Whether to log which algorithm ran when.
         auto_log_hparams: Whether to log these arguments as hyperparameters.
+        load_path: A checkpoint to load: a path, or a URI that fsspec knows. Weights may also be a safetensors file or a
+            bare state dict.
+        load_object_store: Where the path is, if it is a name in an object store.
+        load_weights_only: Whether to load the weights only, rather than to go on with the training.
+        load_strict_model_weights: Whether the names of the weights must be the same.
+        load_progress_bar: Whether to show the progress of a download.
+        load_ignore_keys: What to leave out: patterns of paths such as ``"state/optimizers*"``, or a function that edits
+            the checkpoint.
+        load_exclude_algorithms: Names of methods that are not applied though the weights were saved with them.
+        save_folder: Where to save checkpoints; None saves none. See :class:`.CheckpointSaver` for this and the next.
+        save_filename: Of a checkpoint.
+        save_latest_filename: Of the link to the newest; None makes none.
+        save_overwrite: Whether the folder may hold later checkpoints, of another run.
+        save_interval: How often.
+        save_weights_only: Whether to leave out what only training needs.
+        save_ignore_keys: What else to leave out.
+        save_num_checkpoints_to_keep: How many of the newest are kept; -1 is all.
+        save_metrics: Whether to keep the state of the metrics.
+        autoresume: Whether to go on with the newest checkpoint that a run of this name has saved in its folder, if
+            there is one, whatever ended that process. The load arguments are for the first start then.
         device: "cpu", "gpu", "mps" or a device; by default the accelerator if there is one.
         precision: "fp32", "amp_bf16", "amp_fp16" or "amp_fp8". By default amp_bf16 where the accelerator has
             bfloat16, else amp_fp16; fp32 on the CPU.
@@ -102,6 +134,12 @@ class Trainer:
             on all of the data.
         eval_batches_before_fit: Number of batches to evaluate before training, to find mistakes in the evaluation
             early; the values are not logged.
+        save_async: Whether checkpoints are written while training goes on.
+        save_failure: Whether a checkpoint that cannot be written ends the training ("raise") or is a warning ("warn").
+        save_on_signals: Signals at which, where checkpoints are saved, the step is finished, a checkpoint saved and
+            the process left with 128 + the signal's number as its exit code; a second signal ends it at once.
+        save_on_exception: Whether an exception in training saves a checkpoint ``exception-<filename>``, which is to be
+            looked into rather than gone on with: the step may be half done.
 
     Attributes:
         state: The model, the optimizers, the data and the progress.
@@ -137,7 +175,7 @@ class Trainer:
         algorithms: Algorithm | Sequence[Algorithm] | None = None,
         algorithm_passes: AlgorithmPass | Sequence[AlgorithmPass | tuple[AlgorithmPass, int]] | None = None,
         optimizers: Optimizer | Sequence[Optimizer] | None = None,
-        schedulers: LRScheduler | Sequence[LRScheduler] | None = None,
+        schedulers: Scheduler | Sequence[Scheduler] | None = None,
         scale_schedule_ratio: float = 1.0,
         step_schedulers_every_batch: bool | None = None,
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
@@ -157,15 +195,15 @@ class Trainer:
         load_weights_only: bool = False,
         load_strict_model_weights: bool = True,
         load_progress_bar: bool = True,
-        load_ignore_keys: Any = None,
+        load_ignore_keys: IgnoreKeys = None,
         load_exclude_algorithms: list[str] | None = None,
         save_folder: str | None = None,
         save_filename: str = "ep{epoch}-ba{batch}-rank{rank}.pt",
         save_latest_filename: str | None = "latest-rank{rank}.pt",
         save_overwrite: bool = False,
-        save_interval: Any = "1ep",
+        save_interval: int | str | Time | Callable[[State, Event], bool] = "1ep",
         save_weights_only: bool = False,
-        save_ignore_keys: Any = None,
+        save_ignore_keys: IgnoreKeys = None,
         save_num_checkpoints_to_keep: int = -1,
         save_metrics: bool = False,
         autoresume: bool = False,
@@ -187,11 +225,16 @@ class Trainer:
         dry_run: bool = False,
         overfit_batches: int = 0,
         eval_batches_before_fit: int = 0,
+        save_async: bool = False,
+        save_failure: Literal["raise", "warn"] = "raise",
+        save_on_signals: Sequence[str] = ("SIGINT", "SIGTERM", "SIGUSR1"),
+        save_on_exception: bool = False,
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         given.refuse_unknown(Trainer.__init__, unknown)
         given.refuse_later(Trainer.__init__, arguments)
+        schedules.check_ratio(scale_schedule_ratio, schedulers)
         given.check_count("overfit_batches", overfit_batches)
         given.check_count("eval_batches_before_fit", eval_batches_before_fit)
         one_of("on_logger_error", on_logger_error, ("warn", "raise"))
@@ -230,14 +273,21 @@ class Trainer:
             build.add_progress_bar(destinations, console_stream, log_traces)
         if log_to_console:
             build.add_console(destinations, console_stream, console_log_interval, log_traces)
-        self.state.callbacks = [*destinations, *(c for c in watching if not isinstance(c, LoggerDestination))]
+        others = [callback for callback in watching if not isinstance(callback, LoggerDestination)]
+        if save_folder is not None and not any(isinstance(callback, CheckpointSaver) for callback in others):
+            others.append(build.make_saver(arguments))
+        self.state.callbacks = [*destinations, *others]
+        self.state.find_algorithm = resume.method_named
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
         model.logger = self.logger
+        self._shown = build.summary_stream(console_stream) if progress_bar or log_to_console else None
         self._dry_run = dry_run
         self._eval_batches_before_fit = eval_batches_before_fit
+        self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception)
         self._run = Run(self.state, self.engine, self.logger)
 
+        build.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
         self.engine.run_event(Event.INIT)
         build.log_hyperparameters(self._run, arguments if auto_log_hparams else {})
         self.state.train_metrics = place(deepcopy(model.get_metrics(is_train=True)), self.state)
@@ -249,13 +299,16 @@ class Trainer:
         )
         self._run.options = LoopOptions(
             weight_by_tokens=accumulate_train_batch_on_tokens,
-            step_schedulers_every_batch=bool(step_schedulers_every_batch),
             create_graph=any(algorithm.backwards_create_graph for algorithm in self.state.algorithms),
             overfit_batches=overfit_batches,
+            spin_dataloaders=spin_dataloaders,
         )
-        self.state.schedulers = given.as_schedulers(schedulers, self.state.optimizers)
-        build.set_precision(self._run, precision, precision_config)
+        self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
+        schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
         self.engine.run_event(Event.BEFORE_LOAD)
+        latest = resume.find_latest(self.state) if autoresume else None
+        self._autoresumed = latest is not None
+        resume.load(self._run, build.load_options(arguments) if latest is None else resume.LoadOptions(str(latest)))
         self.engine.run_event(Event.AFTER_LOAD)
         compile_model(self._run, compile_config, compiled)
         # Whatever the set-up drew, training begins with the seed.
@@ -270,7 +323,7 @@ class Trainer:
         spin_dataloaders: bool | None = None,
         duration: int | str | Time | None = None,
         reset_time: bool = False,
-        schedulers: LRScheduler | Sequence[LRScheduler] | None = None,
+        schedulers: Scheduler | Sequence[Scheduler] | None = None,
         scale_schedule_ratio: float = 1.0,
         step_schedulers_every_batch: bool | None = None,
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
@@ -286,9 +339,12 @@ class Trainer:
             train_dataloader: Replaces the training data.
             train_dataloader_label: Its label.
             train_subset_num_batches: Number of batches in an epoch; -1 is all.
+            spin_dataloaders: Whether training that is resumed goes on in the middle of the data.
             duration: How much further to train, instead of ``max_duration``.
             reset_time: Whether to count from zero again.
             schedulers: Replace the schedules.
+            scale_schedule_ratio: By what ``duration``, or ``max_duration`` where it is not given, and the times of
+                these schedules are multiplied.
             step_schedulers_every_batch: Whether these move with every batch rather than with every epoch.
             eval_dataloader: Replaces what is evaluated on.
             eval_subset_num_batches: Number of batches of an evaluation; -1 is all.
@@ -301,9 +357,8 @@ class Trainer:
                 left to train.
             RuntimeError: The trainer is closed.
         """
-        arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         given.refuse_unknown(Trainer.fit, unknown)
-        given.refuse_later(Trainer.fit, arguments)
+        schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
         if eval_dataloader is not None:
@@ -314,29 +369,27 @@ class Trainer:
             self.state.device_train_microbatch_size = size
         if precision is not None:
             build.set_precision(self._run, precision, self.state.precision_config)
-        if schedulers is not None:
-            self.state.schedulers = given.as_schedulers(schedulers, self.state.optimizers)
-            every_batch = bool(step_schedulers_every_batch)
-            self._run.options = dataclasses.replace(self._run.options, step_schedulers_every_batch=every_batch)
-        elif step_schedulers_every_batch is not None:
+        if step_schedulers_every_batch is not None and schedulers is None:
             raise ValueError("step_schedulers_every_batch is given without schedulers, whose steps it is about.")
         if reset_time:
             self.state.timestamp = Timestamp()
-            self.state.train_phase.iterator = None
-        if duration is not None:
-            more = ensure_time(duration, TimeUnit.EPOCH, "duration")
-            self.state.max_duration = Time(self.state.timestamp.get(more.unit).value + more.value, more.unit)
+            self.state.train_phase.iterator = self.state.train_phase.resume = None
+        if spin_dataloaders is not None:
+            self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
+        if self._autoresumed and resume.is_complete(self._run, duration):
+            return
+        if duration is None:
+            self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
+        else:
+            duration = schedules.scaled(duration, scale_schedule_ratio)
+            if self._autoresumed:  # less what was trained before
+                duration = resume.rest_of(self._run, duration)
+            schedules.extend(self.state, duration)
+        if schedulers is not None:
+            schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
         build.prepare(self.state)
-        with self._running():
-            if not self.state.model.training:
-                self.state.model.train()
-            if self._dry_run:
-                run_dry(self._run)
-                return
-            if self._eval_batches_before_fit:
-                for evaluator in self.state.evaluators:
-                    evaluate(self._run, evaluator, self._eval_batches_before_fit, log=False)
-            fit(self._run)
+        schedules.begin_schedules(self._run)
+        self._train()
 
     def eval(
         self,
@@ -383,6 +436,63 @@ class Trainer:
             spec = ensure_data_spec(dataloader)
             return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
 
+    def save_checkpoint(
+        self, name: str = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
+    ) -> str | None:
+        """Save a checkpoint; see :func:`.save_checkpoint`.
+
+        Args:
+            name: The path, which may have names in braces such as ``{epoch}``.
+            weights_only: Whether to leave out what only training needs.
+
+        Returns:
+            The path, or None on all processes but the first.
+        """
+        return save_checkpoint(self.state, name, weights_only=weights_only)
+
+    def save_checkpoint_to_save_folder(self) -> None:
+        """Have every :class:`.CheckpointSaver` save now.
+
+        Raises:
+            ValueError: There is none.
+        """
+        savers = resume.savers_of(self.state)
+        if not savers:
+            raise ValueError("There is no folder to save to; give save_folder to the Trainer, or a CheckpointSaver.")
+        for saver in savers:
+            saver.save(self.state, self.logger)
+
+    @property
+    def saved_checkpoints(self) -> list[str]:
+        """Paths of the checkpoints that are kept, oldest first."""
+        return [path for saver in resume.savers_of(self.state) for path in saver.saved_checkpoints]
+
+    def find_lr(
+        self, min_lr: float = 1e-7, max_lr: float = 10.0, num_batches: int = 100, *, stop_factor: float = 4.0
+    ) -> RangeTest:
+        """Try learning rates that grow from batch to batch, on the training data and with the algorithms.
+
+        Afterwards everything is as it was, bit for bit: weights, optimizers, random numbers, the place in the data,
+        algorithms and counts. Callbacks and loggers see nothing. It takes the memory of a second model and optimizer.
+
+        Args:
+            min_lr: The first rate, too small to do anything; of the first parameter group, to which those of the
+                others keep their ratio.
+            max_lr: The last rate, too large.
+            num_batches: Number of rates.
+            stop_factor: Stop when the running mean of the loss is so many times the lowest one.
+
+        Returns:
+            The rates and losses, with a ``suggestion`` and ``plot(path)``.
+
+        Raises:
+            ValueError: An argument is out of its range, data or optimizers are missing, or the data is an iterator,
+                which can be read only once.
+            RuntimeError: The trainer is closed.
+        """
+        self._check_open()
+        return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
+
     def close(self) -> None:
         """Close callbacks and loggers, and let go of the data; further calls do nothing."""
         self.engine.close()
@@ -398,6 +508,25 @@ class Trainer:
     def __exit__(self, *error: object) -> None:
         """Close the trainer."""
         self.close()
+
+    def _train(self) -> None:
+        """Run the loop, or the dry run in its place."""
+        with self._running():
+            if not self.state.model.training:
+                self.state.model.train()
+            if self._dry_run:
+                run_dry(self._run)
+                return
+            if self._eval_batches_before_fit:
+                for evaluator in self.state.evaluators:
+                    evaluate(self._run, evaluator, self._eval_batches_before_fit, log=False)
+            if self._shown is not None:
+                self._run.summary = Summary(self.state.timestamp)
+            with self._stopping.around(self._run):
+                fit(self._run)
+        summary, self._run.summary = self._run.summary, None
+        if self._shown is not None and summary is not None:
+            self._shown.write(summary.text(self._run) + "\n")
 
     def _check_open(self) -> None:
         if self.engine.closed:

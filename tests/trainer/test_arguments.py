@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import TensorDataset
 
 from composer import Algorithm, Callback, DataSpec, Evaluator, Trainer
+from composer.optim import DecoupledSGDW
 from composer.trainer import arguments as given
 from composer.warnings import ComposerWarning
 from tests.common import Received, Regression, Unsized, regression_data, trainer_of
@@ -63,17 +63,9 @@ def test_mistyped_names_of_fit() -> None:
 
 
 LATER = {
-    "load_path": "x.pt",
-    "load_weights_only": True,
-    "save_folder": "runs",
-    "save_interval": "5ep",
-    "autoresume": True,
-    "save_num_checkpoints_to_keep": 3,
-    "spin_dataloaders": False,
     "parallelism_config": {"fsdp": {}},
     "dist_timeout": 10.0,
     "ddp_sync_strategy": "single_auto_sync",
-    "scale_schedule_ratio": 0.5,
     "profiler": object(),
 }
 
@@ -94,11 +86,6 @@ def test_every_argument_of_later_parts_exists_and_its_default_is_accepted() -> N
     names = [name for names in given._LATER.values() for name in names]
     assert set(names) <= set(parameters)
     trainer_of(**{name: parameters[name].default for name in names})
-
-
-def test_fit_refuses_what_is_not_there_yet() -> None:
-    with pytest.raises(NotImplementedError, match=r"scale_schedule_ratio=0\.5: schedules are not available yet"):
-        trainer_of().fit(scale_schedule_ratio=0.5)
 
 
 # ---------------------------------------------------------------------------------------------------- model
@@ -143,13 +130,13 @@ def test_optimizers_of_another_model() -> None:
 def test_the_default_optimizer_warns_once_and_trains() -> None:
     trainer = trainer_of(optimizers=None)
     with pytest.warns(
-        ComposerWarning, match="No optimizers were given; SGD with a learning rate of 0.1 is used"
+        ComposerWarning, match="No optimizers were given; DecoupledSGDW with a learning rate of 0.1 is used"
     ) as caught:
         trainer.fit()
     assert len(caught) == 1
     assert caught[0].filename == __file__
     (optimizer,) = trainer.state.optimizers
-    assert (type(optimizer), optimizer.param_groups[0]["lr"]) == (torch.optim.SGD, 0.1)
+    assert (type(optimizer), optimizer.param_groups[0]["lr"]) == (DecoupledSGDW, 0.1)
     trainer.fit(duration="1ep")
 
 
@@ -168,19 +155,6 @@ def test_a_model_without_parameters_cannot_train() -> None:
     trainer = Trainer(model=Empty(), train_dataloader=regression_data(), max_duration=1, progress_bar=False)
     with pytest.raises(ValueError, match=r"Empty"):
         trainer.fit()
-
-
-def test_schedules() -> None:
-    model = Regression()
-    optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
-    of = functools.partial(wrong, model=model, optimizers=optimizer)
-    assert of(ValueError, schedulers=StepLR(other, 1)) == (
-        "schedulers: StepLR sets the learning rate of an optimizer that was not given as optimizers=. Make it with one "
-        "of those."
-    )
-    message = "schedulers: only schedules of torch.optim.lr_scheduler that need no metric are available yet; got "
-    assert of(NotImplementedError, schedulers=ReduceLROnPlateau(optimizer)).startswith(message)
-    assert of(NotImplementedError, schedulers="cosine") == message + "'cosine'."
 
 
 # ---------------------------------------------------------------------------------------------------- lists of objects

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import re
+
 import pytest
 import torch
 
 from composer import Callback
-from composer.loggers import InMemoryLogger
+from composer.loggers import CSVLogger, FileLogger, InMemoryLogger, JSONLinesLogger, TensorboardLogger
 from composer.warnings import ComposerWarning
 from tests.common import At, Received, Regression, regression_data, trainer_of, weights
 
@@ -102,6 +106,58 @@ def test_LogAxis_goes_on_in_a_further_fit_and_an_evaluation() -> None:
     trainer.eval()
     assert [step for step, _ in log.series("loss/train/total")] == [0, 1, 2, 3, 4, 5]
     assert [step for step, _ in log.series("metrics/eval/MeanSquaredError")] == [6]
+
+
+# ---------------------------------------------------------------------------------------------------- what is stored
+
+Series = dict[str, list[int]]
+
+
+def steps_in_lines(folder) -> Series:
+    """The steps of each metric in a file of lines ``[metric][batch=3]: name: value``."""
+    found: Series = {}
+    for line in next(folder.iterdir()).read_text().splitlines():
+        if match := re.match(r"\[metric\]\[batch=(\d+)\]: (\S+): ", line):
+            found.setdefault(match[2], []).append(int(match[1]))
+    return found
+
+
+def steps_in_csv(folder) -> Series:
+    rows = list(csv.DictReader(next(folder.iterdir()).read_text().splitlines()))
+    names = set(rows[0]) - {"step", "epoch", "seconds"}
+    return {name: [int(row["step"]) for row in rows if row[name]] for name in names}
+
+
+def steps_in_json(folder) -> Series:
+    found: Series = {}
+    for line in map(json.loads, next(folder.iterdir()).read_text().splitlines()):
+        if line["kind"] == "metrics":
+            for name in line["values"]:
+                found.setdefault(name, []).append(line["step"])
+    return found
+
+
+def steps_in_tensorboard(folder) -> Series:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(next(folder.iterdir())), size_guidance={"scalars": 0}).Reload()
+    return {name: [event.step for event in board.Scalars(name)] for name in board.Tags()["scalars"]}
+
+
+STORES = {
+    "FileLogger": (lambda folder: FileLogger(f"{folder}/log.txt", flush_interval=3), steps_in_lines),
+    "CSVLogger": (lambda folder: CSVLogger(f"{folder}/log.csv", flush_interval=3), steps_in_csv),
+    "JSONLinesLogger": (lambda folder: JSONLinesLogger(f"{folder}/log.jsonl", flush_interval=3), steps_in_json),
+    "TensorboardLogger": (lambda folder: TensorboardLogger(str(folder), flush_interval=3), steps_in_tensorboard),
+}
+
+
+@pytest.mark.parametrize(("make", "read"), STORES.values(), ids=STORES.keys())
+def test_LogAxis_what_a_destination_stores_has_the_same_steps(tmp_path, make, read) -> None:
+    log = Received(3)
+    train(make(tmp_path), log)
+    names = {name for _, metrics in log.metrics for name in metrics}
+    assert read(tmp_path) == {name: [step for step, _ in log.series(name)] for name in names}
 
 
 # ---------------------------------------------------------------------------------------------------- failing trackers

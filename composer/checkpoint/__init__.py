@@ -1,0 +1,19 @@
+"""Saving and loading; what a checkpoint holds, and how its files are written."""
+
+from __future__ import annotations
+
+from composer._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "DamagedCheckpointError": "composer.checkpoint.archive",
+        "UnsafeCheckpointError": "composer.checkpoint.archive",
+        "convert_checkpoint": "composer.checkpoint.convert",
+        "load_checkpoint": "composer.checkpoint.load",
+        "read_checkpoint": "composer.checkpoint.load",
+        "read_safetensors": "composer.checkpoint.safetensors_files",
+        "save_checkpoint": "composer.checkpoint.save",
+        "write_safetensors": "composer.checkpoint.safetensors_files",
+    },
+)

@@ -1,0 +1,60 @@
+"""Weights from one kind of file to another: checkpoints, safetensors files, folders of Hugging Face models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from composer.checkpoint import archive
+from composer.checkpoint.huggingface import read_folder, write_folder
+from composer.checkpoint.load import read_checkpoint
+from composer.checkpoint.safetensors_files import is_safetensors, write_safetensors
+
+__all__ = ["convert_checkpoint"]
+
+_WITH_WEIGHTS = ("model", "integrations", "metadata")
+
+
+def convert_checkpoint(source: Path | str, destination: Path | str, *, overwrite: bool = False) -> None:
+    """Write the weights of a checkpoint in another form.
+
+    The form is told by the name: ".safetensors" is a safetensors file, a name without an end is the folder of a Hugging
+    Face model, all else is a checkpoint of weights alone. A folder can be made where the checkpoint has the
+    configuration of the model, as checkpoints of Hugging Face models have.
+
+    Args:
+        source: What to read.
+        destination: What to write.
+        overwrite: Whether a file there is replaced; folders never are.
+
+    Raises:
+        FileExistsError: There is something at the destination.
+        FileNotFoundError: The source is not there.
+        ValueError: Both are of one form, or the source lacks what the form needs.
+
+    >>> archive.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "a.pt")
+    >>> convert_checkpoint(tmp_path / "a.pt", tmp_path / "a.safetensors")
+    >>> read_checkpoint(tmp_path / "a.safetensors")
+    {'state': {'model': {'weight': tensor([1.])}}}
+    """
+    source, destination = Path(source), Path(destination)
+    before, after = "folder" if source.is_dir() else _form(source), _form(destination)
+    if before == after:
+        raise ValueError(f"{str(source)!r} and {str(destination)!r} are of one form; copy it.")
+    if destination.exists() and (after == "folder" or not overwrite):
+        remedy = "Give another name." if after == "folder" else "Give another name, or overwrite=True."
+        raise FileExistsError(f"There is {str(destination)!r} already. {remedy}")
+    content = read_folder(source) if before == "folder" else read_checkpoint(source)
+    state: dict[str, Any] = content["state"]
+    if "model" not in state:
+        raise ValueError(f"{str(source)!r} has no weights; it was saved without them.")
+    if after == "folder":
+        write_folder(state, destination)
+    elif after == "safetensors":
+        write_safetensors(state["model"], destination)
+    else:
+        archive.write({"state": {name: state[name] for name in _WITH_WEIGHTS if name in state}}, destination)
+
+
+def _form(path: Path) -> str:
+    return "safetensors" if is_safetensors(path) else "checkpoint" if path.suffix else "folder"

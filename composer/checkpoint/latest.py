@@ -1,0 +1,77 @@
+"""The link to the newest checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from composer.checkpoint.archive import replacing
+
+__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "resolve"]
+
+_SUFFIX = ".symlink"
+
+
+def link(path: Path, target: Path) -> None:
+    """Point a link at a file, in one step: there is no moment without a link.
+
+    Where the file system has no links, a small text file ``<path>.symlink`` holds the name.
+
+    Args:
+        path: The link.
+        target: What it points at; found relative to the link, so that the folder can be moved.
+    """
+    relative = os.path.relpath(target, path.parent)
+    try:
+        with replacing(path) as temporary:
+            temporary.symlink_to(relative)
+    except (OSError, NotImplementedError):
+        create_symlink_file(relative, path.with_name(path.name + _SUFFIX))
+
+
+def resolve(path: Path) -> Path | None:
+    """Return the file that a link points at, or that has the path itself; None if there is none.
+
+    Args:
+        path: The link or file.
+
+    >>> resolve(tmp_path / "latest.pt") is None
+    True
+    """
+    if path.exists():
+        return path.resolve()
+    text = path.with_name(path.name + _SUFFIX)
+    if not text.is_file():
+        return None
+    target = path.parent / extract_path_from_symlink(text)
+    return target if target.exists() else None
+
+
+def create_symlink_file(existing_path: str, destination_filename: Path | str) -> None:
+    """Write a text file that holds the name of another file.
+
+    Args:
+        existing_path: The name.
+        destination_filename: The text file; its name ends in ".symlink".
+
+    Raises:
+        ValueError: The name does not end so.
+
+    >>> create_symlink_file("ep1.pt", tmp_path / "latest.pt.symlink")
+    >>> extract_path_from_symlink(tmp_path / "latest.pt.symlink")
+    'ep1.pt'
+    """
+    destination = Path(destination_filename)
+    if destination.suffix != _SUFFIX:
+        raise ValueError(f"destination_filename must end in {_SUFFIX!r}; got {str(destination)!r}.")
+    with replacing(destination) as temporary:
+        temporary.write_text(existing_path, encoding="utf-8")
+
+
+def extract_path_from_symlink(source_path: Path | str) -> str:
+    """Return the name in a text file of :func:`create_symlink_file`.
+
+    Args:
+        source_path: The text file.
+    """
+    return Path(source_path).read_text(encoding="utf-8").strip()

@@ -1,0 +1,232 @@
+"""Reading a checkpoint, and giving a run what it holds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from composer import dist
+from composer._text import one_of, plural
+from composer.checkpoint import archive
+from composer.checkpoint.filters import IgnoreKeys, drop
+from composer.checkpoint.parts import PARTS
+from composer.checkpoint.recreate import algorithm_from
+from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
+from composer.core._names import format_name
+from composer.core.algorithm import Algorithm
+from composer.core.event import Event
+from composer.core.order import AlgorithmPass, arrange
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["Loaded", "load_checkpoint", "read_checkpoint", "restore", "safe_torch_load"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint says beside what the state takes over.
+
+    Attributes:
+        rng: The states of the random generators, one for each process that there was; None for weights alone.
+        max_duration: When the training that was saved was to end.
+        metadata: Versions, device and sizes of the run that was saved.
+    """
+
+    rng: list[dict[str, Any]] | None = None
+    max_duration: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def read_checkpoint(path: Path | str) -> dict[str, Any]:
+    """Read a checkpoint, weights as safetensors, or a bare state dict, in the form of a checkpoint.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        DamagedCheckpointError: It is not what was written.
+        UnsafeCheckpointError: Reading it would run code.
+    """
+    path = Path(path)
+    if is_safetensors(path):
+        return {"state": {"model": read_safetensors(path)}}
+    content = archive.read(path)
+    if "state" in content and isinstance(content["state"], dict):
+        return content
+    return {"state": {"model": content.get("state_dict", content)}}
+
+
+def safe_torch_load(
+    composer_states_filepath: Path | str, map_location: str = "cpu", load_monolith_rank0_only: bool = False
+) -> dict[str, Any]:
+    """Read a checkpoint without running anything that it holds.
+
+    Args:
+        composer_states_filepath: The file.
+        map_location: Where its tensors go.
+        load_monolith_rank0_only: Whether only the first process reads it; the others get an empty dict.
+    """
+    if load_monolith_rank0_only and dist.get_global_rank() != 0:
+        return {}
+    return archive.read(composer_states_filepath, map_location)
+
+
+def load_checkpoint(
+    path: str,
+    state: State,
+    logger: Logger,
+    object_store: Any = None,
+    load_weights_only: bool = False,
+    strict_model_weights: bool = True,
+    progress_bar: bool = True,
+    ignore_keys: IgnoreKeys = None,
+    exclude_algorithms: list[str] | None = None,
+    algorithm_passes: Sequence[AlgorithmPass] | None = None,
+) -> list[dict[str, Any]] | None:
+    """Give a run what a checkpoint holds.
+
+    Args:
+        path: The file; may have ``{rank}`` in it.
+        state: The state of the run.
+        logger: Handed to methods that are made again.
+        object_store: Where the path is, if it is no path of this machine.
+        load_weights_only: Whether to leave all but the weights as they are.
+        strict_model_weights: Whether the names of the weights must be the same.
+        progress_bar: Whether to show the progress of a download.
+        ignore_keys: What to leave out, see :func:`.drop`.
+        exclude_algorithms: Names of methods that are not made again though the weights were saved with them.
+        algorithm_passes: Reorder the methods.
+
+    Returns:
+        The states of the random generators, for :func:`.load_rng_state`; None with ``load_weights_only``.
+    """
+    from composer.storage.transfer import fetched
+
+    path = format_name(path, state.run_name, state.timestamp, rank=0)
+    with fetched(path, object_store, progress_bar=progress_bar) as local:
+        content = read_checkpoint(local)
+    return restore(
+        state,
+        logger,
+        content,
+        weights_only=load_weights_only,
+        strict=strict_model_weights,
+        ignore_keys=ignore_keys,
+        exclude_algorithms=exclude_algorithms,
+        algorithm_passes=algorithm_passes,
+    ).rng
+
+
+def restore(
+    state: State,
+    logger: Logger,
+    content: dict[str, Any],
+    *,
+    weights_only: bool = False,
+    strict: bool = True,
+    ignore_keys: IgnoreKeys = None,
+    exclude_algorithms: Sequence[str] | None = None,
+    algorithm_passes: Sequence[AlgorithmPass] | None = None,
+) -> Loaded:
+    """Give a run the content of a checkpoint.
+
+    Methods that change the model's layers, with which the weights were saved, are made again first where the run lacks
+    them.
+
+    Args:
+        state: The state of the run.
+        logger: Handed to methods that are made again.
+        content: As :func:`read_checkpoint` returns it; edited.
+        weights_only: Whether to leave all but the weights as they are.
+        strict: Whether the names of the weights must be the same.
+        ignore_keys: What to leave out, see :func:`.drop`.
+        exclude_algorithms: Names of methods that are not made again.
+        algorithm_passes: Reorder the methods.
+
+    Raises:
+        ValueError: The checkpoint does not fit the model, the optimizers or the data.
+    """
+    drop(content, ignore_keys)
+    saved: dict[str, Any] = content.get("state", {})
+    _recreate(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
+    if "model" in saved:
+        _load_model(state.model, saved["model"], strict, unwrap=bool(saved.get("_is_model_ddp_wrapped")))
+    if weights_only:
+        return Loaded(metadata=saved.get("metadata", {}))
+    for part in PARTS:
+        if part.give is not None and part.name in saved:
+            part.give(state, saved[part.name])
+    return Loaded(content.get("rng"), saved.get("max_duration"), saved.get("metadata", {}))
+
+
+def _load_model(model: nn.Module, saved: dict[str, Any], strict: bool, *, unwrap: bool) -> None:
+    """Load the weights; tell all names that do not fit at once."""
+    weights = {name.removeprefix("module.") if unwrap else name: value for name, value in saved.items()}
+    present = model.state_dict()
+    shapes = [
+        f"{name} is {tuple(value.shape)} in the checkpoint and {tuple(present[name].shape)} in the model"
+        for name, value in weights.items()
+        if isinstance(value, Tensor) and isinstance(present.get(name), Tensor) and not is_lazy(present[name])
+        if value.shape != present[name].shape
+    ]
+    if shapes:
+        raise ValueError(f"The checkpoint is of another model: {_some(shapes)}.")
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    if not missing and not unexpected:
+        return
+    told = [
+        *([f"the checkpoint lacks {_some(missing)}"] if missing else []),
+        *([f"the model lacks {_some(unexpected)}"] if unexpected else []),
+    ]
+    if strict:
+        raise ValueError(
+            f"The checkpoint is of another model: {'; '.join(told)}. Load into the same model, or give "
+            f"load_strict_model_weights=False to load the weights that both have."
+        )
+    warnings.warn(f"Not all weights were loaded: {'; '.join(told)}.", ComposerWarning, stacklevel=4)
+
+
+def _recreate(
+    state: State, logger: Logger, saved: Any, exclude: Sequence[str], passes: Sequence[AlgorithmPass]
+) -> None:
+    """Make the methods again that the saved weights need and the run lacks."""
+    described = {name: value.get("repr", "") for name, value in cast("list[tuple[str, dict[str, Any]]]", saved)}
+    for name in exclude:
+        one_of("load_exclude_algorithms", name, described or (name,))
+    present = {type(algorithm).__qualname__: repr(algorithm) for algorithm in state.algorithms}
+    made: list[Algorithm] = []
+    for name, description in described.items():
+        kind = state.find_algorithm(name)
+        if kind is None or not kind.required_on_load() or name in exclude:
+            continue
+        if name not in present:
+            made.append(algorithm_from(description, kind))
+        elif present[name] != description:
+            message = (
+                f"The checkpoint was saved with {description}, and is loaded with {present[name]}; the weights may not "
+                f"fit."
+            )
+            warnings.warn(message, ComposerWarning, stacklevel=4)
+    for algorithm in made:
+        message = f"The checkpoint was saved with {algorithm!r}, which is applied; load_exclude_algorithms prevents it."
+        warnings.warn(message, ComposerWarning, stacklevel=4)
+    if made:
+        state.algorithms = [*state.algorithms, *made]
+    for algorithm in arrange(made, Event.INIT, passes):
+        if algorithm.match(Event.INIT, state):
+            algorithm.apply(Event.INIT, state, logger)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few of many."""
+    return ", ".join(names[:5]) + (f" and {plural(len(names) - 5, 'other')}" if len(names) > 5 else "")

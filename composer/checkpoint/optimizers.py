@@ -1,0 +1,126 @@
+"""The state of optimizers by the names of the parameters, so that it does not depend on their order."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from composer._text import plural
+from composer.warnings import ComposerWarning
+
+__all__ = ["class_name", "optimizer_state", "set_optimizer_state"]
+
+
+def class_name(optimizer: Optimizer) -> str:
+    """Return the class of an optimizer, of the one inside for one that wraps another.
+
+    Args:
+        optimizer: The optimizer.
+
+    >>> class_name(torch.optim.SGD([torch.zeros(1)]))
+    'SGD'
+    """
+    return type(getattr(optimizer, "base_optimizer", optimizer)).__qualname__
+
+
+def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Return the state of an optimizer with the names of the parameters in place of their numbers.
+
+    Args:
+        model: Names the parameters; those that it does not have are ``"#0"``, ``"#1"``, ... by their place.
+        optimizer: The optimizer.
+
+    >>> model = torch.nn.Linear(1, 1)
+    >>> optimizer_state(model, torch.optim.SGD(model.parameters()))["param_groups"][0]["params"]
+    ['weight', 'bias']
+    """
+    names = _names(model, optimizer)
+    state = optimizer.state_dict()
+    return {
+        **state,
+        "state": {names[number]: value for number, value in state["state"].items()},
+        "param_groups": [{**group, "params": [names[n] for n in group["params"]]} for group in state["param_groups"]],
+    }
+
+
+def set_optimizer_state(model: nn.Module, optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Give an optimizer what :func:`optimizer_state` returned.
+
+    Groups and the parameters inside them may be in another order: a group gets what was saved of the group that most of
+    its parameters were in. Parameters that the saved state does not know (layers that a method has put in since) begin
+    without state, which a warning tells.
+
+    Args:
+        model: Names the parameters.
+        optimizer: The optimizer; has as many groups as the saved one.
+        saved: The state.
+
+    Raises:
+        ValueError: The groups differ in number, or the saved state has parameters that there are not.
+
+    >>> model = torch.nn.Linear(1, 1)
+    >>> saved = optimizer_state(model, torch.optim.SGD([{"params": [p]} for p in model.parameters()], lr=0.5))
+    >>> optimizer = torch.optim.SGD([{"params": [model.bias]}, {"params": [model.weight]}], lr=0.1)
+    >>> set_optimizer_state(model, optimizer, saved)
+    >>> [group["lr"] for group in optimizer.param_groups]
+    [0.5, 0.5]
+    """
+    names = _names(model, optimizer)
+    current = optimizer.state_dict()
+    groups = saved["param_groups"]
+    kind = class_name(optimizer)
+    if len(groups) != len(current["param_groups"]):
+        raise ValueError(
+            f"The checkpoint has {plural(len(groups), 'parameter group')} of {kind}, but the optimizer given has "
+            f"{len(current['param_groups'])}. Make it with the same groups, or leave its state out with "
+            f"load_ignore_keys=['state/optimizers*']."
+        )
+    known = set(saved["state"]) | {name for group in groups for name in group["params"]}
+    if unknown := sorted(known - set(names)):
+        raise ValueError(
+            f"The checkpoint has the state of {kind} for parameters that the model does not have: {_some(unknown)}. "
+            f"Load into the same model, or leave the state out with load_ignore_keys=['state/optimizers*']."
+        )
+    if new := sorted(set(names) - known):
+        message = f"The checkpoint has no state of {kind} for {_some(new)}; these begin without."
+        warnings.warn(message, ComposerWarning, stacklevel=2)
+    numbers = {name: number for number, name in enumerate(names)}
+    present = [[names[number] for number in group["params"]] for group in current["param_groups"]]
+    groups = [groups[place] for place in _places([group["params"] for group in groups], present)]
+    optimizer.load_state_dict(
+        {
+            **saved,
+            "state": {numbers[name]: value for name, value in saved["state"].items()},
+            "param_groups": [
+                {**old, "params": now["params"]} for old, now in zip(groups, current["param_groups"], strict=True)
+            ],
+        }
+    )
+
+
+def _places(saved: list[list[str]], present: list[list[str]]) -> list[int]:
+    """The saved group for each present one: that of most of its parameters, by its place where these do not tell."""
+    group_of = {name: place for place, names in enumerate(saved) for name in names}
+    votes = [Counter(group_of[name] for name in names if name in group_of) for names in present]
+    found = [vote.most_common(1)[0][0] if vote else None for vote in votes]
+    told = [place for place in found if place is not None]
+    if len(set(told)) < len(told):
+        return list(range(len(saved)))  # they were divided in another way
+    left = iter([place for place in range(len(saved)) if place not in told])
+    return [next(left) if place is None else place for place in found]
+
+
+def _names(model: nn.Module, optimizer: Optimizer) -> list[str]:
+    """The name of each parameter of the optimizer, by its number."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [names.get(id(parameter), f"#{number}") for number, parameter in enumerate(parameters)]
+
+
+def _some(names: list[str]) -> str:
+    """The first few of many names."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,144 @@
+"""Weights as safetensors: a file of tensors that other programs read too, and that cannot hold code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from composer._lazy import import_extra
+from composer.checkpoint.archive import DamagedCheckpointError, replacing
+
+__all__ = ["check_format", "is_safetensors", "read_safetensors", "write_safetensors"]
+
+_SUFFIX = ".safetensors"
+# In the header of a file, before the name of a tensor that is not stored because it is another one.
+_TIED = "tied:"
+
+
+def is_safetensors(path: Path | str) -> bool:
+    """Tell whether a name is that of a safetensors file.
+
+    Args:
+        path: The name.
+
+    >>> is_safetensors("run/weights.safetensors"), is_safetensors("run/ep1.pt")
+    (True, False)
+    """
+    return Path(path).suffix == _SUFFIX
+
+
+def check_format(argument: str, path: Path | str, *, weights_only: bool) -> None:
+    """Refuse a safetensors file for more than weights.
+
+    Args:
+        argument: Name of the argument, for the message.
+        path: Name of the file.
+        weights_only: Whether the file is to have the weights only.
+
+    Raises:
+        ValueError: The format has no room for what is to be saved.
+
+    >>> check_format("filename", "weights.safetensors", weights_only=True)
+    """
+    if is_safetensors(path) and not weights_only:
+        raise ValueError(
+            f"{argument}={str(path)!r} is a safetensors file, which holds weights and nothing else. Save with "
+            f"weights_only=True, or under a name that ends in '.pt'."
+        )
+
+
+def read_safetensors(path: Path | str) -> dict[str, Tensor]:
+    """Read weights into host memory; those that were one tensor when they were written are one again.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        DamagedCheckpointError: It is cut off, or no safetensors file.
+        MissingConditionalImportError: The package safetensors is not installed.
+
+    >>> weight = torch.ones(2)
+    >>> write_safetensors({"embedding": weight, "head": weight}, tmp_path / "tied.safetensors")
+    >>> read = read_safetensors(tmp_path / "tied.safetensors")
+    >>> read["head"] is read["embedding"], read["head"]
+    (True, tensor([1., 1.]))
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint {str(path)!r}.")
+    library: Any = import_extra("safetensors", "safetensors", "A safetensors file")
+    try:
+        with library.safe_open(path, framework="pt") as file:
+            weights: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header: dict[str, str] = file.metadata() or {}
+    except library.SafetensorError as error:
+        raise DamagedCheckpointError(f"{str(path)!r} cannot be read as a safetensors file: {error}.") from error
+    for name, stored in header.items():
+        if name.startswith(_TIED):
+            weights[name.removeprefix(_TIED)] = weights[stored]
+    return weights
+
+
+def write_safetensors(
+    weights: Mapping[str, Any], path: Path | str, *, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write weights, whole or not at all.
+
+    Tensors that are one and the same are written once; the header tells which names they have beside. Other tensors
+    that overlap in memory are written each.
+
+    Args:
+        weights: Tensors by name.
+        path: Where to; its folder is made.
+        metadata: Further text for the header.
+
+    Raises:
+        OSError: It could not be written.
+        TypeError: Something among the weights is no tensor.
+        MissingConditionalImportError: The package safetensors is not installed.
+
+    >>> write_safetensors({"weight": torch.ones(2)}, tmp_path / "a.safetensors", metadata={"format": "pt"})
+    >>> read_safetensors(tmp_path / "a.safetensors")
+    {'weight': tensor([1., 1.])}
+    """
+    errors: Any = import_extra("safetensors", "safetensors", "A safetensors file")
+    save_file: Any = import_extra("safetensors.torch", "safetensors", "A safetensors file").save_file
+    header = {"format": "pt", **(metadata or {})}
+    names: dict[Any, str] = {}
+    stored: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, value in weights.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"A safetensors file holds tensors, but {name!r} is {type(value).__name__}. Save under a name that ends "
+                f"in '.pt', or leave it out with ignore_keys=['state/model/{name}']."
+            )
+        place = (value.device, value.dtype, value.data_ptr(), value.shape, value.stride())
+        if value.numel() and place in names:
+            header[_TIED + name] = names[place]
+            continue
+        names[place] = name
+        stored[name] = _alone(value.detach(), taken)
+    with replacing(path) as temporary:
+        try:
+            save_file(stored, temporary, metadata=header)
+        except errors.SafetensorError as error:
+            raise OSError(f"{str(path)!r} could not be written: {error}.") from error
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _alone(tensor: Tensor, taken: set[int]) -> Tensor:
+    """The tensor in memory that has nothing else, as the format wants it."""
+    tensor = tensor.to("cpu").contiguous()
+    storage = tensor.untyped_storage()
+    if storage.data_ptr() in taken or storage.nbytes() != tensor.numel() * tensor.element_size():
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    taken.add(tensor.untyped_storage().data_ptr())
+    return tensor

@@ -1,0 +1,78 @@
+"""The worker processes of data loaders, and signals that are sent to all processes of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from composer.core.types import Batch
+
+__all__ = ["iterate"]
+
+# What schedulers of machines and terminals send to ask for an end, as far as this system has it.
+_SIGNALS = [
+    signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if name in signal.Signals.__members__
+]
+
+
+def iterate(loader: Iterable[Batch]) -> Iterator[Batch]:
+    """Begin to iterate over a loader, whose workers will outlive a signal that asks the whole job to end.
+
+    Their parent decides when to stop: it could not finish its step otherwise.
+
+    Args:
+        loader: Any iterable; only those of torch have workers that we know.
+
+    >>> list(iterate([1, 2]))
+    [1, 2]
+    """
+    if not isinstance(loader, DataLoader) or not loader.num_workers:
+        return iter(loader)
+    given: Any = loader.worker_init_fn
+    loader.worker_init_fn = _WorkerInit(given)
+    try:
+        with _held_back():
+            return iter(loader)
+    finally:
+        loader.worker_init_fn = given
+
+
+class _WorkerInit:
+    """Runs in a worker when it starts."""
+
+    def __init__(self, then: Callable[[int], object] | None) -> None:
+        self._then = then
+        self._asked = False
+
+    def __call__(self, worker: int) -> None:
+        for signum in _SIGNALS:
+            signal.signal(signum, self._terminate if signum == signal.SIGTERM else signal.SIG_IGN)
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        if self._then is not None:
+            self._then(worker)
+
+    def _terminate(self, signum: int, frame: object) -> None:
+        # The first may have gone to all; the parent asks again when it clears up.
+        if self._asked:
+            os._exit(0)
+        self._asked = True
+
+
+@contextlib.contextmanager
+def _held_back() -> Generator[None]:
+    """Keep signals waiting while workers start, which inherit this until they know what to do."""
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

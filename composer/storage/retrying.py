@@ -1,0 +1,119 @@
+"""Trying again what failed."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from composer._text import non_negative, positive
+
+__all__ = ["call_with_retries", "retry"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Of its own: the user's seeds must draw what they would draw without failures.
+_jitter = random.SystemRandom()
+
+
+def call_with_retries(
+    function: Callable[[], R],
+    should_retry: Callable[[Exception], bool],
+    num_attempts: int = 3,
+    initial_backoff: float = 1.0,
+    max_jitter: float = 0.5,
+    pause: Callable[[float], object] = time.sleep,
+) -> R:
+    """Call a function until it succeeds, with a pause after each failure that is twice the one before.
+
+    Args:
+        function: What to call.
+        should_retry: Tells whether another attempt may succeed after an exception.
+        num_attempts: How many calls there are at most.
+        initial_backoff: The first pause in seconds.
+        max_jitter: Up to how many seconds, drawn at random, are added, lest many processes try again all at once.
+        pause: Waits for a number of seconds.
+
+    Raises:
+        Exception: That of the last attempt.
+
+    >>> answers = iter([None, "done"])
+    >>> def ask():
+    ...     return next(answers) or {}["busy"]
+    >>> call_with_retries(ask, lambda error: isinstance(error, KeyError), pause=lambda seconds: None)
+    'done'
+    """
+    attempt = 1
+    while True:
+        try:
+            return function()
+        except Exception as error:
+            if attempt >= num_attempts or not should_retry(error):
+                if attempt > 1:
+                    error.add_note(f"This was attempt {attempt} of {num_attempts}.")
+                raise
+        pause(initial_backoff * 2 ** (attempt - 1) + _jitter.uniform(0, max_jitter))
+        attempt += 1
+
+
+@overload
+def retry(exc_class: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def retry(
+    exc_class: type[Exception] | Sequence[type[Exception]] = Exception,
+    num_attempts: int = 3,
+    initial_backoff: float = 1.0,
+    max_jitter: float = 0.5,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def retry(
+    exc_class: Any = Exception, num_attempts: int = 3, initial_backoff: float = 1.0, max_jitter: float = 0.5
+) -> Any:
+    """Decorate a function so that it is called again when it fails; works with and without arguments.
+
+    Args:
+        exc_class: Which exceptions call for another attempt: a class or several.
+        num_attempts: How many calls there are at most.
+        initial_backoff: The first pause in seconds; each is twice the one before.
+        max_jitter: Up to how many seconds, drawn at random, are added to a pause.
+
+    Raises:
+        ValueError: A number is out of its range.
+
+    >>> calls = []
+    >>> @retry(ConnectionError, num_attempts=3, initial_backoff=0, max_jitter=0)
+    ... def fetch():
+    ...     calls.append(1)
+    ...     if len(calls) < 3:
+    ...         raise ConnectionError
+    ...     return "content"
+    >>> fetch(), len(calls)
+    ('content', 3)
+    """
+    if callable(exc_class) and not isinstance(exc_class, type):
+        return retry()(cast("Callable[..., Any]", exc_class))
+    kinds = (exc_class,) if isinstance(exc_class, type) else tuple(cast("Sequence[type[Exception]]", exc_class))
+    positive("num_attempts", num_attempts)
+    non_negative("initial_backoff", initial_backoff)
+    non_negative("max_jitter", max_jitter)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return call_with_retries(
+                lambda: function(*args, **kwargs),
+                lambda error: isinstance(error, kinds),
+                num_attempts,
+                initial_backoff,
+                max_jitter,
+            )
+
+        return call
+
+    return decorate

@@ -1,0 +1,257 @@
+"""Going on where another process stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer import dist, rng
+from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.checkpoint.filters import IgnoreKeys
+from composer.checkpoint.load import read_checkpoint, restore
+from composer.checkpoint.save import save_checkpoint
+from composer.core._names import format_name
+from composer.core.algorithm import Algorithm, find_algorithm
+from composer.core.time import Time, TimeUnit, ensure_time
+from composer.storage.transfer import fetched
+from composer.trainer.loaders import begin_pass
+from composer.trainer.run import Run
+from composer.trainer.signals import Interrupted, Interruption
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.core.state import State
+
+__all__ = [
+    "LoadOptions",
+    "Stopping",
+    "find_latest",
+    "is_complete",
+    "load",
+    "method_named",
+    "rest_of",
+    "savers_of",
+    "take_up",
+]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What is loaded when a trainer is made, and how.
+
+    Attributes:
+        path: The checkpoint, or None.
+        object_store: Where the path is, if it is no path of this machine.
+        weights_only: Whether to leave all but the weights as they are.
+        strict: Whether the names of the weights must be the same.
+        progress_bar: Whether to show the progress of a download.
+        ignore_keys: What to leave out.
+        exclude_algorithms: Methods that are not made again.
+
+    >>> LoadOptions().path is None
+    True
+    """
+
+    path: str | None = None
+    object_store: Any = None
+    weights_only: bool = False
+    strict: bool = True
+    progress_bar: bool = True
+    ignore_keys: IgnoreKeys = None
+    exclude_algorithms: Sequence[str] = field(default=())
+
+
+def method_named(name: str) -> type[Algorithm] | None:
+    """Return the class of a method, of ours or of the user's, by its name; None if there is none.
+
+    Args:
+        name: The name of the class.
+
+    >>> method_named("BlurPool").__name__, method_named("Nothing")
+    ('BlurPool', None)
+    """
+    from composer import algorithms
+
+    found = getattr(algorithms, name, None) if name in algorithms.__all__ else None
+    return found if isinstance(found, type) and issubclass(found, Algorithm) else find_algorithm(name)
+
+
+def savers_of(state: State) -> list[CheckpointSaver]:
+    """Return what saves checkpoints in a run.
+
+    Args:
+        state: The state of the run.
+
+    >>> from composer import State
+    >>> savers_of(State(model=torch.nn.Linear(1, 1)))
+    []
+    """
+    return [callback for callback in state.callbacks if isinstance(callback, CheckpointSaver)]
+
+
+def find_latest(state: State) -> Path | None:
+    """Return the newest checkpoint that a run of this name has saved, among those of all savers; None if there is none.
+
+    Args:
+        state: The state of the run.
+
+    Raises:
+        ValueError: No saver keeps what resumption needs.
+        RuntimeError: Some processes find a checkpoint and others do not.
+    """
+    savers = [saver for saver in savers_of(state) if saver.latest_filename is not None and not saver.weights_only]
+    if not savers:
+        raise ValueError(
+            "autoresume=True needs a CheckpointSaver that keeps whole checkpoints and a link to the newest: give "
+            "save_folder, with save_latest_filename and without save_weights_only."
+        )
+    found = [path for saver in savers if (path := saver.newest(state)) is not None]
+    newest = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    answers = dist.all_gather_object(None if newest is None else str(newest))
+    if len({answer is None for answer in answers}) > 1:
+        absent = [rank for rank, answer in enumerate(answers) if answer is None]
+        raise RuntimeError(
+            f"autoresume: the ranks {absent} do not see the checkpoint that others see; save_folder must be a folder "
+            f"that all of them share."
+        )
+    return None if answers[0] is None else Path(answers[0])
+
+
+def load(run: Run, options: LoadOptions) -> None:
+    """Give a run what a checkpoint holds; what is to happen when training begins is kept in the run.
+
+    Args:
+        run: The run.
+        options: The path and how to load.
+    """
+    state = run.state
+    if options.path is None:
+        return
+    name = state.run_name
+    path = format_name(options.path, name, state.timestamp, rank=0)
+    with fetched(path, options.object_store, progress_bar=options.progress_bar) as local:
+        content = read_checkpoint(local)
+    run.loaded = restore(
+        state,
+        run.logger,
+        content,
+        weights_only=options.weights_only,
+        strict=options.strict,
+        ignore_keys=options.ignore_keys,
+        exclude_algorithms=options.exclude_algorithms,
+        algorithm_passes=run.engine.passes,
+    )
+    state.load_path = str(path)
+    _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))
+
+
+def take_up(run: Run) -> None:
+    """Bring the data and the random generators to where they were when the checkpoint was saved; once for each.
+
+    Args:
+        run: The run, after ``FIT_START``; ``spin_dataloaders`` in its options is whether the training data is taken up
+            in the middle of a pass, or begun anew.
+    """
+    phase = run.state.train_phase
+    if phase.resume is not None:
+        if not run.options.spin_dataloaders:
+            phase.resume = None
+        phase.iterator = begin_pass(run)
+    loaded, run.loaded = run.loaded, None
+    if loaded is not None and loaded.rng is not None:
+        # After the data, which a pass that is begun again may have drawn random numbers for.
+        rng.load_rng_state(loaded.rng)
+
+
+def is_complete(run: Run, duration: object) -> bool:
+    """Tell, with a word to the user, whether the training that was to be resumed has ended.
+
+    Args:
+        run: The run, with what was loaded.
+        duration: How much further to train, if that is given.
+    """
+    state = run.state
+    end = state.max_duration if duration is None or run.loaded is None else run.loaded.max_duration
+    if run.loaded is None or end is None or state.train_phase.stage is not None:
+        return False
+    end = ensure_time(end, TimeUnit.EPOCH, "max_duration")
+    if not state.timestamp.has_reached(end):
+        return False
+    message = f"autoresume: this training is complete, having come to {state.timestamp.get(end.unit)}; nothing is done."
+    warnings.warn(message, ComposerWarning, stacklevel=3)
+    return True
+
+
+def rest_of(run: Run, duration: int | str | Time | None) -> int | str | Time | None:
+    """Return how much of a duration is left of the training that is resumed.
+
+    Args:
+        run: The run, with what was loaded.
+        duration: How much further to train, as it was given when that training began.
+    """
+    if duration is None or run.loaded is None or run.loaded.max_duration is None:
+        return duration
+    end = ensure_time(run.loaded.max_duration, TimeUnit.EPOCH, "max_duration")
+    return Time(end.value - run.state.timestamp.count(end.unit), end.unit)
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What happens when training is stopped from outside, or by an exception.
+
+    Attributes:
+        signals: Those that are noted while training, where checkpoints are saved.
+        save_on_exception: Whether an exception saves a checkpoint of its own.
+    """
+
+    signals: Sequence[int] = ()
+    save_on_exception: bool = False
+
+    @contextlib.contextmanager
+    def around(self, run: Run) -> Generator[None]:
+        """Save what a signal or an exception would lose.
+
+        Args:
+            run: The run; the block trains it.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was noted.
+            SystemExit: Another signal was.
+        """
+        savers = savers_of(run.state)
+        if not savers:
+            yield
+            return
+        try:
+            with Interruption(self.signals) as run.interruption:
+                yield
+        except Interrupted as interrupted:
+            for saver in savers:
+                saver.save(run.state, run.logger)
+                saver.fit_end(run.state, run.logger)
+            run.state.train_phase.stage = None
+            interrupted.leave()
+        except Exception:
+            if self.save_on_exception:
+                _save_apart(run.state, savers[0])
+            raise
+        finally:
+            run.interruption = None
+
+
+def _save_apart(state: State, saver: CheckpointSaver) -> None:
+    """Save a checkpoint that resumption does not find, and let nothing hide the exception that is under way."""
+    try:
+        name = saver.resolved_folder(state) / f"exception-{saver.filename}"
+        path = save_checkpoint(state, str(name))
+    except Exception:
+        _log.exception("The checkpoint of the state at the exception could not be saved.")
+    else:
+        _log.warning("The state at the exception is in %s.", path)

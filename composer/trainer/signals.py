@@ -1,0 +1,106 @@
+"""Being asked to stop: the signals of schedulers of machines and of people at the keyboard."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Self
+
+import torch
+
+from composer import dist
+
+__all__ = ["Interrupted", "Interruption"]
+
+
+class Interrupted(BaseException):
+    """A signal asks to stop, and the state of the run is whole.
+
+    Args:
+        signum: The signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+    def leave(self) -> None:
+        """Leave as programs do that are stopped by the signal.
+
+        Raises:
+            KeyboardInterrupt: It was Ctrl-C; exit code 130.
+            SystemExit: It was another; the exit code is 128 and the number of the signal, 143 for SIGTERM.
+        """
+        if self.signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + self.signum)
+
+
+class Interruption:
+    """While a block runs, notes a signal instead of dying of it; a second one ends the process at once.
+
+    Signals can be noted by the main thread only; in another thread the block runs as without this.
+
+    Args:
+        signals: Which.
+
+    >>> with Interruption([signal.SIGTERM]) as interruption:
+    ...     os.kill(os.getpid(), signal.SIGTERM)
+    ...     interruption.signum == signal.SIGTERM
+    True
+    """
+
+    def __init__(self, signals: Sequence[int]) -> None:
+        self.signum: int | None = None
+        self._signals = signals
+        self._before: dict[int, Any] = {}
+        self._process = os.getpid()
+        self._flag = torch.zeros(1, dtype=torch.int64)
+
+    def __enter__(self) -> Self:
+        """Begin to note signals."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = {signum: signal.signal(signum, self._note) for signum in self._signals}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Go back to what was before."""
+        for signum, before in self._before.items():
+            signal.signal(signum, before)
+
+    def check(self) -> None:
+        """Leave the loop if any process was asked to stop; all processes call this at the same places.
+
+        Raises:
+            Interrupted: One was.
+        """
+        signum = self.signum
+        if dist.get_world_size() > 1:
+            self._flag.fill_(signum or 0)
+            dist.all_reduce(self._flag, "MAX")
+            signum = int(self._flag) or None
+        if signum is not None:
+            raise Interrupted(signum)
+
+    def check_alone(self) -> None:
+        """Leave the loop at a place that processes reach at different times; with several, this waits for the next."""
+        if self.signum is not None and dist.get_world_size() == 1:
+            raise Interrupted(self.signum)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # a worker that was forked while the block ran; its parent decides
+        if self.signum is not None:
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+            return
+        self.signum = signum
+        name = signal.Signals(signum).name
+        told = f"\n{name}: a checkpoint is saved after this step, then training ends; again ends it now.\n"
+        # Not by sys.stderr, which refuses when the signal comes while the program writes to it.
+        with contextlib.suppress(OSError):
+            os.write(2, told.encode())

@@ -1,0 +1,126 @@
+"""What a training came to, as a short table at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from composer.core.time import TimeUnit
+from composer.trainer.run import Run
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+    from composer.core.timestamp import Timestamp
+
+__all__ = ["Summary"]
+
+
+@dataclass
+class Summary:
+    """Notes where a training began; at its end, tells what was done since.
+
+    Attributes:
+        timestamp: How far the run had come.
+        begun: Clock reading, in seconds.
+        evaluations: The values of the metrics of evaluations by name, each with the number of batches trained.
+
+    >>> from composer.core.timestamp import Timestamp
+    >>> Summary(Timestamp()).evaluations
+    {}
+    """
+
+    timestamp: Timestamp
+    begun: float = field(default_factory=time.perf_counter)
+    evaluations: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
+
+    def note(self, batch: int, values: dict[str, Any]) -> None:
+        """Keep the values of an evaluation, on their device.
+
+        Args:
+            batch: Number of batches trained.
+            values: Values by name.
+        """
+        for name, value in values.items():
+            if not isinstance(value, torch.Tensor) or value.numel() == 1:
+                self.evaluations.setdefault(name, []).append((batch, value))
+
+    def text(self, run: Run) -> str:
+        """Return the table; its values are read from the device.
+
+        Args:
+            run: The run.
+        """
+        lines = [self._work(run), *self._values(run)]
+        places = [(type(callback).__name__, callback.location) for callback in run.state.callbacks]
+        lines += [f"  {name:<{_WIDTH}}  {place}" for name, place in places if place]
+        return "\n".join(lines)
+
+    def _work(self, run: Run) -> str:
+        """The amounts, and how fast they were done."""
+        now, seconds = run.state.timestamp, time.perf_counter() - self.begun
+        done = {unit: now.count(unit) - self.timestamp.count(unit) for unit in _NOUNS}
+        counted = [(amount, names) for unit, names in _NOUNS.items() if (amount := done[unit])]
+        amounts = ", ".join(f"{amount:,} {names[amount != 1]}" for amount, names in counted)
+        tokens, samples = done[TimeUnit.TOKEN], done[TimeUnit.SAMPLE]
+        rate, noun = (tokens, "tokens") if tokens else (samples, "samples")
+        return f"trained {amounts or 'nothing'} in {_duration(seconds)}, {rate / max(seconds, 1e-9):,.0f} {noun}/s"
+
+    def _values(self, run: Run) -> list[str]:
+        """The last loss, and of each metric the last value and the best."""
+        state = run.state
+        rows: list[tuple[str, str, str]] = []
+        for name, loss in state.total_loss_dict.items():
+            rows.append((name.removesuffix("/total"), _number(loss), ""))
+        for name, metric in state.train_metrics.items():
+            if metric.update_called and (value := metric.compute()).numel() == 1:
+                rows.append((f"{state.train_phase.label}/{name}", _number(value), ""))
+        for name, values in self.evaluations.items():
+            short = name.removeprefix("metrics/")
+            rows.append((short, _number(values[-1][1]), _best(values, _find(run, short))))
+        if not rows:
+            return []
+        width = max(len(last) for _, last, _ in rows)
+        head = f"  {'':<{_WIDTH}}  {'last':>{width}}{'  best' if any(best for *_, best in rows) else ''}"
+        return [head, *(f"  {name:<{_WIDTH}}  {last:>{width}}{best and f'  {best}'}" for name, last, best in rows)]
+
+
+_WIDTH = 28
+_NOUNS = {
+    TimeUnit.EPOCH: ("epoch", "epochs"),
+    TimeUnit.BATCH: ("batch", "batches"),
+    TimeUnit.SAMPLE: ("sample", "samples"),
+    TimeUnit.TOKEN: ("token", "tokens"),
+}
+
+
+def _find(run: Run, name: str) -> Metric | None:
+    """The metric that a name in the log is of: ``<label>/<metric>``, and more where it computes several values."""
+    label, _, rest = name.partition("/")
+    return run.state.eval_metrics.get(label, {}).get(rest)
+
+
+def _best(values: Sequence[tuple[int, Any]], metric: Metric | None) -> str:
+    """The best value and when it was; nothing for a metric that does not say whether more is better."""
+    better = None if metric is None else metric.higher_is_better
+    if better is None or len(values) < 2:
+        return ""
+    batch, value = (max if better else min)(values, key=lambda entry: float(entry[1]))
+    return f"{_number(value)} at batch {batch:,}"
+
+
+def _number(value: Any) -> str:
+    number = float(value)
+    return f"{number:.4f}" if number == 0 or 1e-3 <= abs(number) < 1e6 else f"{number:.4e}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"

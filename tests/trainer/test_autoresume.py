@@ -1,0 +1,202 @@
+"""The same command again, and what checkpoints hold and leave out."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from composer import Trainer
+from composer.algorithms import BlurPool
+from composer.callbacks import CheckpointSaver
+from composer.models import ComposerClassifier
+from composer.warnings import ComposerWarning
+from tests.common import At, weights
+from tests.trainer.resuming import CLASSES, STEPS, build, shuffled
+
+
+def test_autoresume_goes_on_and_then_has_nothing_to_do(tmp_path) -> None:
+    def command(stop_at: int | None = None) -> Trainer:
+        def stop(state):
+            if stop_at is not None and int(state.timestamp.batch) == stop_at:
+                raise RuntimeError("the power went out")
+
+        folder = str(tmp_path / "{run_name}")
+        return build(
+            shuffled(),
+            save_folder=folder,
+            save_interval="2ba",
+            autoresume=True,
+            callbacks=At("batch_end", stop),
+        )
+
+    straight = build(shuffled())
+    straight.fit()
+    with pytest.raises(RuntimeError, match="the power went out"):
+        command(stop_at=5).fit()
+    second = command(stop_at=9)
+    assert int(second.state.timestamp.batch) == 4
+    with pytest.raises(RuntimeError, match="the power went out"):
+        second.fit()
+    third = command()
+    assert int(third.state.timestamp.batch) == 8
+    assert third.state.load_path is not None and third.state.load_path.endswith("ep1-ba8-rank0.pt")
+    third.fit()
+    assert torch.equal(weights(third), weights(straight))
+    fourth = command()
+    with pytest.warns(ComposerWarning, match="this training is complete"):
+        fourth.fit()
+    assert torch.equal(weights(fourth), weights(straight))
+
+
+def test_autoresume_counts_a_duration_from_where_it_was_given(tmp_path) -> None:
+    def command(fail: bool) -> Trainer:
+        def stop(state):
+            if fail and int(state.timestamp.batch) == 7:
+                raise RuntimeError
+
+        trainer = build(
+            shuffled(),
+            max_duration=None,
+            schedulers=None,
+            save_folder=str(tmp_path),
+            save_interval="2ba",
+            autoresume=True,
+            callbacks=At("batch_end", stop),
+        )
+        trainer.fit(duration="2ep")
+        return trainer
+
+    with pytest.raises(RuntimeError):
+        command(fail=True)
+    assert int(command(fail=False).state.timestamp.batch) == 12
+
+
+def test_load_path_is_for_the_first_start_only(tmp_path) -> None:
+    first = build(shuffled(), max_duration="1ba", schedulers=None)
+    first.fit()
+    path = first.save_checkpoint(str(tmp_path / "weights.pt"))
+
+    def command() -> Trainer:
+        return build(
+            shuffled(),
+            load_path=path,
+            load_weights_only=True,
+            save_folder=str(tmp_path / "run"),
+            save_interval="4ba",
+            autoresume=True,
+        )
+
+    begun = command()
+    assert int(begun.state.timestamp.batch) == 0
+    assert torch.equal(weights(begun), weights(first))
+    begun.fit()
+    assert int(command().state.timestamp.batch) == STEPS
+
+
+@pytest.mark.parametrize("more", [{}, {"save_folder": "x", "save_latest_filename": None}])
+def test_autoresume_says_what_it_needs(more) -> None:
+    with pytest.raises(ValueError, match="autoresume=True needs a CheckpointSaver"):
+        build(shuffled(), autoresume=True, **more)
+
+
+def test_autoresume_takes_the_newest_of_several_savers(tmp_path) -> None:
+    def savers() -> list[CheckpointSaver]:
+        return [
+            CheckpointSaver(tmp_path / "often", save_interval="5ba"),
+            CheckpointSaver(tmp_path / "seldom", save_interval="6ba"),
+        ]
+
+    build(shuffled(), callbacks=savers(), max_duration="6ba", schedulers=None).fit()
+    resumed = build(shuffled(), callbacks=savers(), autoresume=True, schedulers=None)
+    assert int(resumed.state.timestamp.batch) == 6
+
+
+def test_another_run_in_the_folder_is_not_overwritten(tmp_path) -> None:
+    def make(**arguments: Any) -> Trainer:
+        return build(shuffled(), save_folder=str(tmp_path), **arguments)
+
+    make().fit()
+    with pytest.raises(FileExistsError, match="save_overwrite=True"):
+        make().fit()
+    make(save_overwrite=True).fit()
+
+
+# ----------------------------------------------------------------------------------------------------- what is saved
+
+
+def test_surgery_is_applied_before_weights_are_loaded(tmp_path) -> None:
+    def make(**arguments: Any) -> Trainer:
+        net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.Conv2d(16, 16, 3, stride=2), nn.Flatten(), nn.LazyLinear(CLASSES))
+        net(torch.zeros(1, 1, 8, 8))
+        model = ComposerClassifier(net, num_classes=CLASSES)
+        data = [(torch.randn(2, 1, 8, 8), torch.tensor([0, 1]))]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return Trainer(
+            model=model,
+            train_dataloader=data,
+            optimizers=optimizer,
+            max_duration="1ep",
+            progress_bar=False,
+            **arguments,
+        )
+
+    trainer = make(algorithms=[BlurPool(replace_convs=True)])
+    trainer.fit()
+    path = trainer.save_checkpoint(str(tmp_path / "blurred.pt"))
+    with pytest.warns(ComposerWarning, match="was saved with BlurPool"):
+        again = make(load_path=path)
+    assert torch.equal(weights(again), weights(trainer))
+    assert any("blur" in type(module).__name__.lower() for module in again.state.model.modules())
+    with pytest.raises(ValueError, match="of another model"):
+        make(load_path=path, load_exclude_algorithms=["BlurPool"])
+
+
+def test_weights_alone_leave_the_rest_as_it_is(tmp_path) -> None:
+    trainer = build(shuffled(), max_duration="3ba", schedulers=None)
+    trainer.fit()
+    path = trainer.save_checkpoint(str(tmp_path / "weights.pt"), weights_only=True)
+    loaded = build(shuffled(), load_path=path)
+    assert torch.equal(weights(loaded), weights(trainer))
+    assert int(loaded.state.timestamp.batch) == 0
+    content = torch.load(path, weights_only=True)
+    assert sorted(content["state"]) == ["integrations", "metadata", "model"]
+
+
+def test_what_is_ignored_begins_anew(tmp_path) -> None:
+    trainer = build(shuffled(), max_duration="3ba", schedulers=None)
+    trainer.fit()
+    path = trainer.save_checkpoint(str(tmp_path / "all.pt"))
+    loaded = build(shuffled(), load_path=path, load_ignore_keys=["state/optimizers", "state/timestamp"])
+    assert not loaded.state.optimizers[0].state
+    assert int(loaded.state.timestamp.batch) == 0
+    assert torch.equal(weights(loaded), weights(trainer))
+
+
+def test_an_exception_keeps_a_checkpoint_apart(tmp_path) -> None:
+    def fail(state):
+        if int(state.timestamp.batch) == 3:
+            raise RuntimeError("bad luck")
+
+    trainer = build(
+        shuffled(),
+        save_folder=str(tmp_path),
+        save_interval="2ba",
+        save_on_exception=True,
+        callbacks=At("batch_end", fail),
+    )
+    with pytest.raises(RuntimeError, match="bad luck"):
+        trainer.fit()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["ep0-ba2-rank0.pt", "exception-ep0-ba3-rank0.pt", "latest-rank0.pt"]
+    assert (tmp_path / "latest-rank0.pt").resolve().name == "ep0-ba2-rank0.pt"
+
+
+def test_the_folder_can_be_moved(tmp_path) -> None:
+    build(shuffled(), save_folder=str(tmp_path / "a"), max_duration="2ba", schedulers=None).fit()
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    resumed = build(shuffled(), load_path=str(tmp_path / "b" / "latest-rank0.pt"), schedulers=None)
+    assert int(resumed.state.timestamp.batch) == 2

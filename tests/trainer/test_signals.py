@@ -1,0 +1,170 @@
+"""Stopping a process from outside: nothing is lost, and it leaves as it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from composer.core import Event
+from composer.trainer.arguments import as_signals
+from composer.trainer.signals import Interrupted, Interruption
+from tests.common import At, weights
+from tests.trainer.resuming import STEPS, Augmented, build, shuffled
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the parent of these tests forks")
+
+
+def stopped(name: str, times: int, folder: Path) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.trainer.stopping", name, str(times), str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def progress(found: list[dict[str, Any]]) -> list[list[int]]:
+    """The batches of the newest checkpoints of each folder, one process after the other."""
+    folders: dict[int, list[int]] = {}
+    for one in found:
+        folders.setdefault(one["number"] // 3, []).append(one["batch"] or 0)
+    return list(folders.values())
+
+
+@pytest.mark.slow
+def test_Preempt_at_random_times(tmp_path) -> None:
+    """Whatever the step is doing, the process leaves with 143 and a whole checkpoint, and the next goes on from it."""
+    found = stopped("SIGTERM", 100, tmp_path)
+    assert [one["status"] for one in found] == [143] * 100, [one for one in found if one["status"] != 143]
+    assert all(one["batch"] is not None and one["partial"] == 0 for one in found)
+    assert all(batches == sorted(batches) for batches in progress(found))
+    assert any(batches[0] < batches[-1] for batches in progress(found))
+
+
+@pytest.mark.slow
+def test_CrashSafe_at_random_times(tmp_path) -> None:
+    """After ``kill -9`` the newest checkpoint loads, also one that was written without the link having moved."""
+    found = stopped("SIGKILL", 50, tmp_path)
+    assert [one["status"] for one in found] == [137] * 50, [one for one in found if one["status"] != 137]
+    assert all(batches == sorted(batches) for batches in progress(found))
+    assert sum(one["batch"] is not None for one in found) > 10
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGUSR1", 128 + signal.SIGUSR1)])
+def test_other_signals_too(name, status, tmp_path) -> None:
+    assert [one["status"] for one in stopped(name, 2, tmp_path)] == [status] * 2
+
+
+def interrupted_run(folder: Path, when: Event, batch: int, signum: int, **arguments: Any) -> Any:
+    """Send this process a signal at an event; return the trainer after it has left."""
+
+    def send(state: Any) -> None:
+        if int(state.timestamp.batch) == batch and not sent:
+            sent.append(True)
+            os.kill(os.getpid(), signum)
+
+    sent: list[bool] = []
+    trainer = build(
+        shuffled(), save_folder=str(folder), save_interval="100ba", callbacks=At(when.value, send), **arguments
+    )
+    with pytest.raises(SystemExit if signum == signal.SIGTERM else KeyboardInterrupt) as left:
+        trainer.fit()
+    if signum == signal.SIGTERM:
+        assert left.value.code == 143
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "when", [Event.BATCH_START, Event.BEFORE_FORWARD, Event.AFTER_TRAIN_BATCH, Event.EVAL_BATCH_START, Event.EVAL_END]
+)
+def test_resumption_after_a_signal_is_exact(when, tmp_path, capfd) -> None:
+    evaluation = {"eval_dataloader": torch.utils.data.DataLoader(Augmented(), 3), "eval_interval": "5ba"}
+    straight = build(shuffled(), **evaluation)
+    evaluated = At("eval_end", lambda state: int(state.timestamp.batch))
+    straight.state.callbacks.append(evaluated)
+    straight.fit()
+
+    trainer = interrupted_run(tmp_path, when, 5, signal.SIGTERM, **evaluation)
+    assert "SIGTERM: a checkpoint is saved after this step" in capfd.readouterr().err
+    done = int(trainer.state.timestamp.batch)
+    assert done in (5, 6)
+    again = At("eval_end", lambda state: int(state.timestamp.batch))
+    resumed = build(
+        shuffled(), save_folder=str(tmp_path), save_interval="100ba", autoresume=True, callbacks=again, **evaluation
+    )
+    assert int(resumed.state.timestamp.batch) == done
+    resumed.fit()
+    assert torch.equal(weights(resumed), weights(straight))
+    # An evaluation that was cut off is made again; one that was complete is not.
+    cut_off = when is Event.EVAL_BATCH_START
+    assert again.found == [batch for batch in evaluated.found if batch > 5 or (batch == 5 and cut_off)]
+
+
+def test_ctrl_c_saves_and_the_trainer_can_go_on(tmp_path, capfd) -> None:
+    trainer = interrupted_run(tmp_path, Event.BEFORE_FORWARD, 4, signal.SIGINT)
+    assert (tmp_path / "latest-rank0.pt").exists()
+    assert int(trainer.state.timestamp.batch) == 5
+    trainer.fit()
+    assert int(trainer.state.timestamp.batch) == STEPS
+
+
+def test_handlers_are_there_only_while_checkpoints_may_be_lost(tmp_path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen = At("batch_end", lambda state: signal.getsignal(signal.SIGTERM))
+    for arguments in ({}, {"save_folder": str(tmp_path / "a"), "save_on_signals": ()}):
+        build(shuffled(), callbacks=seen, **arguments).fit()
+        assert set(seen.found) == {before}
+    seen.found.clear()
+    build(shuffled(), callbacks=seen, save_folder=str(tmp_path / "b")).fit()
+    assert before not in seen.found
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_trainer_in_another_thread_trains_without_handlers(tmp_path) -> None:
+    trainer = build(shuffled(), save_folder=str(tmp_path))
+    thread = threading.Thread(target=trainer.fit)
+    thread.start()
+    thread.join()
+    assert int(trainer.state.timestamp.batch) == STEPS
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path) -> None:
+    script = (
+        "from tests.trainer.stopping import start, wait\n"
+        "import os, signal, sys, time; from pathlib import Path\n"
+        "child, pipe = start(Path(sys.argv[1]), 1, seconds=20.0)\n"
+        "time.sleep(0.5); os.kill(child, signal.SIGTERM); time.sleep(0.3); begin = time.monotonic()\n"
+        "os.kill(child, signal.SIGTERM); print(wait(child), time.monotonic() - begin < 10)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "run")],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["143", "True"]
+
+
+def test_interruption_is_left_at_the_next_check() -> None:
+    with Interruption([signal.SIGUSR1]) as interruption:
+        interruption.check()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.01)
+        for check in (interruption.check, interruption.check_alone):
+            with pytest.raises(Interrupted, match="SIGUSR1"):
+                check()
+
+
+def test_names_of_signals_are_checked() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'SIGTERM'"):
+        as_signals(["SIGTREM"])
+    with pytest.raises(TypeError, match=r"Give \['SIGTERM'\]"):
+        as_signals("SIGTERM")

@@ -1,0 +1,76 @@
+"""The table at the end of a training."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import torch
+
+from composer import Callback
+from composer.trainer.summary import Summary
+from tests.common import Regression, classifier, labelled_data, regression_data, trainer_of
+
+
+def told(**arguments) -> list[str]:
+    stream = io.StringIO()
+    arguments = {"console_stream": stream, "log_to_console": True, "console_log_interval": "1000ba", **arguments}
+    trainer_of(**arguments).fit()
+    lines = stream.getvalue().splitlines()
+    begin = next((place for place, line in enumerate(lines) if line.startswith("trained ")), len(lines))
+    return lines[begin:]
+
+
+def test_tells_amounts_and_speed() -> None:
+    assert re.fullmatch(
+        r"trained 2 epochs, 8 batches, 16 samples in \d+\.\d s, [\d,]+ samples/s", told(max_duration="2ep")[0]
+    )
+    assert told(max_duration="1ba")[0].startswith("trained 1 batch, 2 samples in ")
+
+
+def test_tells_only_what_this_fit_did() -> None:
+    stream = io.StringIO()
+    trainer = trainer_of(console_stream=stream, log_to_console=True, max_duration="1ep")
+    trainer.fit()
+    stream.truncate(0)
+    trainer.fit(duration="3ba")
+    assert "trained 3 batches, 6 samples in " in stream.getvalue()
+
+
+def test_tells_the_best_by_what_the_metric_says_is_better() -> None:
+    lines = told(
+        model=classifier(),
+        data=labelled_data(),
+        eval_dataloader=labelled_data(2, seed=2),
+        eval_interval="1ba",
+        max_duration="4ba",
+    )
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    assert list(rows) == ["loss/train", "train/MulticlassAccuracy", "eval/CrossEntropy", "eval/MulticlassAccuracy"]
+    assert rows["eval/CrossEntropy"][2:4] == ["at", "batch"]
+    assert float(rows["eval/CrossEntropy"][1]) <= float(rows["eval/CrossEntropy"][0])
+    assert float(rows["eval/MulticlassAccuracy"][1]) >= float(rows["eval/MulticlassAccuracy"][0])
+    assert len(rows["loss/train"]) == 1
+
+
+def test_tells_where_things_are(tmp_path) -> None:
+    class Keeper(Callback):
+        location = "s3://bucket/here"
+
+    lines = told(callbacks=Keeper(), save_folder=str(tmp_path))
+    assert lines[-2].split() == ["Keeper", "s3://bucket/here"]
+    assert lines[-1].split() == ["CheckpointSaver", str(tmp_path / "ep1-ba4-rank0.pt")]
+
+
+def test_a_quiet_trainer_tells_nothing(capfd) -> None:
+    trainer_of().fit()
+    assert "trained" not in "".join(capfd.readouterr())
+
+
+def test_values_that_are_no_numbers_are_left_out() -> None:
+    trainer = trainer_of(Regression(metrics=True), regression_data())
+    summary = Summary(trainer.state.timestamp)
+    summary.note(1, {"metrics/eval/Confusion": torch.ones(2, 2), "metrics/eval/Custom": 0.5})
+    summary.note(2, {"metrics/eval/Custom": 0.25})
+    trainer.fit()
+    assert [line.split() for line in summary.text(trainer._run).splitlines()[2:]][-1] == ["eval/Custom", "0.2500"]
