@@ -1,0 +1,146 @@
+"""Save, log and register models with MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Generator
+from typing import Any
+
+from composer._lazy import import_extra
+
+__all__ = ["ModelRegistry"]
+
+
+class ModelRegistry:
+    """Saves, logs and registers models for a run of MLflow.
+
+    Args:
+        tracking_uri: Where the run is.
+        registry_uri: Where models are registered; where the run is by default.
+        prefix: What names of registered models begin with, a dot between; ``catalog.schema`` for Unity Catalog.
+
+    Raises:
+        ValueError: The registry is Unity Catalog, and the prefix is not ``catalog.schema``.
+    """
+
+    def __init__(self, tracking_uri: str, registry_uri: str | None, prefix: str) -> None:
+        if registry_uri is not None and registry_uri.startswith("databricks-uc"):
+            parts = prefix.split(".")
+            if len(parts) != 2 or not all(parts):
+                raise ValueError(
+                    f"model_registry_prefix must be 'catalog.schema' for the registry {registry_uri!r}, but got "
+                    f"{prefix!r}."
+                )
+        self.tracking_uri = tracking_uri
+        self.registry_uri = registry_uri
+        self.prefix = prefix
+
+    def full_name(self, name: str) -> str:
+        """Return the name of a registered model with its prefix.
+
+        Args:
+            name: The name, with the prefix or without.
+        """
+        return name if not self.prefix or name.startswith(f"{self.prefix}.") else f"{self.prefix}.{name}"
+
+    def register(self, model_uri: str, name: str, wait: int, tags: dict[str, Any] | None) -> Any:
+        """Register a model that was logged or saved; return its version.
+
+        Args:
+            model_uri: Where the model is.
+            name: Name of the registered model.
+            wait: For how many seconds to wait until it is ready.
+            tags: Tags of the version.
+        """
+        import mlflow
+
+        with self._places():
+            return mlflow.register_model(model_uri, self.full_name(name), await_registration_for=wait, tags=tags)
+
+    def register_for_run(
+        self, client: Any, run_id: str, model_uri: str, name: str, wait: int, tags: dict[str, Any] | None
+    ) -> Any:
+        """Register files of a model as belonging to a run; return the version.
+
+        Args:
+            client: An ``MlflowClient``.
+            run_id: The run.
+            model_uri: Where the model is.
+            name: Name of the registered model, which is made if there is none.
+            wait: For how many seconds to wait until it is ready.
+            tags: Tags of the version.
+        """
+        from mlflow.exceptions import MlflowException
+
+        full_name = self.full_name(name)
+        try:
+            client.create_registered_model(full_name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        return client.create_model_version(
+            name=full_name, source=model_uri, run_id=run_id, await_creation_for=wait, tags=tags
+        )
+
+    def save(self, flavor: str, arguments: dict[str, Any]) -> None:
+        """Save a model to a local path.
+
+        Args:
+            flavor: Name of a module of mlflow that saves models.
+            arguments: What its ``save_model`` takes.
+        """
+        module = self._flavor(flavor, "save_model")
+        with self._places():
+            module.save_model(**arguments)
+
+    def log(self, flavor: str, run_id: str, client: Any, arguments: dict[str, Any]) -> Any:
+        """Log a model to a run.
+
+        Args:
+            flavor: Name of a module of mlflow that saves models.
+            run_id: The run.
+            client: An ``MlflowClient``.
+            arguments: What its ``log_model`` takes.
+        """
+        import mlflow
+
+        module = self._flavor(flavor, "log_model")
+        with self._places():
+            try:
+                with mlflow.start_run(run_id=run_id, nested=True):
+                    return module.log_model(**arguments)
+            finally:
+                # Leaving the block ends the run, which has not ended.
+                client.update_run(run_id, status="RUNNING")
+
+    @contextlib.contextmanager
+    def _places(self) -> Generator[None]:
+        """Make ours the places that mlflow's functions use, which have no argument for them."""
+        import mlflow
+
+        outer = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+        mlflow.set_tracking_uri(self.tracking_uri)
+        mlflow.set_registry_uri(self.registry_uri or self.tracking_uri)
+        try:
+            yield
+        finally:
+            mlflow.set_tracking_uri(outer[0])
+            mlflow.set_registry_uri(outer[1])
+
+    @staticmethod
+    def _flavor(flavor: str, function: str) -> Any:
+        """The module that saves a kind of models."""
+        try:
+            module = importlib.import_module(f"mlflow.{flavor}")
+        except ModuleNotFoundError as error:
+            if error.name != f"mlflow.{flavor}":
+                missing = str(error.name).partition(".")[0]
+                return import_extra(missing, "mlflow", f"Saving models of the flavor {flavor!r}", install="mlflow")
+            module = None
+        if not hasattr(module, function):
+            raise ValueError(
+                f"flavor must be the name of a module of mlflow that has {function}, such as 'transformers' or "
+                f"'pytorch', but got {flavor!r}."
+            )
+        return module

@@ -1,0 +1,247 @@
+"""What the experiment trackers have in common: when their run begins and ends, and what waits for it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from composer.core.logger import LoggerDestination
+from composer.core.time import TimeUnit
+from composer.loggers._images import class_maps, draw_mask, image_arrays
+from composer.loggers._ranks import logs_here, with_rank
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+    from composer.core.timestamp import Timestamp
+
+__all__ = ["Outcome", "Tracker", "artifact_name", "drawn_images", "within"]
+
+_log = logging.getLogger(__name__)
+
+Outcome = Literal["finished", "failed", "killed"]
+
+
+class Tracker(LoggerDestination):
+    """Base of the destinations that have a run of their own with a tracker.
+
+    The run begins at ``AFTER_LOAD``, when it is known whether a checkpoint was loaded: if the checkpoint has the same
+    run name, the tracker's run of that time is gone on with, else a new one begins. What is logged before waits. Where
+    nobody fires ``AFTER_LOAD``, it begins with the first fit, evaluation or prediction, at the latest when it is
+    closed. It ends after every callback is closed, as failed if an exception has left the loop.
+
+    Args:
+        rank_zero_only: Whether only the first process has a run; otherwise each has its own.
+
+    Attributes:
+        close_timeout: How long ending the run may take, in seconds.
+    """
+
+    flush_interval = 10
+    close_timeout: float = 300.0
+
+    def __init__(self, rank_zero_only: bool) -> None:
+        self.rank_zero_only = rank_zero_only
+        self._open = False
+        self._label = ""  # the name of the run, as this process has it
+        self._early: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._traces: dict[str, Any] = {}
+        self._saved: dict[str, Any] = {}
+        self._outcome: Outcome = "finished"
+        self._logger: Logger | None = None
+
+    @abstractmethod
+    def _begin(self, state: State, saved: dict[str, Any]) -> None:
+        """Begin the run, or go on with the one that ``saved``, the result of :meth:`_identity`, describes."""
+
+    @abstractmethod
+    def _end(self, outcome: Outcome) -> None:
+        """End the run."""
+
+    @abstractmethod
+    def _identity(self) -> dict[str, Any]:
+        """What it takes to go on with the run."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has a run."""
+        return logs_here(self.rank_zero_only)
+
+    def _ready(self, method: Callable[..., None], *arguments: Any) -> bool:
+        """Tell whether there is a run; if there is none yet, keep the call until there is."""
+        if not self._open and self.is_ours:
+            self._early.append((method, arguments))
+        return self._open
+
+    def _catch_up(self) -> None:
+        """Take the metrics that are queued, for a tracker that wants all things in the order of their steps."""
+        if self._logger is not None:
+            self._logger.flush()
+
+    def _start(self, state: State, logger: Logger) -> None:
+        """Begin the run unless that is done."""
+        if self._open or not self.is_ours:
+            return
+        self._logger = logger
+        self._label = with_rank(state.run_name, self.rank_zero_only)
+        saved, self._saved = self._saved, {}
+        self._begin(state, saved if saved.get("run_name") == self._label else {})
+        self._open = True
+        early, self._early = self._early, []
+        for method, arguments in early:
+            method(*arguments)
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """Begin the run."""
+        self._start(state, logger)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Begin the run where there was no ``AFTER_LOAD``."""
+        self._outcome = "finished"
+        self._start(state, logger)
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        """Begin the run where there was no ``AFTER_LOAD``."""
+        self._start(state, logger)
+
+    def predict_start(self, state: State, logger: Logger) -> None:
+        """Begin the run where there was no ``AFTER_LOAD``."""
+        self._start(state, logger)
+
+    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+        """Take a delivery, and what algorithms did until then."""
+        traces, self._traces = self._traces, {}
+        self.log_metrics({**traces, **metrics}, step)
+
+    def log_traces(self, traces: dict[str, Any]) -> None:
+        """Keep the newest record of each kind; they go with the next metrics."""
+        if self.is_ours:
+            self._traces.update(traces)
+
+    def suspend(self) -> None:
+        """Note that an exception leaves the loop."""
+        self._outcome = _outcome(sys.exception())
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Hand over what waits; others may still log."""
+        if self._traces:
+            self.receive({}, state.timestamp.count(TimeUnit.BATCH), state.timestamp)
+        if self._early:
+            self._start(state, logger)
+        if self._outcome == "finished":
+            self._outcome = _outcome(sys.exception())
+
+    def post_close(self) -> None:
+        """End the run, now that nobody logs any more."""
+        was_open, self._open = self._open, False
+        self._logger = None
+        outcome, self._outcome = self._outcome, "finished"
+        if was_open:
+            self._end(outcome)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which run this is."""
+        return {"run_name": self._label, **self._identity()} if self._open else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the saved run if it has the name of this one."""
+        self._saved = dict(state)
+
+
+def within(seconds: float, name: str, end: Callable[[], object]) -> None:
+    """End something, without waiting for it for ever.
+
+    Args:
+        seconds: How long to wait; then it goes on in the background.
+        name: Who ends, for messages.
+        end: What to call.
+
+    Raises:
+        Exception: What ``end`` raised.
+
+    >>> within(1.0, "Example", lambda: print("ended"))
+    ended
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            end()
+        except BaseException as error:
+            errors.append(error)
+
+    begun = time.monotonic()
+    thread = threading.Thread(target=run, name=f"{name} end", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # late in the end of a process no thread can start
+        run()
+    else:
+        thread.join(seconds)
+        if thread.is_alive():
+            message = (
+                f"{name} has not finished {seconds:.0f} s after it was closed; it goes on in the background, and what "
+                f"it has not delivered when the process ends may be lost."
+            )
+            warnings.warn(message, ComposerWarning, stacklevel=3)
+            return
+    if errors:
+        raise errors[0]
+    _log.info("%s was closed within %.1f s.", name, time.monotonic() - begun)
+
+
+def drawn_images(
+    name: str, images: Any, channels_last: bool = False, masks: Mapping[str, Any] | None = None
+) -> list[tuple[str, np.ndarray]]:
+    """Return images for trackers that know no masks: each image, then itself under each of its masks.
+
+    Args:
+        name: Name of the group of images.
+        images: As for :meth:`.Logger.log_images`.
+        channels_last: Whether the channels are the last dimension.
+        masks: Segmentation masks by name.
+
+    Returns:
+        Names, ``name/index`` and ``name/index/mask``, with bytes of shape (H, W, C).
+
+    >>> import torch
+    >>> found = drawn_images("x", torch.zeros(3, 4, 4), masks={"truth": torch.ones(1, 4, 4).long()})
+    >>> [name for name, _ in found]
+    ['x/0', 'x/0/truth']
+    """
+    arrays = image_arrays(images, channels_last)
+    maps = class_maps(masks or {}, len(arrays), channels_last)
+    found: list[tuple[str, np.ndarray]] = []
+    for index, array in enumerate(arrays):
+        found.append((f"{name}/{index}", array))
+        found.extend((f"{name}/{index}/{mask}", draw_mask(array, maps[mask][index])) for mask in maps)
+    return found
+
+
+def artifact_name(remote_file_name: str) -> str:
+    """Return the name of the artifact of a file, for trackers that allow letters, digits, ``_``, ``.`` and ``-``.
+
+    Args:
+        remote_file_name: Name of the file; any other character becomes a dot.
+
+    >>> artifact_name("night/checkpoints/ep1-ba20.pt")
+    'night.checkpoints.ep1-ba20.pt'
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]", ".", remote_file_name)
+
+
+def _outcome(error: BaseException | None) -> Outcome:
+    """How a run ends that an exception leaves."""
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return "finished"
+    return "killed" if isinstance(error, (KeyboardInterrupt, SystemExit)) else "failed"

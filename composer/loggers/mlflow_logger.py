@@ -1,0 +1,383 @@
+"""Log to MLflow."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer import dist
+from composer._lazy import import_extra
+from composer._text import non_negative, positive
+from composer.loggers import _mlflow_files
+from composer.loggers._mlflow_models import ModelRegistry
+from composer.loggers._mlflow_run import clean_name, clean_parameters, find_experiment, find_run, matches
+from composer.loggers._mlflow_sender import Sender
+from composer.loggers._ranks import with_rank
+from composer.loggers._staging import Staging
+from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
+from composer.loggers._values import as_number, to_json
+from composer.trees import ensure_tuple
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["MLFlowLogger"]
+
+_STATUS: dict[Outcome, str] = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+
+
+class MLFlowLogger(Tracker):
+    """Logs to a run of `MLflow <https://mlflow.org/docs/latest>`_ (extra ``mlflow``).
+
+    Metrics that are numbers are logged at the number of batches trained, hyperparameters as parameters under flat
+    names joined by ``/``, of which MLflow keeps the first value. Tables are artifacts ``{name}_{step}.json``. Images
+    are images of the run under ``name/index``, and their masks, laid over the image, under ``name/index/mask``. What
+    algorithms did goes with the next metrics.
+
+    Everything is sent by a thread, some seconds' worth at a time. The run continues an earlier one if the environment
+    has its id as ``MLFLOW_RUN_ID``, if the trainer goes on from a checkpoint of a run of the same name, or if
+    ``resume`` finds one. It ends as ``FINISHED``, ``FAILED`` or ``KILLED``.
+
+    Args:
+        experiment_name: Name of the experiment; by default ``MLFLOW_EXPERIMENT_ID`` or ``MLFLOW_EXPERIMENT_NAME`` of
+            the environment tells, else it is ``my-mlflow-experiment``. With Databricks a name that is no path is put
+            into the user's folder.
+        run_name: Name of the run; by default that of the trainer's run.
+        tags: Tags of the run; ``run_name`` is added.
+        tracking_uri: Where to log; by default where MLflow is set to.
+        rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
+        flush_interval: Number of batches between the times that metrics are fetched from the device.
+        model_registry_prefix: What the names of registered models begin with; ``catalog.schema`` for Unity Catalog.
+        model_registry_uri: Where models are registered; by default where the run is.
+        synchronous: Whether to wait until each thing is sent, instead of the thread.
+        log_system_metrics: Whether MLflow measures processor, memory and accelerators in a thread of its own.
+        rename_metrics: New names of metrics by name.
+        ignore_metrics: Metrics to leave out: names, or patterns with ``*`` and ``?``.
+        ignore_hyperparameters: Hyperparameters to leave out, likewise.
+        run_group: Value of the tag ``run_group``.
+        resume: Whether to go on with the newest run of the experiment that has the same name, if there is one.
+        logging_buffer_seconds: How long the thread collects metrics before it sends them.
+        log_duplicated_metric_every_n_steps: A metric that has not changed is logged again only after this many steps.
+        log_artifacts: Whether uploaded files, such as checkpoints, are kept as artifacts.
+
+    Raises:
+        MissingConditionalImportError: The package mlflow is not installed, or psutil for the system metrics.
+        ValueError: A number is out of its range, or the prefix does not fit the registry.
+
+    >>> logger = MLFlowLogger("vision", tracking_uri="sqlite:///runs.db")  # doctest: +SKIP
+    >>> trainer = Trainer(model=model, train_dataloader=data, loggers=logger)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        experiment_name: str | None = None,
+        run_name: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+        tracking_uri: str | os.PathLike[str] | None = None,
+        rank_zero_only: bool = True,
+        flush_interval: int = 10,
+        model_registry_prefix: str = "",
+        model_registry_uri: str | None = None,
+        synchronous: bool = False,
+        log_system_metrics: bool = True,
+        rename_metrics: Mapping[str, str] | None = None,
+        ignore_metrics: Sequence[str] | str | None = None,
+        ignore_hyperparameters: Sequence[str] | str | None = None,
+        run_group: str | None = None,
+        resume: bool = False,
+        logging_buffer_seconds: float = 10,
+        log_duplicated_metric_every_n_steps: int = 100,
+        log_artifacts: bool = False,
+    ) -> None:
+        super().__init__(rank_zero_only)
+        mlflow: Any = import_extra("mlflow", "mlflow", "MLFlowLogger")
+        if log_system_metrics:
+            import_extra("psutil", "mlflow", "MLFlowLogger(log_system_metrics=True)")
+        self.experiment_name = experiment_name
+        self.run_name = run_name
+        self.tags = dict(tags or {})
+        self.tracking_uri = str(mlflow.get_tracking_uri() if tracking_uri is None else tracking_uri)
+        self.flush_interval = positive("flush_interval", flush_interval)
+        self.synchronous = synchronous
+        self.log_system_metrics = log_system_metrics
+        self.rename_metrics = dict(rename_metrics or {})
+        self.ignore_metrics: tuple[str, ...] = ensure_tuple(ignore_metrics)
+        self.ignore_hyperparameters: tuple[str, ...] = ensure_tuple(ignore_hyperparameters)
+        self.run_group = run_group
+        self.resume = resume
+        self.logging_buffer_seconds = non_negative("logging_buffer_seconds", logging_buffer_seconds)
+        self.log_duplicated_metric_every_n_steps = positive(
+            "log_duplicated_metric_every_n_steps", log_duplicated_metric_every_n_steps
+        )
+        self.log_artifacts = log_artifacts
+        self._models = ModelRegistry(self.tracking_uri, model_registry_uri, model_registry_prefix)
+        self._client: Any = mlflow.tracking.MlflowClient(self.tracking_uri, model_registry_uri)
+        self._metric: Callable[..., Any] = mlflow.entities.Metric
+        self._sender: Sender | None = None
+        self._staging = Staging()
+        self._state: State | None = None
+        self._run_id: str | None = None
+        self._experiment_id: str | None = None
+        self._monitor: Any = None
+        self._last: dict[str, tuple[float, int]] = {}  # value and step of each metric when last logged
+        self._parameters: dict[str, str] = {}  # that the run has
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run, which begins now if there is a trainer; None in a process that has none."""
+        self._start_early()
+        return self._run_id
+
+    @property
+    def experiment_id(self) -> str | None:
+        """The id of the experiment, likewise."""
+        self._start_early()
+        return self._experiment_id
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Remember for whom the run is, if somebody wants its id before a checkpoint is loaded."""
+        self._state, self._logger = state, logger
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Log the values that are numbers and have changed."""
+        if not self._ready(self.log_metrics, metrics, step):
+            return
+        step = step or 0
+        now = round(1000 * time.time())
+        changed: list[Any] = []
+        for name, value in metrics.items():
+            number = as_number(value)
+            if number is None or matches(name, self.ignore_metrics):
+                continue
+            name = clean_name(self.rename_metrics.get(name, name))
+            if self._is_news(name, float(number), step):
+                self._last[name] = (float(number), step)
+                changed.append(self._metric(name, float(number), now, step))
+        self._sending.send_metrics(changed)
+
+    def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
+        """Log parameters; one that the run has already keeps its value, with a warning if that is another."""
+        if not self._ready(self.log_hyperparameters, hyperparameters):
+            return
+        wanted = clean_parameters(hyperparameters, self.ignore_hyperparameters)
+        new = {name: value for name, value in wanted.items() if name not in self._parameters}
+        self._parameters.update(new)
+        self._sending.send_parameters(new)
+        changed = [name for name, value in wanted.items() if self._parameters[name] != value]
+        if changed:
+            message = f"MLflow keeps the first value of a parameter; these have another one now: {', '.join(changed)}."
+            warnings.warn(message, ComposerWarning, stacklevel=3)
+
+    def log_table(
+        self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Log a table as JSON."""
+        if self._ready(self.log_table, columns, rows, name, step):
+            table = {"columns": list(columns), "data": to_json(rows)}
+            run_id = self._run_id
+            self._sending.call(lambda: self._client.log_dict(run_id, table, f"{name}_{step or 0}.json"))
+
+    def log_images(
+        self,
+        images: Any,
+        name: str = "Images",
+        channels_last: bool = False,
+        step: int | None = None,
+        masks: dict[str, Any] | None = None,
+        mask_class_labels: dict[int, str] | None = None,
+        use_table: bool = True,
+    ) -> None:
+        """Log images, each alone and under each of its masks."""
+        if not self.is_ours:
+            return
+        import_extra("PIL", "mlflow", "MLFlowLogger.log_images")
+        for title, array in drawn_images(name, images, channels_last, masks):
+            self._log_image(array, clean_name(title).replace(":", "_"), step)
+
+    def _log_image(self, array: Any, title: str, step: int | None) -> None:
+        if self._ready(self._log_image, array, title, step):
+            run_id = self._run_id
+            self._sending.call(lambda: self._client.log_image(run_id, array, key=title, step=step, synchronous=True))
+
+    def can_upload_files(self) -> bool:
+        """Tell whether artifacts are kept."""
+        return self.log_artifacts
+
+    def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
+        """Keep a file or folder as an artifact."""
+        if self.log_artifacts and self.is_ours:
+            # The file may be gone when its turn comes.
+            self._upload(self._staging.add(file_path, remote_file_name), remote_file_name, overwrite)
+
+    def _upload(self, kept: Path, remote_file_name: str, overwrite: bool) -> None:
+        if self._ready(self._upload, kept, remote_file_name, overwrite):
+            run_id = self._needed_run_id()
+
+            def send() -> None:
+                _mlflow_files.upload(self._client, run_id, kept, remote_file_name, overwrite)
+                self._staging.remove(kept)
+
+            self._sending.call(send)
+
+    def download_file(
+        self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
+    ) -> None:
+        """Fetch an artifact of this run.
+
+        Args:
+            remote_file_name: Name under which it was uploaded.
+            destination: Where to put it.
+            overwrite: Whether a file there may be replaced.
+            progress_bar: Whether MLflow may show the progress.
+
+        Raises:
+            FileExistsError: There is a file already.
+            FileNotFoundError: The run has no such artifact.
+        """
+        run_id = self._needed_run_id()
+        self.flush()
+        _mlflow_files.download(self._client, run_id, remote_file_name, destination, overwrite, progress_bar)
+
+    def register_model(
+        self, model_uri: str, name: str, await_registration_for: int = 300, tags: dict[str, Any] | None = None
+    ) -> Any:
+        """Register a model that was logged or saved; return its version.
+
+        Args:
+            model_uri: Where the model is, such as ``runs:/{run_id}/model``.
+            name: Name of the registered model, to which ``model_registry_prefix`` is added.
+            await_registration_for: For how many seconds to wait until it is ready.
+            tags: Tags of the version.
+        """
+        return self._models.register(model_uri, name, await_registration_for, tags) if self.is_ours else None
+
+    def register_model_with_run_id(
+        self, model_uri: str, name: str, await_creation_for: int = 300, tags: dict[str, Any] | None = None
+    ) -> Any:
+        """Register files of a model as belonging to this run; return the version.
+
+        Args:
+            model_uri: Where the model is.
+            name: Name of the registered model, to which ``model_registry_prefix`` is added.
+            await_creation_for: For how many seconds to wait until it is ready.
+            tags: Tags of the version.
+        """
+        if not self.is_ours:
+            return None
+        run_id = self._needed_run_id()
+        return self._models.register_for_run(self._client, run_id, model_uri, name, await_creation_for, tags)
+
+    def save_model(self, flavor: str, **kwargs: Any) -> None:
+        """Save a model to a local path.
+
+        Args:
+            flavor: Name of a module of mlflow that saves models, such as ``transformers`` or ``pytorch``.
+            kwargs: What its ``save_model`` takes.
+
+        Raises:
+            ValueError: There is no such flavor.
+        """
+        if self.is_ours:
+            self._models.save(flavor, kwargs)
+
+    def log_model(self, flavor: str, **kwargs: Any) -> Any:
+        """Log a model to the run.
+
+        Args:
+            flavor: Name of a module of mlflow that saves models, such as ``transformers`` or ``pytorch``.
+            kwargs: What its ``log_model`` takes.
+
+        Raises:
+            ValueError: There is no such flavor.
+        """
+        return self._models.log(flavor, self._needed_run_id(), self._client, kwargs) if self.is_ours else None
+
+    def flush(self) -> bool:
+        """Wait until everything is sent; tell whether it is, within ``close_timeout`` seconds."""
+        self._catch_up()
+        return self._sender is None or self._sender.flush()
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Send what was collected."""
+        if self._sender is not None:
+            self._sender.hurry()
+
+    @property
+    def _sending(self) -> Sender:
+        assert self._sender is not None, "the run is open"
+        return self._sender
+
+    def _start_early(self) -> None:
+        if self._state is not None and self._logger is not None:
+            self._start(self._state, self._logger)
+
+    def _needed_run_id(self) -> str:
+        run_id = self.run_id
+        if run_id is None:
+            raise RuntimeError("MLFlowLogger has no run in this process; one begins when a trainer is made with it.")
+        return run_id
+
+    def _is_news(self, name: str, value: float, step: int) -> bool:
+        """Tell whether a value is to be logged, or repeats the last one too soon."""
+        if name not in self._last:
+            return True
+        last, last_step = self._last[name]
+        same = value == last or (math.isnan(value) and math.isnan(last))
+        return not same or not 0 <= step - last_step < self.log_duplicated_metric_every_n_steps
+
+    def _begin(self, state: State, saved: dict[str, Any]) -> None:
+        client, name = self._client, with_rank(self.run_name or state.run_name, self.rank_zero_only)
+        run_id = os.environ.get("MLFLOW_RUN_ID")
+        if run_id is None and saved.get("tracking_uri") == self.tracking_uri:
+            run_id = saved["run_id"]
+        if run_id is None:
+            self._experiment_id = find_experiment(client, self.experiment_name, self.tracking_uri)
+            if self.resume:
+                run_id = find_run(client, self._experiment_id, name)
+        goes_on = run_id is not None
+        if goes_on:
+            client.update_run(run_id, status="RUNNING")
+            run = client.get_run(run_id)
+        else:
+            group = {} if self.run_group is None else {"run_group": self.run_group}
+            run = client.create_run(self._experiment_id, tags={"run_name": name, **group, **self.tags}, run_name=name)
+        self._run_id, self._experiment_id = run.info.run_id, run.info.experiment_id
+        self._parameters, self._last = dict(run.data.params), {}
+        self._sender = Sender(
+            client, run.info.run_id, self.synchronous, self.logging_buffer_seconds, self.close_timeout
+        )
+        if self.log_system_metrics:
+            from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+            node = str(dist.get_global_rank()) if dist.get_world_size() > 1 else None
+            self._monitor = SystemMetricsMonitor(
+                run.info.run_id, resume_logging=goes_on, node_id=node, tracking_uri=self.tracking_uri
+            )
+            self._monitor.start()
+
+    def _end(self, outcome: Outcome) -> None:
+        sender, self._sender = self._sending, None
+        monitor, self._monitor = self._monitor, None
+        run_id, self._state = self._run_id, None
+
+        def end() -> None:
+            if monitor is not None:
+                monitor.finish()
+            self._client.set_terminated(run_id, _STATUS[outcome])
+
+        deadline = time.monotonic() + self.close_timeout
+        try:
+            sender.close()
+        finally:
+            self._staging.clear()
+            within(max(deadline - time.monotonic(), 1.0), "MLFlowLogger", end)
+
+    def _identity(self) -> dict[str, Any]:
+        return {"run_id": self._run_id, "experiment_id": self._experiment_id, "tracking_uri": self.tracking_uri}

@@ -1,0 +1,246 @@
+"""Log to Trackio."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer._lazy import import_extra
+from composer.core.time import TimeUnit
+from composer.loggers._images import image_arrays
+from composer.loggers._ranks import with_rank
+from composer.loggers._staging import Staging, place
+from composer.loggers._tracker import Outcome, Tracker, artifact_name, drawn_images
+from composer.loggers._values import as_number, to_json
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.core.state import State
+
+__all__ = ["TrackioLogger"]
+
+_log = logging.getLogger(__name__)
+
+
+class TrackioLogger(Tracker):
+    """Logs to a run of `Trackio <https://huggingface.co/docs/trackio>`_ (extra ``trackio``).
+
+    Trackio needs no account and no server: values go to a database in the folder ``TRACKIO_DIR``, which
+    ``trackio show`` displays. Metrics that are numbers are logged at the number of batches trained, hyperparameters as
+    the configuration, tables as tables, images as a table of images, with masks laid over them. What algorithms did
+    goes with the next metrics. A run that goes on from a checkpoint goes on with its run. What Trackio prints goes to
+    the log of Python.
+
+    Args:
+        project: Name of the project.
+        name: Name of the run; by default that of the trainer's run.
+        group: Name of the group of runs.
+        space_id: A Hugging Face Space that keeps the values, instead of this machine.
+        log_artifacts: Whether uploaded files, such as checkpoints, are kept, each as an artifact.
+        rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
+        init_kwargs: Further arguments of ``trackio.init``. What is given above comes first.
+
+    Raises:
+        MissingConditionalImportError: The package trackio is not installed.
+
+    >>> logger = TrackioLogger(project="vision")  # doctest: +SKIP
+    >>> trainer = Trainer(model=model, train_dataloader=data, loggers=logger)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        project: str = "composer",
+        name: str | None = None,
+        group: str | None = None,
+        space_id: str | None = None,
+        log_artifacts: bool = False,
+        rank_zero_only: bool = True,
+        init_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(rank_zero_only)
+        self._trackio: Any = import_extra("trackio", "trackio", "TrackioLogger")
+        self.project = project
+        self.log_artifacts = log_artifacts
+        given = {"name": name, "group": group, "space_id": space_id}
+        self._init_kwargs: dict[str, Any] = dict(init_kwargs or {})
+        self._init_kwargs.update({key: value for key, value in given.items() if value is not None})
+        self._config: dict[str, Any] = dict(self._init_kwargs.pop("config", None) or {})
+        self._hyperparameters: dict[str, Any] = {}
+        self._has_values = False
+        self._staging = Staging()
+        self._run: Any = None
+
+    @property
+    def run(self) -> Any:
+        """The run as ``trackio.init`` returned it; None before it begins and after it ends."""
+        return self._run
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Log the values that are numbers."""
+        if self._ready(self.log_metrics, metrics, step):
+            numbers = {name: as_number(value) for name, value in metrics.items()}
+            self._log_values({name: number for name, number in numbers.items() if number is not None}, step)
+
+    def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
+        """Add to the configuration, which Trackio keeps as it is when the first values come."""
+        if not self.is_ours:
+            return
+        if self._has_values:
+            message = (
+                f"Trackio keeps the configuration of a run as it was with the first values; left out: "
+                f"{', '.join(hyperparameters)}."
+            )
+            warnings.warn(message, ComposerWarning, stacklevel=3)
+        elif self._open:
+            self._run.config.update(to_json(hyperparameters))
+        else:
+            self._hyperparameters.update(to_json(hyperparameters))
+
+    def log_table(
+        self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Log a table."""
+        if self._ready(self.log_table, columns, rows, name, step):
+            self._log_values({name: self._trackio.Table(columns=list(columns), data=to_json(rows))}, step)
+
+    def log_images(
+        self,
+        images: Any,
+        name: str = "Images",
+        channels_last: bool = False,
+        step: int | None = None,
+        masks: dict[str, Any] | None = None,
+        mask_class_labels: dict[int, str] | None = None,
+        use_table: bool = True,
+    ) -> None:
+        """Log images: a table with a column for each mask, or each under ``name/index`` and ``name/index/mask``."""
+        if not self.is_ours:
+            return
+        drawn = drawn_images(name, images, channels_last, masks)
+        if use_table:
+            num_images = len(image_arrays(images, channels_last))
+            columns = ["image", *(masks or {})]
+            width = len(columns)
+            rows = [[array for _, array in drawn[width * i : width * (i + 1)]] for i in range(num_images)]
+            self._log_image_table(columns, rows, name, step)
+        else:
+            self._log_pictures(dict(drawn), step)
+
+    def _log_image_table(self, columns: list[str], rows: list[list[Any]], name: str, step: int | None) -> None:
+        if self._ready(self._log_image_table, columns, rows, name, step):
+            pictures = [[self._picture(array) for array in row] for row in rows]
+            self._log_values({name: self._trackio.Table(columns=columns, data=pictures)}, step)
+
+    def _log_pictures(self, arrays: dict[str, Any], step: int | None) -> None:
+        if self._ready(self._log_pictures, arrays, step):
+            self._log_values({name: self._picture(array) for name, array in arrays.items()}, step)
+
+    def _picture(self, array: Any) -> Any:
+        return self._trackio.Image(array.repeat(3, axis=-1) if array.shape[-1] == 1 else array)
+
+    def _log_values(self, values: dict[str, Any], step: int | None) -> None:
+        if values:
+            self._has_values = True
+            self._run.log(values, step=step)
+
+    def can_upload_files(self) -> bool:
+        """Tell whether artifacts are kept."""
+        return self.log_artifacts
+
+    def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
+        """Keep a file or folder as a new version of the artifact of its name, which replaces an older one if asked to.
+
+        The name keeps letters, digits, ``-``, ``_`` and ``.``; anything else becomes a dot. The training time is in the
+        metadata, checkpoints have the type ``model``.
+        """
+        if self.log_artifacts and self.is_ours:
+            now = state.timestamp
+            metadata = {"epoch": now.count(TimeUnit.EPOCH), "batch": now.count(TimeUnit.BATCH)}
+            # The run may begin later.
+            self._upload(self._staging.add(file_path, remote_file_name), remote_file_name, metadata, overwrite)
+
+    def _upload(self, kept: Path, remote_file_name: str, metadata: dict[str, Any], overwrite: bool) -> None:
+        if not self._ready(self._upload, kept, remote_file_name, metadata, overwrite):
+            return
+        kind = "model" if kept.suffix == ".pt" else "file"
+        artifact = self._trackio.Artifact(name=artifact_name(remote_file_name), type=kind, metadata=metadata)
+        if kept.is_dir():
+            artifact.add_dir(kept)
+        else:
+            artifact.add_file(kept)
+        with _quiet():
+            self._run.log_artifact(artifact, overwrite=overwrite)
+        self._staging.remove(kept)
+
+    def download_file(
+        self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
+    ) -> None:
+        """Fetch the file of an artifact of this project.
+
+        Args:
+            remote_file_name: Name under which it was uploaded, with ``:v0``, ``:v1``, ... for another version than the
+                latest.
+            destination: Where to put it.
+            overwrite: Whether a file there may be replaced.
+            progress_bar: Has no effect; Trackio shows none.
+
+        Raises:
+            FileExistsError: There is a file already.
+            FileNotFoundError: There is no such artifact.
+            RuntimeError: There is no run yet.
+        """
+        target = Path(destination)
+        if target.exists() and not overwrite:
+            raise FileExistsError(f"{destination} exists; give overwrite=True to replace it.")
+        if self._run is None:
+            raise RuntimeError(f"{remote_file_name!r} cannot be fetched: the run of TrackioLogger has not begun.")
+        name, colon, version = remote_file_name.partition(":")
+        with _quiet():
+            try:
+                artifact = self._run.use_artifact(f"{artifact_name(name)}{colon}{version}")
+            except (KeyError, ValueError, LookupError) as error:
+                raise FileNotFoundError(f"There is no artifact {remote_file_name!r}: {error}") from error
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+                place(Path(artifact.download(root=folder)), target)
+
+    def _begin(self, state: State, saved: dict[str, Any]) -> None:
+        arguments = dict(self._init_kwargs)
+        arguments["name"] = with_rank(arguments.get("name") or state.run_name, self.rank_zero_only)
+        if saved.get("project") == self.project and "resume" not in arguments:
+            arguments.update(name=saved["name"], resume="allow")
+        with _quiet():
+            self._run = self._trackio.init(
+                project=self.project, config={**self._config, **self._hyperparameters}, **arguments
+            )
+        self._hyperparameters, self._has_values = {}, False
+
+    def _end(self, outcome: Outcome) -> None:
+        run, self._run, self._has_values = self._run, None, False
+        current = self._trackio.context_vars.current_run
+        self._staging.clear()
+        with _quiet():
+            run.finish()  # which waits for half a minute at most
+        if current.get() is run:
+            current.set(None)
+
+    def _identity(self) -> dict[str, Any]:
+        return {"project": self.project, "name": self._run.name}
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """Log what is printed: standard output belongs to the program."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            _log.info("%s", line)

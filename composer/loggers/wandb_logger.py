@@ -1,0 +1,225 @@
+"""Log to Weights & Biases."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer._lazy import import_extra
+from composer.core.time import TimeUnit
+from composer.loggers._images import class_maps, image_arrays
+from composer.loggers._ranks import with_rank
+from composer.loggers._staging import place
+from composer.loggers._tracker import Outcome, Tracker, artifact_name, within
+from composer.loggers._values import to_json
+
+if TYPE_CHECKING:
+    from composer.core.state import State
+
+__all__ = ["WandBLogger"]
+
+
+class WandBLogger(Tracker):
+    """Logs to a run of `Weights & Biases <https://docs.wandb.ai>`_ (extra ``wandb``).
+
+    Metrics, tables and images have the number of batches trained as their step. Hyperparameters become the
+    configuration. What algorithms did goes with the next metrics. A run that goes on from a checkpoint goes on with
+    its run of the tracker; steps which that has already are left out by the tracker.
+
+    Args:
+        project: Name of the project; by default that of the tracker's settings.
+        group: Name of the group of runs; with a run for each process, by default the name of the run.
+        name: Name of the run; by default that of the trainer's run.
+        entity: User or team that the run belongs to.
+        tags: Tags of the run.
+        log_artifacts: Whether uploaded files, such as checkpoints, are kept, each as an artifact.
+        rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
+        init_kwargs: Further arguments of ``wandb.init``. What is given above comes first.
+
+    Raises:
+        MissingConditionalImportError: The package wandb is not installed.
+
+    >>> logger = WandBLogger(project="vision", init_kwargs={"mode": "offline"})  # doctest: +SKIP
+    >>> trainer = Trainer(model=model, train_dataloader=data, loggers=logger)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        group: str | None = None,
+        name: str | None = None,
+        entity: str | None = None,
+        tags: Sequence[str] | str | None = None,
+        log_artifacts: bool = False,
+        rank_zero_only: bool = True,
+        init_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(rank_zero_only)
+        self._wandb: Any = import_extra("wandb", "wandb", "WandBLogger")
+        self.log_artifacts = log_artifacts
+        given = {
+            "project": project,
+            "group": group,
+            "name": name,
+            "entity": entity,
+            "tags": [tags] if isinstance(tags, str) else tags,
+        }
+        self._init_kwargs: dict[str, Any] = dict(init_kwargs or {})
+        self._init_kwargs.update({key: value for key, value in given.items() if value is not None})
+        self._run: Any = None
+
+    @property
+    def run(self) -> Any:
+        """The run as ``wandb.init`` returned it; None before it begins and after it ends."""
+        return self._run
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Log values in the row of a step."""
+        if self._ready(self.log_metrics, metrics, step):
+            self._run.log(metrics, step=step)
+
+    def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
+        """Add to the configuration; a value that is there already is replaced."""
+        if self._ready(self.log_hyperparameters, hyperparameters):
+            self._run.config.update(to_json(hyperparameters), allow_val_change=True)
+
+    def log_table(
+        self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Log a table."""
+        if self._ready(self.log_table, columns, rows, name, step):
+            self._catch_up()
+            table = self._wandb.Table(columns=columns, data=to_json(rows), allow_mixed_types=True)
+            self._run.log({name: table}, step=step)
+
+    def log_images(
+        self,
+        images: Any,
+        name: str = "Images",
+        channels_last: bool = False,
+        step: int | None = None,
+        masks: dict[str, Any] | None = None,
+        mask_class_labels: dict[int, str] | None = None,
+        use_table: bool = True,
+    ) -> None:
+        """Log images; masks are layers of their own, to be shown and hidden."""
+        if not self.is_ours:
+            return
+        import_extra("PIL", "wandb", "WandBLogger.log_images")
+        # Now, while they are what they are: the run may begin later.
+        arrays = image_arrays(images, channels_last)
+        maps = class_maps(masks or {}, len(arrays), channels_last)
+        self._log_arrays(arrays, maps, mask_class_labels, name, step, use_table)
+
+    def _log_arrays(
+        self,
+        arrays: list[Any],
+        maps: dict[str, list[Any]],
+        labels: dict[int, str] | None,
+        name: str,
+        step: int | None,
+        use_table: bool,
+    ) -> None:
+        if not self._ready(self._log_arrays, arrays, maps, labels, name, step, use_table):
+            return
+        self._catch_up()
+        pictures: list[Any] = []
+        for index, array in enumerate(arrays):
+            layers = {mask: {"mask_data": maps[mask][index], "class_labels": labels or {}} for mask in maps}
+            pictures.append(self._wandb.Image(array, masks=layers or None))
+        if use_table:
+            table = self._wandb.Table(columns=[name], data=[[picture] for picture in pictures])
+            self._run.log({name: table}, step=step)
+        else:
+            self._run.log({name: pictures}, step=step)
+
+    def can_upload_files(self) -> bool:
+        """Tell whether artifacts are logged."""
+        return self.log_artifacts
+
+    def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
+        """Log a file or folder as a new version of the artifact of its name, which never replaces an older one.
+
+        The name keeps letters, digits, ``-``, ``_`` and ``.``; anything else becomes a dot. Aliases are ``latest`` and
+        ``ep{epoch}-ba{batch}``, the training time is in the metadata, and checkpoints have the type ``model``.
+        """
+        if not self.log_artifacts or not self.is_ours:
+            return
+        now = state.timestamp
+        artifact = self._wandb.Artifact(
+            name=artifact_name(remote_file_name),
+            type="model" if file_path.suffix == ".pt" else file_path.suffix.lstrip(".") or "file",
+            metadata={f"timestamp/{key}": value for key, value in to_json(now.state_dict()).items()},
+        )
+        # The file is copied here, so it may go away before it is uploaded.
+        if file_path.is_dir():
+            artifact.add_dir(str(file_path))
+        else:
+            artifact.add_file(str(file_path))
+        alias = f"ep{now.count(TimeUnit.EPOCH)}-ba{now.count(TimeUnit.BATCH)}"
+        self._log_artifact(artifact, ["latest", alias])
+
+    def _log_artifact(self, artifact: Any, aliases: list[str]) -> None:
+        if self._ready(self._log_artifact, artifact, aliases):
+            self._run.log_artifact(artifact, aliases=aliases)
+
+    def download_file(
+        self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
+    ) -> None:
+        """Fetch the file of an artifact.
+
+        Args:
+            remote_file_name: Name under which it was uploaded to this project, with ``:alias`` for another version than
+                the latest.
+            destination: Where to put it.
+            overwrite: Whether a file there may be replaced.
+            progress_bar: Has no effect; the tracker shows the progress of large ones.
+
+        Raises:
+            FileExistsError: There is a file already.
+            FileNotFoundError: There is no such artifact.
+        """
+        target = Path(destination)
+        if target.exists() and not overwrite:
+            raise FileExistsError(f"{destination} exists; give overwrite=True to replace it.")
+        name = self._full_name(remote_file_name)
+        try:
+            artifact = self._wandb.Api().artifact(name)
+        except self._wandb.errors.CommError as error:
+            raise FileNotFoundError(f"There is no artifact {name!r}: {error}") from error
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the destination, so that moving it there is one step.
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            artifact.download(root=folder)
+            place(Path(folder), target)
+
+    def _full_name(self, remote_file_name: str) -> str:
+        """The name of an artifact with entity, project and version."""
+        name, _, alias = remote_file_name.partition(":")
+        source = self._run
+        entity = self._init_kwargs.get("entity") if source is None else source.entity
+        project = self._init_kwargs.get("project") if source is None else source.project
+        return "/".join(filter(None, [entity, project, f"{artifact_name(name)}:{alias or 'latest'}"]))
+
+    def _begin(self, state: State, saved: dict[str, Any]) -> None:
+        arguments = dict(self._init_kwargs)
+        name = arguments.get("name") or state.run_name
+        arguments["name"] = with_rank(name, self.rank_zero_only)
+        if not self.rank_zero_only:
+            arguments.setdefault("group", name)
+        place_now = {key: arguments[key] for key in ("project", "entity") if key in arguments}
+        if "id" in saved and not {"id", "resume", "resume_from", "fork_from"} & set(arguments):
+            place_then = {key: saved[key] for key in ("project", "entity") if saved[key]}
+            if place_now.items() <= place_then.items():
+                arguments.update(id=saved["id"], resume="allow", **place_then)
+        self._run = self._wandb.init(**arguments)
+
+    def _end(self, outcome: Outcome) -> None:
+        run, self._run = self._run, None
+        within(self.close_timeout, "WandBLogger", lambda: run.finish(exit_code=int(outcome != "finished")))
+
+    def _identity(self) -> dict[str, Any]:
+        run = self._run
+        return {"id": run.id, "project": run.project, "entity": run.entity, "group": run.group}
