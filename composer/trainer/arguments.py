@@ -43,7 +43,6 @@ T = TypeVar("T")
 # What other parts of the library will bring; until then only the default is accepted, so that nothing is ignored.
 _LATER = {
     "parallelism": ["parallelism_config", "ddp_sync_strategy", "dist_timeout"],
-    "profiler": ["profiler"],
 }
 
 _GONE = {
@@ -82,7 +81,7 @@ def refuse_later(function: Callable[..., Any], arguments: Mapping[str, Any]) -> 
             if name in arguments and name in parameters:
                 default, value = parameters[name].default, arguments[name]
                 if value is not default and value != default:
-                    verb = "is" if part in ("parallelism", "profiler") else "are"
+                    verb = "is" if part == "parallelism" else "are"
                     raise NotImplementedError(
                         f"{name}={value!r}: {part} {verb} not available yet. Leave {name} at its default, {default!r}."
                     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import posixpath
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
@@ -22,9 +23,10 @@ from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
-from composer.optim.decoupled_sgd import DecoupledSGDW
 from composer.precision import Precision, default_precision, get_precision_context
+from composer.storage.uris import is_remote, parse_uri
 from composer.trainer.arguments import check_subset
+from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.hparams import describe
 from composer.trainer.metrics import place
 from composer.trainer.resume import LoadOptions
@@ -33,10 +35,13 @@ from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
     from composer.core.time import Time
+    from composer.profiler.profiler import Profiler
 
 __all__ = [
     "add_console",
     "add_progress_bar",
+    "add_uploaders",
+    "bind_profiler",
     "load_options",
     "log_hyperparameters",
     "make_saver",
@@ -126,6 +131,54 @@ def add_console(
         destinations.append(ConsoleLogger(log_interval, stream, log_traces))
 
 
+def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Callback]) -> None:
+    """Add a logger for each bucket that a ``remote_file_name`` names by a URI, unless there is one.
+
+    Args:
+        destinations: The loggers.
+        callbacks: The other callbacks.
+
+    >>> from composer.callbacks import CheckpointSaver
+    >>> destinations = []
+    >>> add_uploaders(destinations, [CheckpointSaver(remote_file_name="memory://bucket/ep{epoch}.pt")])
+    >>> destinations[0].bucket_uri
+    'memory://bucket'
+    """
+    names = [getattr(getattr(callback, "files", callback), "remote_file_name", None) for callback in (*destinations, *callbacks)]
+    for name in names:
+        if not isinstance(name, str) or not is_remote(name):
+            continue
+        from composer.loggers.remote_uploader_downloader import maybe_create_remote_uploader_downloader_from_uri
+
+        uploader = maybe_create_remote_uploader_downloader_from_uri(name, destinations)
+        if uploader is not None:
+            destinations.append(uploader)
+
+
+def bind_profiler(state: State, profiler: Profiler | None, *, fused: bool) -> None:
+    """Give a run its profiler.
+
+    Args:
+        state: The state.
+        profiler: The profiler; None for none.
+        fused: Whether forward and loss are compiled as one graph.
+
+    Raises:
+        TypeError: It is no profiler.
+    """
+    from composer.profiler.profiler import Profiler
+
+    if profiler is None:
+        return
+    if not isinstance(profiler, Profiler):
+        raise TypeError(
+            f"profiler must be a composer.profiler.Profiler, such as Profiler(cyclic_schedule(), JSONTraceHandler()); "
+            f"got {profiler!r}."
+        )
+    profiler.fuses_forward_and_loss = fused
+    profiler.bind_to_state(state)
+
+
 def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
     """Return what saves checkpoints.
 
@@ -134,12 +187,14 @@ def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
     """
     folder: str = arguments["save_folder"]
     filename, latest = arguments["save_filename"], arguments["save_latest_filename"]
+    # Loggers that keep files have buckets of their own.
+    above = parse_uri(folder)[2] if is_remote(folder) else folder
     return CheckpointSaver(
         folder,
         filename,
-        remote_file_name=f"{folder}/{filename}",
+        remote_file_name=posixpath.join(above, filename),
         latest_filename=latest,
-        latest_remote_file_name=None if latest is None else f"{folder}/{latest}",
+        latest_remote_file_name=None if latest is None else posixpath.join(above, latest),
         save_interval=arguments["save_interval"],
         overwrite=arguments["save_overwrite"],
         num_checkpoints_to_keep=arguments["save_num_checkpoints_to_keep"],
@@ -265,12 +320,7 @@ def prepare(state: State) -> None:
             f"{state.timestamp.get(state.max_duration.unit)}. Give fit(duration=...) to go on, or reset_time=True."
         )
     if not state.optimizers:
-        parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
-        if not parameters:
-            raise ValueError(f"model: no parameter of {type(state.model).__name__} requires a gradient.")
-        message = "No optimizers were given; DecoupledSGDW with a learning rate of 0.1 is used."
-        warnings.warn(message, ComposerWarning, stacklevel=3)
-        state.optimizers = [DecoupledSGDW(parameters, lr=0.1)]
+        make_default_optimizer(state)
 
 
 def log_hyperparameters(run: Run, arguments: Mapping[str, Any]) -> None:

@@ -14,13 +14,17 @@ from composer import dist, rng
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.load import read_checkpoint, restore
+from composer.checkpoint.parts import entries_of
 from composer.checkpoint.save import save_checkpoint
 from composer.core._names import format_name
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.time import Time, TimeUnit, ensure_time
-from composer.storage.transfer import fetched
+from composer.optim.decoupled_sgd import DecoupledSGDW
+from composer.storage.transfer import LINK_SUFFIX, fetched, modified
+from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.loaders import begin_pass
 from composer.trainer.run import Run
+from composer.trainer.schedules import bind
 from composer.trainer.signals import Interrupted, Interruption
 from composer.warnings import ComposerWarning
 
@@ -96,8 +100,10 @@ def savers_of(state: State) -> list[CheckpointSaver]:
     return [callback for callback in state.callbacks if isinstance(callback, CheckpointSaver)]
 
 
-def find_latest(state: State) -> Path | None:
+def find_latest(state: State) -> LoadOptions | None:
     """Return the newest checkpoint that a run of this name has saved, among those of all savers; None if there is none.
+
+    Where the folders have none, as on another machine, the loggers that keep files are asked.
 
     Args:
         state: The state of the run.
@@ -113,15 +119,33 @@ def find_latest(state: State) -> Path | None:
             "save_folder, with save_latest_filename and without save_weights_only."
         )
     found = [path for saver in savers if (path := saver.newest(state)) is not None]
-    newest = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
-    answers = dist.all_gather_object(None if newest is None else str(newest))
+    newest = found[0] if len(found) == 1 else max(found, key=modified, default=None)
+    answers = dist.all_gather_object(newest)
     if len({answer is None for answer in answers}) > 1:
         absent = [rank for rank, answer in enumerate(answers) if answer is None]
         raise RuntimeError(
             f"autoresume: the ranks {absent} do not see the checkpoint that others see; save_folder must be a folder "
             f"that all of them share."
         )
-    return None if answers[0] is None else Path(answers[0])
+    return _kept_by_logger(state, savers) if answers[0] is None else LoadOptions(answers[0])
+
+
+def _kept_by_logger(state: State, savers: Sequence[CheckpointSaver]) -> LoadOptions | None:
+    """The newest checkpoint of the first saver of which a logger has one; the first process looks."""
+    from composer.loggers.remote_uploader_downloader import RemoteUploaderDownloader
+
+    for keeper in state.callbacks:
+        if not isinstance(keeper, RemoteUploaderDownloader):
+            continue
+        for saver in savers:
+            if saver.latest_remote_file_name is None:
+                continue
+            name = format_name(saver.latest_remote_file_name, state.run_name, state.timestamp, rank=0)
+            found = [dist.get_global_rank() == 0 and keeper.has_file(f"{name}{LINK_SUFFIX}")]
+            dist.broadcast_object_list(found)
+            if found[0]:
+                return LoadOptions(f"{name}{LINK_SUFFIX}", keeper)
+    return None
 
 
 def load(run: Run, options: LoadOptions) -> None:
@@ -138,6 +162,8 @@ def load(run: Run, options: LoadOptions) -> None:
     path = format_name(options.path, name, state.timestamp, rank=0)
     with fetched(path, options.object_store, progress_bar=options.progress_bar) as local:
         content = read_checkpoint(local)
+    if not state.optimizers and not options.weights_only:
+        _prepare_optimizers(run, content.get("state", {}))
     run.loaded = restore(
         state,
         run.logger,
@@ -150,6 +176,16 @@ def load(run: Run, options: LoadOptions) -> None:
     )
     state.load_path = str(path)
     _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))
+
+
+def _prepare_optimizers(run: Run, saved: dict[str, Any]) -> None:
+    """Make the default optimizer for its saved state; where nothing is to be trained, leave such states out."""
+    if run.state.train_phase.loader is None:
+        for name in ("optimizers", "schedulers"):
+            saved.pop(name, None)
+    elif [name for name, _ in entries_of(saved.get("optimizers", []))] == [DecoupledSGDW.__name__]:
+        make_default_optimizer(run.state)
+        bind(run)
 
 
 def take_up(run: Run) -> None:
@@ -249,8 +285,7 @@ class Stopping:
 def _save_apart(state: State, saver: CheckpointSaver) -> None:
     """Save a checkpoint that resumption does not find, and let nothing hide the exception that is under way."""
     try:
-        name = saver.resolved_folder(state) / f"exception-{saver.filename}"
-        path = save_checkpoint(state, str(name))
+        path = save_checkpoint(state, saver.place(state, f"exception-{saver.filename}"))
     except Exception:
         _log.exception("The checkpoint of the state at the exception could not be saved.")
     else:

@@ -29,6 +29,7 @@ __all__ = [
     "Scheduler",
     "as_schedulers",
     "begin_schedules",
+    "bind",
     "check_ratio",
     "extend",
     "observe_evaluation",
@@ -146,7 +147,7 @@ def set_schedules(run: Run, schedulers: Any, ratio: float, every_batch: bool | N
     run.state.schedulers = []
     run.unbound_schedules = (entries, ratio)
     if run.state.optimizers:
-        _bind(run)
+        bind(run)
         if run.state.max_duration is not None and run.state.train_phase.loader is not None:
             refresh_schedules(run)
 
@@ -160,7 +161,7 @@ def begin_schedules(run: Run) -> None:
     Raises:
         ValueError: A schedule is impossible in this run.
     """
-    _bind(run)
+    bind(run)
     state, steps = run.state, _steps_to_come(run.state)
     for scheduler in state.schedulers:
         if not isinstance(scheduler, CompiledSchedule):
@@ -201,8 +202,15 @@ def observe_evaluation(run: Run, labels: Sequence[str]) -> None:
             scheduler.refresh()
 
 
-def _bind(run: Run) -> None:
-    """Bind schedules that wait for it to the optimizers."""
+def bind(run: Run) -> None:
+    """Bind schedules that wait for it to the optimizers.
+
+    Args:
+        run: The run; its state has optimizers.
+
+    Raises:
+        ValueError: They do not fit the optimizers.
+    """
     if run.unbound_schedules is None:
         return
     (entries, ratio), state = run.unbound_schedules, run.state

@@ -28,6 +28,7 @@ from composer.core.time import Time
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.devices import Device, get_device
+from composer.export import ExportFormat, Transform, export_of_run
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from composer.core.order import AlgorithmPass
+    from composer.profiler.profiler import Profiler
     from composer.trainer.schedules import Scheduler
 
 __all__ = ["Trainer"]
@@ -124,6 +126,7 @@ class Trainer:
         seed: Seed of all generators, from 0 to 2**32 - 1. None draws one from torch's, so that
             ``torch.manual_seed`` before is enough to repeat a run.
         deterministic_mode: Whether to use deterministic implementations only.
+        profiler: Records in some batches where their time goes.
         python_log_level: Level of the library's log messages, such as "info".
         compile_config: Arguments of :func:`torch.compile` to compile the model with; ``{}`` for its defaults.
         grad_accum: Old spelling: number of microbatches of a batch.
@@ -217,7 +220,7 @@ class Trainer:
         deterministic_mode: bool = False,
         dist_timeout: float = 300.0,
         ddp_sync_strategy: Any = None,
-        profiler: Any = None,
+        profiler: Profiler | None = None,
         python_log_level: str | None = None,
         compile_config: dict[str, Any] | None = None,
         grad_accum: int | None = None,
@@ -276,7 +279,9 @@ class Trainer:
         others = [callback for callback in watching if not isinstance(callback, LoggerDestination)]
         if save_folder is not None and not any(isinstance(callback, CheckpointSaver) for callback in others):
             others.append(build.make_saver(arguments))
+        build.add_uploaders(destinations, others)
         self.state.callbacks = [*destinations, *others]
+        build.bind_profiler(self.state, profiler, fused=compile_config is not None)
         self.state.find_algorithm = resume.method_named
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
@@ -308,7 +313,7 @@ class Trainer:
         self.engine.run_event(Event.BEFORE_LOAD)
         latest = resume.find_latest(self.state) if autoresume else None
         self._autoresumed = latest is not None
-        resume.load(self._run, build.load_options(arguments) if latest is None else resume.LoadOptions(str(latest)))
+        resume.load(self._run, latest or build.load_options(arguments))
         self.engine.run_event(Event.AFTER_LOAD)
         compile_model(self._run, compile_config, compiled)
         # Whatever the set-up drew, training begins with the seed.
@@ -449,6 +454,44 @@ class Trainer:
             The path, or None on all processes but the first.
         """
         return save_checkpoint(self.state, name, weights_only=weights_only)
+
+    def export_for_inference(
+        self,
+        save_format: str | ExportFormat,
+        save_path: str,
+        save_object_store: Any = None,
+        sample_input: Any = None,
+        transforms: Transform | Sequence[Transform] | None = None,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+    ) -> None:
+        """Export the model as it is evaluated: with layers replaced, and averaged weights where EMA keeps such.
+
+        Args:
+            save_format: "torchscript", "onnx" or "torch_export".
+            save_path: Where to; may have names in braces such as ``{run_name}``. Where a logger keeps files, it gets
+                the file under this name.
+            save_object_store: Has ``upload_object(object_name, filename)``; gets the file instead.
+            sample_input: A batch to call the model with; None is the last of the training.
+            transforms: Functions that return the module to export, such as :func:`.quantize_dynamic`.
+            input_names: A name for each tensor of the batch.
+            output_names: A name for each tensor that the model returns.
+
+        Raises:
+            ValueError: There is no batch and the format needs one, or an argument does not fit the model.
+            RuntimeError: The model can neither be scripted nor traced.
+        """
+        export_of_run(
+            self.state,
+            self.logger,
+            save_format,
+            save_path,
+            save_object_store=save_object_store,
+            sample_input=sample_input,
+            transforms=transforms,
+            input_names=input_names,
+            output_names=output_names,
+        )
 
     def save_checkpoint_to_save_folder(self) -> None:
         """Have every :class:`.CheckpointSaver` save now.

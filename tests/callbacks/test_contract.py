@@ -13,8 +13,8 @@ import torch
 
 from composer import Callback
 from composer.warnings import ComposerWarning
-from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of
-from tests.common import Received, weights
+from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of, run_with
+from tests.common import Received, classifier, labelled_data, weights
 from tests.trainer.test_sync_free import Step, watched
 
 CASES = all_cases()
@@ -123,6 +123,36 @@ def test_SyncFree_between_log_points(case, tmp_path, monkeypatch):
         run.trainer.close()
     found = [(step, what) for step, what in reads.found if not case.reads(step)]
     assert not found
+
+
+def test_SyncFree_with_the_full_set(tmp_path, monkeypatch):
+    """All callbacks that train a classifier, at once: what is read is read when a destination is due."""
+    plain = [case for case in CASES if case.model is classifier and case.batches is labelled_data]
+    cases = [case for case in plain if not any(map(case.reads, range(1, 51)))]
+    assert len(cases) > 12
+    with watched(monkeypatch) as reads:
+        step = Step(lambda step: setattr(reads, "step", step))
+        watching = [case.make(_folder(tmp_path, f"{case.name}{place}")) for place, case in enumerate(cases)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ComposerWarning)  # of those that watch what is not there
+            run = run_with(
+                step,
+                *watching,
+                data=labelled_data(60),
+                loggers=Received(50),
+                device_train_microbatch_size=1,
+                **_for_all(cases),
+            )
+            run.trainer.fit()
+            run.trainer.close()
+    assert {step for step, _ in reads.found} <= {50}, reads.found
+
+
+def _for_all(cases):
+    arguments = {}
+    for case in cases:
+        arguments |= {name: value for name, value in case.arguments().items() if name.startswith("eval")}
+    return arguments
 
 
 @every_case

@@ -66,7 +66,6 @@ LATER = {
     "parallelism_config": {"fsdp": {}},
     "dist_timeout": 10.0,
     "ddp_sync_strategy": "single_auto_sync",
-    "profiler": object(),
 }
 
 
