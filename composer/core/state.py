@@ -65,6 +65,7 @@ class State:
         previous_timestamp: The time before the last step.
         load_path: Path of the checkpoint that was loaded, or None.
         find_algorithm: Returns the class of a method by its name, for checkpoints that need one, or None.
+        profiler: The :class:`.Profiler` of the run, by which code of one's own shows in its traces, or None.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
     >>> state.timestamp.epoch, state.max_duration
@@ -104,6 +105,7 @@ class State:
         self.optimizers: list[Optimizer] = list(trees.ensure_tuple(optimizers))
         self.schedulers: list[LRScheduler] = []
         self.scaler = scaler
+        self.profiler: Any = None
         self._algorithms = WatchedList[Any](trees.ensure_tuple(algorithms), self._notify)
         self._callbacks = WatchedList[Any](trees.ensure_tuple(callbacks), self._notify)
         self.find_algorithm = find_algorithm

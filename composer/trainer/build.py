@@ -34,6 +34,7 @@ from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
+    from composer.core.callback import Callback
     from composer.core.time import Time
     from composer.profiler.profiler import Profiler
 
@@ -144,8 +145,8 @@ def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Cal
     >>> destinations[0].bucket_uri
     'memory://bucket'
     """
-    names = [getattr(getattr(callback, "files", callback), "remote_file_name", None) for callback in (*destinations, *callbacks)]
-    for name in names:
+    for callback in (*destinations, *callbacks):
+        name = getattr(getattr(callback, "files", callback), "remote_file_name", None)
         if not isinstance(name, str) or not is_remote(name):
             continue
         from composer.loggers.remote_uploader_downloader import maybe_create_remote_uploader_downloader_from_uri

@@ -7,7 +7,6 @@ import logging
 import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng

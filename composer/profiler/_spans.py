@@ -1,0 +1,119 @@
+"""The spans that a profiler draws by itself: parts of the loop, and who acts at its events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from composer.core.algorithm import Algorithm
+from composer.core.event import Event
+from composer.core.handlers import Handler, owned, owner_of
+from composer.profiler.schedule import RECORDING
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+    from composer.profiler.marker import Marker
+    from composer.profiler.profiler import Profiler
+
+__all__ = ["LoopSpans"]
+
+# They hold many windows, or none.
+_NO_SPANS: Final = frozenset({"init", "load", "fit", "iteration", "epoch"})
+# Nothing that began before goes on here, though its end may not have fired: when the data ends, nothing was fetched.
+_FRESH_STARTS: Final = (Event.BEFORE_DATALOADER, Event.EPOCH_END, Event.FIT_END)
+
+
+class LoopSpans:
+    """Wraps what an engine calls at an event, so that it shows in the trace.
+
+    ``event/forward`` lasts from after all that is called at ``BEFORE_FORWARD`` until before what is called at
+    ``AFTER_FORWARD``, and so do the other pairs of events; ``callback/SpeedMonitor/batch_end`` is one call.
+
+    Args:
+        profiler: Whose markers draw.
+
+    >>> from composer import State
+    >>> from composer.profiler import Profiler
+    >>> profiler = Profiler(lambda state: "active", [], sys_prof_cpu=False)
+    >>> profiler.bind_to_state(State(model=torch.nn.Linear(1, 1)))
+    >>> len(LoopSpans(profiler).wrap(Event.BATCH_CHECKPOINT, (print, print)))
+    2
+    """
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
+        self._open: list[tuple[str, Marker]] = []
+
+    def wrap(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+        """Return what is to be called in place of some handlers.
+
+        Args:
+            event: The event.
+            handlers: What would be called; those of the profiler, which only say that it listens, are left out.
+        """
+        profiler = self._profiler
+        wrapped = [self._drawn(handler, event) for handler in handlers if owner_of(handler) is not profiler]
+        name = event.canonical_name
+        before: list[Handler] = []
+        after: list[Handler] = []
+        if event in _FRESH_STARTS:
+            before.append(lambda state, logger: self.close())
+        if event in (Event.BEFORE_DATALOADER, Event.BATCH_START):
+            before.append(lambda state, logger: profiler.begin_batch(event, state, logger))
+        if name not in _NO_SPANS:
+            if event.is_after_event:
+                before.append(lambda state, logger: self._finish(name))
+            elif event.is_before_event:
+                after.append(self._opening(event, name))
+        if event is Event.BATCH_END:
+            after.append(profiler.end_batch)
+        elif event is Event.FIT_END:
+            after.append(profiler.end_fit)
+        return (*(owned(h, profiler) for h in before), *wrapped, *(_owned(h, profiler) for h in after))
+
+    def close(self) -> None:
+        """End every span that has not ended."""
+        while self._open:
+            self._open.pop()[1].finish()
+
+    def _finish(self, name: str) -> None:
+        """End a span, and those inside it that have not ended."""
+        opened = [key for key, _ in self._open]
+        if name in opened:
+            first = opened.index(name)
+            while len(self._open) > first:
+                self._open.pop()[1].finish()
+
+    def _opening(self, event: Event, name: str) -> Handler:
+        profiler, shown = self._profiler, name
+        if profiler.fuses_forward_and_loss and event is Event.BEFORE_FORWARD:
+            shown, name = "forward_and_loss", "loss"
+        marker = profiler.marker(f"event/{shown}", RECORDING, categories=("event",))
+
+        def begin(state: State, logger: Logger) -> None:
+            if profiler.is_recording:
+                marker.start()
+                self._open.append((name, marker))
+
+        return begin
+
+    def _drawn(self, handler: Handler, event: Event) -> Handler:
+        """Return a handler that draws the span of another."""
+        profiler, owner = self._profiler, owner_of(handler)
+        kind = "algorithm" if isinstance(owner, Algorithm) else "callback"
+        # What an engine calls by itself hands metrics to the loggers.
+        who = "Logger" if owner is None else type(owner).__name__
+        marker = profiler.marker(f"{kind}/{who}/{event.value}", RECORDING, categories=(kind,))
+
+        def drawn(state: State, logger: Logger) -> object:
+            if not profiler.is_recording:
+                return handler(state, logger)
+            with marker:
+                return handler(state, logger)
+
+        return owned(drawn, owner)
+
+
+def _owned(handler: Handler, profiler: Profiler) -> Handler:
+    """Mark a function as the profiler's; a method of it is."""
+    return handler if owner_of(handler) is profiler else owned(handler, profiler)

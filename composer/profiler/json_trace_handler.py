@@ -1,0 +1,266 @@
+"""JSONTraceHandler: writes traces for Perfetto and Chrome."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from composer import dist
+from composer.core._names import check_template, format_name
+from composer.profiler._files import WindowFiles, set_aside
+from composer.profiler.merging import MergedTrace, Part
+from composer.profiler.trace_handler import TraceHandler
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+    from composer.core.timestamp import Timestamp
+
+__all__ = ["JSONTraceHandler"]
+
+
+class JSONTraceHandler(TraceHandler):
+    """Writes traces in the JSON format of Chrome, which https://ui.perfetto.dev opens.
+
+    For each window there is a file for each process, with the spans of its threads, and the first process adds all of
+    them, those of PyTorch's profiler included, to one merged trace on one time axis. What cannot be read from the
+    machine of the first process is left out with a warning; :func:`.merge_traces` merges it later. Clocks of machines
+    that differ by more than the processes wait for each other are set right in the merged trace.
+
+    Args:
+        folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
+        filename: Name of a window's file, with those of the training time too, such as ``{batch}``.
+        remote_file_name: Its name at the loggers that keep files; None hands them none.
+        merged_trace_filename: Name of the merged trace in the folder; None merges none.
+        merged_trace_remote_file_name: Its name at the loggers that keep files; None hands them none.
+        overwrite: Whether files of an earlier run are replaced; otherwise they are moved out of the way, ``x.json`` to
+            ``x.1.json``.
+        num_traces_to_keep: Number of files that each process keeps, the newest; -1 is all, 0 keeps only what the
+            loggers do. The merged trace holds what is kept, and the newest at least.
+
+    Raises:
+        ValueError: A name has an unknown placeholder, or the number is less than -1.
+
+    >>> JSONTraceHandler("{runname}/traces")
+    Traceback (most recent call last):
+    ValueError: folder='{runname}/traces' has the unknown placeholder {runname}. Did you mean 'run_name'?
+    """
+
+    def __init__(
+        self,
+        folder: str = "{run_name}/traces",
+        filename: str = "ep{epoch}-ba{batch}-rank{rank}.json",
+        remote_file_name: str | None = "{run_name}/traces/ep{epoch}-ba{batch}-rank{rank}.json",
+        merged_trace_filename: str | None = "merged_trace.json",
+        merged_trace_remote_file_name: str | None = "{run_name}/traces/merged_trace.json",
+        *,
+        overwrite: bool = False,
+        num_traces_to_keep: int = -1,
+    ) -> None:
+        self.files = WindowFiles(folder, filename, remote_file_name, overwrite, num_traces_to_keep)
+        if merged_trace_filename is not None:
+            check_template("merged_trace_filename", merged_trace_filename)
+        if merged_trace_remote_file_name is not None:
+            check_template("merged_trace_remote_file_name", merged_trace_remote_file_name)
+        self.merged_trace_filename = merged_trace_filename
+        self.merged_trace_remote_file_name = merged_trace_remote_file_name
+        self._begin()
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Begin a run; the processes compare their clocks."""
+        self._begin()
+        self.files.check(logger)
+        self._clock_offset_ns = _clock_offset_ns()
+
+    def process_duration_event(
+        self, name: str, categories: Sequence[str], is_start: bool, timestamp: Timestamp, wall_clock_time_ns: int
+    ) -> None:
+        """Keep a span when it ends."""
+        key = (threading.get_native_id(), name)
+        if is_start:
+            self._open.setdefault(key, []).append((wall_clock_time_ns, timestamp))
+        elif self._open.get(key):
+            began, timestamp = self._open[key].pop()
+            self._add(_Record("X", name, categories, timestamp, began, wall_clock_time_ns - began))
+
+    def process_instant_event(
+        self, name: str, categories: Sequence[str], timestamp: Timestamp, wall_clock_time_ns: int
+    ) -> None:
+        """Keep a moment."""
+        self._add(_Record("i", name, categories, timestamp, wall_clock_time_ns))
+
+    def process_counter_event(
+        self,
+        name: str,
+        categories: Sequence[str],
+        timestamp: Timestamp,
+        wall_clock_time_ns: int,
+        values: dict[str, float],
+    ) -> None:
+        """Keep a point of a curve."""
+        self._add(_Record("C", name, categories, timestamp, wall_clock_time_ns, values=_finite(values)))
+
+    def process_chrome_json_trace_file(self, filepath: Path) -> None:
+        """Keep the path, for the merged trace."""
+        self._others.append(filepath.absolute())
+
+    def save(self, state: State, logger: Logger) -> None:
+        """Write the file of this process and the merged trace.
+
+        Args:
+            state: The state of the run.
+            logger: Leads to the loggers that keep files.
+        """
+        path = self.files.new(state)
+        self._write(path, state)
+        self.files.upload(state, logger, path)
+        others, self._others = self._others, []
+        if self.merged_trace_filename is None:
+            return
+        rank = dist.get_global_rank()
+        mine = [Part(found, rank, self._clock_offset_ns) for found in (path, *others)]
+        everyone = dist.all_gather_object(mine)
+        if rank == 0:
+            self._merge([part for parts in everyone for part in parts], state, logger)
+        if self.files.num_to_keep != -1:
+            dist.barrier()  # nobody removes a file that is still being read
+
+    def clean_up(self) -> None:
+        """Remove the oldest files beyond ``num_traces_to_keep``."""
+        self.files.prune()
+
+    def _begin(self) -> None:
+        """Forget an earlier run."""
+        # Threads add to its end while the loop takes from its front.
+        self._records: deque[_Record] = deque()
+        self._open: dict[tuple[int, str], list[tuple[int, Timestamp]]] = {}
+        self._threads: dict[int, str] = {}
+        self._others: list[Path] = []
+        self._windows: deque[list[Part]] = deque()
+        self._merged: MergedTrace | None = None
+        self._clock_offset_ns = 0
+
+    def _add(self, record: _Record) -> None:
+        thread = threading.get_native_id()
+        if thread not in self._threads:
+            self._threads[thread] = threading.current_thread().name
+        self._records.append(record._replace(thread=thread))
+
+    def _write(self, path: Path, state: State) -> None:
+        records: list[_Record] = []
+        while self._records:
+            records.append(self._records.popleft())
+        # Of two that begin together the longer one is the outer one.
+        records.sort(key=lambda record: (record.began, -record.length))
+        base = records[0].began if records else time.time_ns()
+        events = [*self._names(), *(record.event(base) for record in records)]
+        about = {"run_name": state.run_name, "rank": dist.get_global_rank(), "clock_offset_ns": self._clock_offset_ns}
+        head = {"displayTimeUnit": "ms", "baseTimeNanoseconds": base, "composer": about}
+        with path.open("w") as file:
+            file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+            file.write(",\n".join(map(json.dumps, events)))
+            file.write("\n]}\n")
+
+    def _names(self) -> Iterator[dict[str, Any]]:
+        process = os.getpid()
+        name = f"rank {dist.get_global_rank()}: loop"
+        yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
+        for thread, name in list(self._threads.items()):
+            yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}
+
+    def _merge(self, parts: list[Part], state: State, logger: Logger) -> None:
+        """Add the traces of a window to the merged trace, or write it again where earlier ones are not kept."""
+        here = [part for part in parts if part.path.exists()]
+        if len(here) < len(parts):
+            missing = ", ".join(map(str, sorted({part.rank for part in parts if part not in here})))
+            message = (
+                f"{self.merged_trace_filename} lacks traces of the processes {missing}, which lie on other machines. "
+                f"Bring the files together and call composer.profiler.merge_traces."
+            )
+            warnings.warn(message, ComposerWarning, stacklevel=2)
+        folder = Path(format_name(self.files.folder, state.run_name))
+        path = folder / format_name(self.merged_trace_filename or "", state.run_name)
+        if self._merged is None and path.exists() and not self.files.overwrite:
+            set_aside(path)
+        self._windows.append(here)
+        if self.files.num_to_keep != -1 and len(self._windows) > max(self.files.num_to_keep, 1):
+            self._windows.popleft()
+            here = [part for window in self._windows for part in window if part.path.exists()]
+            self._merged = None
+        if self._merged is None:
+            self._merged = MergedTrace(path)
+        for part in here:
+            self._merged.append(part)
+        name = self.merged_trace_remote_file_name
+        if name is not None and logger.has_file_upload_destination():
+            logger.upload_file(format_name(name, state.run_name), path, overwrite=True)
+
+
+class _Record(NamedTuple):
+    """An event of a trace; times in nanoseconds."""
+
+    kind: str
+    name: str
+    categories: Sequence[str]
+    timestamp: Timestamp
+    began: int
+    length: int = 0
+    values: dict[str, float] | None = None
+    thread: int = 0
+
+    def event(self, base: int) -> dict[str, Any]:
+        """Return it as it stands in a trace.
+
+        Args:
+            base: What times count from.
+        """
+        event: dict[str, Any] = {
+            "ph": self.kind,
+            "name": self.name,
+            "cat": ",".join(self.categories),
+            "pid": os.getpid(),
+            "tid": self.thread,
+            "ts": (self.began - base) / 1e3,
+        }
+        if self.kind == "X":
+            event["dur"] = self.length / 1e3
+        elif self.kind == "i":
+            event["s"] = "t"
+        if self.values is not None:
+            event["args"] = self.values
+        else:
+            time = self.timestamp
+            event["args"] = {"epoch": time.epoch.value, "batch": time.batch.value}
+        return event
+
+
+def _finite(values: dict[str, float]) -> dict[str, float]:
+    """Return the values that JSON has; a curve has a gap at the others."""
+    return {name: number for name, value in values.items() if math.isfinite(number := float(value))}
+
+
+def _clock_offset_ns() -> int:
+    """Return how much further the clock of this machine is than that of the first process, in nanoseconds.
+
+    Every process reads its clock between the second barrier and the third: after all have come to the second, and
+    before any has left the third. A difference that the waiting there may explain is none.
+    """
+    if dist.get_world_size() == 1:
+        return 0
+    dist.barrier()
+    before = time.time_ns()
+    dist.barrier()
+    middle = time.time_ns()
+    dist.barrier()
+    after = time.time_ns()
+    offset = middle - dist.all_gather_object(middle)[0]
+    return offset if abs(offset) > max(middle - before, after - middle) else 0

@@ -1,0 +1,210 @@
+"""TorchProfiler: the operators of PyTorch within the spans of the loop."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd.profiler import record_function
+
+from composer import dist
+from composer._lazy import import_extra
+from composer.profiler._files import WindowFiles
+from composer.profiler.schedule import RECORDING, ProfilerAction
+from composer.profiler.trace_handler import TraceHandler
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+    from composer.core.timestamp import Timestamp
+
+__all__ = ["TorchProfiler"]
+
+_MEMORY_ENDINGS = (".html", ".json", ".json.gz")
+
+
+class TorchProfiler(TraceHandler):
+    """Runs PyTorch's profiler in the windows of a :class:`.Profiler`; made by its ``torch_prof`` arguments.
+
+    Its traces have the operators on the host, the kernels on the accelerator and, as annotations around them, the spans
+    of the profiler and ``ProfilerStep#{batch}`` for each batch. They open by themselves in https://ui.perfetto.dev and
+    in tools made for PyTorch's traces, and are part of the merged trace of :class:`.JSONTraceHandler`.
+
+    Args:
+        folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
+        filename: Name of a window's trace, with those of the training time too, such as ``{batch}``.
+        remote_file_name: Its name at the loggers that keep files; None hands them none.
+        memory_filename: Name of a window's timeline of memory, by what it is used for: ``.html`` is a picture, for
+            which matplotlib has to be installed, ``.json`` and ``.json.gz`` are numbers. None writes none. For every
+            single allocation on CUDA see :class:`.MemorySnapshot`.
+        memory_remote_file_name: Its name at the loggers that keep files; None hands them none.
+        overwrite: Whether files of an earlier run are replaced; otherwise they are moved out of the way, ``x.json`` to
+            ``x.1.json``.
+        use_gzip: Whether to compress the traces, whose names then end in ``.gz``.
+        record_shapes: Whether to record the shapes of inputs.
+        profile_memory: Whether to record the allocations of memory.
+        with_stack: Whether to record the lines of code.
+        with_flops: Whether to estimate the operations of matrix products and convolutions.
+        num_traces_to_keep: Number of traces that each process keeps, the newest; -1 is all, 0 keeps only what the
+            loggers do.
+
+    Raises:
+        ValueError: A name has an unknown placeholder, the number is less than -1, or there is to be a timeline of
+            memory without ``record_shapes``, ``profile_memory`` and ``with_stack``, of which it is made.
+
+    >>> TorchProfiler(memory_filename="rank{rank}.{batch}.html", record_shapes=True)
+    Traceback (most recent call last):
+    ValueError: memory_filename='rank{rank}.{batch}.html' needs with_stack=True too, of which it is made.
+    """
+
+    def __init__(
+        self,
+        folder: str = "{run_name}/torch_traces",
+        filename: str = "rank{rank}.{batch}.pt.trace.json",
+        remote_file_name: str | None = "{run_name}/torch_traces/rank{rank}.{batch}.pt.trace.json",
+        memory_filename: str | None = None,
+        memory_remote_file_name: str | None = "{run_name}/torch_memory_traces/rank{rank}.{batch}.pt.memory_trace.html",
+        overwrite: bool = False,
+        use_gzip: bool = False,
+        record_shapes: bool = False,
+        profile_memory: bool = True,
+        with_stack: bool = False,
+        with_flops: bool = True,
+        num_traces_to_keep: int = -1,
+    ) -> None:
+        if use_gzip:
+            filename, remote_file_name = _zipped(filename), remote_file_name and _zipped(remote_file_name)
+        self.files = WindowFiles(folder, filename, remote_file_name, overwrite, num_traces_to_keep)
+        self.memory_files: WindowFiles | None = None
+        if memory_filename is not None:
+            needed = {"record_shapes": record_shapes, "profile_memory": profile_memory, "with_stack": with_stack}
+            missing = " and ".join(f"{name}=True" for name, there in needed.items() if not there)
+            if missing:
+                raise ValueError(f"memory_filename={memory_filename!r} needs {missing} too, of which it is made.")
+            if not memory_filename.endswith(_MEMORY_ENDINGS):
+                endings = ", ".join(_MEMORY_ENDINGS)
+                raise ValueError(f"memory_filename={memory_filename!r} must end in one of {endings}.")
+            if memory_filename.endswith(".html"):
+                import_extra("matplotlib", "examples", f"memory_filename={memory_filename!r}")
+            self.memory_files = WindowFiles(
+                folder, memory_filename, memory_remote_file_name, overwrite, num_traces_to_keep, prefix="memory_"
+            )
+        self.record_shapes = record_shapes
+        self.profile_memory = profile_memory
+        self.with_stack = with_stack
+        self.with_flops = with_flops
+        self._profile: torch.profiler.profile | None = None
+        self._started = False
+        self._step: record_function | None = None
+        self._spans: dict[tuple[int, str], list[record_function]] = {}
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Begin a run."""
+        self._stop()
+        for files in filter(None, (self.files, self.memory_files)):
+            files.check(logger)
+
+    def process_duration_event(
+        self, name: str, categories: Sequence[str], is_start: bool, timestamp: Timestamp, wall_clock_time_ns: int
+    ) -> None:
+        """Put a span of the loop, or of a marker, around the operators in it."""
+        key = (threading.get_native_id(), name)
+        if is_start and self._started:
+            span = record_function(name)
+            span.__enter__()
+            self._spans.setdefault(key, []).append(span)
+        elif not is_start and self._spans.get(key):
+            self._spans[key].pop().__exit__(None, None, None)
+
+    def begin_batch(self, action: ProfilerAction, state: State) -> None:
+        """Start or stop PyTorch's profiler.
+
+        Args:
+            action: What is done in this batch.
+            state: The state of the run.
+        """
+        self._end_step()
+        if action is ProfilerAction.SKIP:
+            self._stop()
+            return
+        if self._profile is None:
+            self._profile = torch.profiler.profile(
+                record_shapes=self.record_shapes,
+                profile_memory=self.profile_memory,
+                with_stack=self.with_stack,
+                with_flops=self.with_flops,
+            )
+            self._profile.prepare_trace()
+        if action in RECORDING:
+            if not self._started:
+                self._profile.start_trace()
+                self._profile.add_metadata_json("composer", json.dumps({"rank": dist.get_global_rank()}))
+                self._started = True
+            self._step = record_function(f"ProfilerStep#{state.timestamp.batch.value}")
+            self._step.__enter__()
+
+    def save(self, state: State, logger: Logger) -> None:
+        """Write the trace, and hand it to the handlers.
+
+        Args:
+            state: The state of the run.
+            logger: Leads to the loggers that keep files.
+        """
+        profile = self._stop()
+        if profile is None:
+            return
+        path = self.files.new(state)
+        profile.export_chrome_trace(str(path))
+        self.files.upload(state, logger, path)
+        state.profiler.record_chrome_json_trace_file(path)
+        if self.memory_files is not None:
+            path = self.memory_files.new(state)
+            _export_memory(profile, path, state.device.torch_device)
+            self.memory_files.upload(state, logger, path)
+
+    def clean_up(self) -> None:
+        """Remove the oldest files beyond ``num_traces_to_keep``."""
+        for files in filter(None, (self.files, self.memory_files)):
+            files.prune()
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Stop PyTorch's profiler, also after an error."""
+        self._stop()
+
+    def _stop(self) -> torch.profiler.profile | None:
+        """Stop PyTorch's profiler; return it if it has recorded."""
+        self._end_step()
+        profile, started = self._profile, self._started
+        self._profile, self._started = None, False
+        for spans in self._spans.values():
+            while spans:
+                spans.pop().__exit__(None, None, None)
+        if profile is None:
+            return None
+        if not started:
+            profile.start_trace()  # one that was prepared ends by no other way
+        profile.stop_trace()
+        return profile if started else None
+
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+
+def _zipped(name: str) -> str:
+    return name if name.endswith(".gz") else f"{name}.gz"
+
+
+def _export_memory(profile: torch.profiler.profile, path: Path, device: torch.device) -> None:
+    # Without an index the timeline finds no tensor of an accelerator.
+    name = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+    with warnings.catch_warnings():
+        # Only PyTorch's own replacement sorts memory by use, and it does so for CUDA alone.
+        warnings.filterwarnings("ignore", category=FutureWarning, message=".*export_memory_timeline")
+        profile.export_memory_timeline(str(path), name)  # pyright: ignore[reportDeprecated]
