@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from composer.loggers.mlflow_logger import MLFlowLogger as MLFlowLogger
     from composer.loggers.neptune_logger import NeptuneLogger as NeptuneLogger
     from composer.loggers.progress_bar_logger import ProgressBarLogger as ProgressBarLogger
+    from composer.loggers.remote_uploader_downloader import RemoteUploaderDownloader as RemoteUploaderDownloader
     from composer.loggers.slack_logger import SlackLogger as SlackLogger
     from composer.loggers.tensorboard_logger import TensorboardLogger as TensorboardLogger
     from composer.loggers.trackio_logger import TrackioLogger as TrackioLogger
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = attach(
         "MLFlowLogger": "composer.loggers.mlflow_logger",
         "NeptuneLogger": "composer.loggers.neptune_logger",
         "ProgressBarLogger": "composer.loggers.progress_bar_logger",
+        "RemoteUploaderDownloader": "composer.loggers.remote_uploader_downloader",
         "SlackLogger": "composer.loggers.slack_logger",
         "TensorboardLogger": "composer.loggers.tensorboard_logger",
         "TrackioLogger": "composer.loggers.trackio_logger",

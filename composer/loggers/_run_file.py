@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
+from composer.core._files import set_aside
 from composer.core._names import check_template, differs_by_process, format_name
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
 
-__all__ = ["RunFile", "set_aside"]
+__all__ = ["RunFile"]
 
 
 class RunFile:
@@ -110,27 +110,3 @@ class RunFile:
             saved: The result of :meth:`state_dict`.
         """
         self._saved = dict(saved)
-
-
-def set_aside(path: Path, copy: bool = False) -> Path:
-    """Move a file out of the way, to the first free of ``name.1.csv``, ``name.2.csv``, ...; return where it is.
-
-    Args:
-        path: The file.
-        copy: Whether to leave the file and make a copy.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "metrics.csv")
-    ...     path.touch()
-    ...     set_aside(path).name
-    'metrics.1.csv'
-    """
-    number = 1
-    while (free := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-        number += 1
-    if copy:
-        shutil.copy2(path, free)
-    else:
-        path.replace(free)
-    return free

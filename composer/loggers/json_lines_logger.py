@@ -7,10 +7,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from composer._text import positive
+from composer.core._files import set_aside
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.core.timestamp import Timestamp
-from composer.loggers._run_file import RunFile, set_aside
+from composer.loggers._run_file import RunFile
 from composer.loggers._values import to_json
 
 if TYPE_CHECKING:

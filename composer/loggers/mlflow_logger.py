@@ -18,9 +18,9 @@ from composer.loggers._mlflow_models import ModelRegistry
 from composer.loggers._mlflow_run import clean_name, clean_parameters, find_experiment, find_run, matches
 from composer.loggers._mlflow_sender import Sender
 from composer.loggers._ranks import with_rank
-from composer.loggers._staging import Staging
 from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
 from composer.loggers._values import as_number, to_json
+from composer.storage.staging import Staging
 from composer.trees import ensure_tuple
 from composer.warnings import ComposerWarning
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from composer._lazy import import_extra
 from composer.loggers._ranks import with_rank
-from composer.loggers._staging import Staging
 from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
 from composer.loggers._values import as_number, flatten, to_json
+from composer.storage.staging import Staging
 
 if TYPE_CHECKING:
     from composer.core.state import State

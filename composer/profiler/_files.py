@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from composer import dist
+from composer.core._files import set_aside
 from composer.core._names import check_template, differs_by_process, format_name
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
 
-__all__ = ["WindowFiles", "set_aside"]
+__all__ = ["WindowFiles"]
 
 
 class WindowFiles:
@@ -109,23 +110,3 @@ class WindowFiles:
         """Remove the oldest files beyond the number to keep."""
         while len(self._kept) > self.num_to_keep >= 0:
             self._kept.popleft().unlink(missing_ok=True)
-
-
-def set_aside(path: Path) -> Path:
-    """Move a file out of the way, to the first free of ``name.1.json``, ``name.2.json``, ...; return where it is.
-
-    Args:
-        path: The file.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "rank0.4.pt.trace.json")
-    ...     path.touch()
-    ...     set_aside(path).name
-    'rank0.4.pt.trace.1.json'
-    """
-    number = 1
-    while (free := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-        number += 1
-    path.replace(free)
-    return free

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from composer import dist
+from composer.core._files import set_aside
 from composer.core._names import check_template, format_name
-from composer.profiler._files import WindowFiles, set_aside
+from composer.profiler._files import WindowFiles
 from composer.profiler.merging import MergedTrace, Part
 from composer.profiler.trace_handler import TraceHandler
 from composer.warnings import ComposerWarning

@@ -7,7 +7,7 @@ import torch
 
 from composer import dist
 from composer.core import Logger, State
-from composer.loggers._run_file import RunFile, set_aside
+from composer.loggers._run_file import RunFile
 from tests.loggers.files import Uploads
 
 
@@ -88,11 +88,3 @@ def test_handing_on(tmp_path) -> None:
     existing(tmp_path)
     file.upload(state, logger)
     assert uploads.texts == {"logs/run.txt": "old"}
-
-
-def test_set_aside(tmp_path) -> None:
-    path = existing(tmp_path)
-    assert set_aside(path, copy=True) == tmp_path / "run.1.txt"
-    assert path.exists()
-    assert set_aside(path) == tmp_path / "run.2.txt"
-    assert not path.exists()
