@@ -35,9 +35,73 @@ def define_torchvision_operators() -> None:
     vision = _version("torchvision")
     if vision is None or vision.partition("+")[2] == torch.__version__.partition("+")[2]:
         return
+    if hasattr(torch.ops.torchvision, "nms"):
+        return  # a second time would be refused
     define_torchvision_operators.library = library = torch.library.Library("torchvision", "DEF")  # kept, or undone
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+class Worker:
+    """A process with one thread that calls functions until it is closed, to be asked in turns with another.
+
+    Args:
+        predecessor: Whether ``import composer`` finds the predecessor.
+    """
+
+    def __init__(self, *, predecessor: bool = False) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        self._folder = tempfile.TemporaryDirectory()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "benchmarks.environment"],
+            env=_variables(predecessor),
+            cwd=self._folder.name,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def call(self, target: str, **arguments: Any) -> Any:
+        """Call ``"module:function"``; return its result.
+
+        Args:
+            target: The function; arguments and result must be what JSON can hold.
+            **arguments: By name.
+
+        Raises:
+            RuntimeError: The function failed, and the process goes on; or the process ended.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps([target, arguments]) + "\n")
+        stdin.flush()
+        answer = stdout.readline()
+        if not answer:
+            self._errors.seek(0)
+            raise RuntimeError(f"{target}({arguments}) ended its process:\n{self._errors.read()[-2000:]}")
+        result, error = json.loads(answer)
+        if error:
+            raise RuntimeError(error)
+        return result
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # At the end of its input it ends by itself.
+        self._process.communicate()
+        self._errors.close()
+        self._folder.cleanup()
+
+
+def _variables(predecessor: bool) -> dict[str, str]:
+    """The environment variables of a process that is measured."""
+    path = [str(PREDECESSOR)] if predecessor else []
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    terminal = {"TERM": "xterm-256color", "COLUMNS": str(_TERMINAL_COLUMNS), "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, **threads, **terminal, "PYTHONPATH": os.pathsep.join([*path, str(ROOT)])}
 
 
 def call(target: str, arguments: dict[str, Any], *, predecessor: bool = False) -> Any:
@@ -53,15 +117,17 @@ def call(target: str, arguments: dict[str, Any], *, predecessor: bool = False) -
     Raises:
         RuntimeError: The process failed; the message ends with the last lines that it wrote.
     """
-    path = [str(PREDECESSOR)] if predecessor else []
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    terminal = {"TERM": "xterm-256color", "COLUMNS": str(_TERMINAL_COLUMNS), "PYTHONWARNINGS": "ignore"}
-    environment = {**os.environ, **threads, **terminal, "PYTHONPATH": os.pathsep.join([*path, str(ROOT)])}
     with tempfile.TemporaryDirectory() as folder, _terminal() as (stream, written):
         result = Path(folder) / "result.json"
         command = [sys.executable, "-P", "-m", "benchmarks.environment", target, json.dumps(arguments), str(result)]
         code = subprocess.run(
-            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False
+            command,
+            env=_variables(predecessor),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            check=False,
         ).returncode
         if code == 0:
             return json.loads(result.read_text())
@@ -133,12 +199,28 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _serve(target: str, arguments: str, result: str) -> None:
-    """The other side of :func:`call`."""
+def _answer(target: str, arguments: dict[str, Any]) -> Any:
     module, _, function = target.partition(":")
-    answer = getattr(importlib.import_module(module), function)(**json.loads(arguments))
-    Path(result).write_text(json.dumps(answer))
+    return getattr(importlib.import_module(module), function)(**arguments)
+
+
+def _serve() -> None:
+    """The other side of :class:`Worker`."""
+    # What a library prints goes to the errors, and only answers to who asked.
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            target, arguments = json.loads(line)
+            try:
+                reply = [_answer(target, arguments), ""]
+            except Exception as error:
+                reply = [None, f"{type(error).__name__}: {error}"]
+            answers.write(json.dumps(reply) + "\n")
+            answers.flush()
 
 
 if __name__ == "__main__":
-    _serve(*sys.argv[1:])
+    if len(sys.argv) > 1:
+        Path(sys.argv[3]).write_text(json.dumps(_answer(sys.argv[1], json.loads(sys.argv[2]))))
+    else:
+        _serve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -123,6 +124,8 @@ def _cell(value: Any) -> str:
 
 def _number(value: float) -> str:
     """Three to four digits that matter."""
+    if not math.isfinite(value):
+        return "-"
     if value == int(value) and abs(value) < 100:
         return f"{value:.0f}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"

@@ -9,10 +9,29 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks import engine_cost, import_time, peak_memory, step_overhead
+from benchmarks import (
+    callback_cost,
+    engine_cost,
+    import_time,
+    methods,
+    peak_memory,
+    schedule_cost,
+    step_overhead,
+    time_to_target,
+)
 from benchmarks.report import Report
 
-BENCHMARKS = ("import_time", "engine_cost", "step_overhead", "peak_memory")
+BENCHMARKS = (
+    "import_time",
+    "engine_cost",
+    "schedule_cost",
+    "step_overhead",
+    "callback_cost",
+    "peak_memory",
+    "methods",
+    "time_to_target",
+)
+ONLY_CPU = ("methods", "time_to_target")  # their cases and tasks are of a size for it
 
 
 def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
@@ -26,10 +45,16 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
     todo: dict[str, Callable[[], Report]] = {
         "import_time": lambda: import_time.measure(rounds=3 if quick else 9),
         "engine_cost": lambda: engine_cost.measure(rounds=11 if quick else 51),
+        "schedule_cost": lambda: schedule_cost.measure(rounds=11 if quick else 51),
         "step_overhead": lambda: step_overhead.measure(
             rounds=1 if quick else 5, repeats=2 if quick else 1, device=device
         ),
+        "callback_cost": lambda: callback_cost.measure(rounds=3 if quick else 15, device=device),
         "peak_memory": lambda: peak_memory.measure(rounds=1 if quick else 3, device=device),
+        "methods": lambda: methods.measure(processes=1 if quick else 3),
+        "time_to_target": lambda: time_to_target.measure(
+            seeds=1 if quick else 5, tuning_seeds=time_to_target.TUNING_SEEDS[: 1 if quick else None]
+        ),
     }
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
@@ -46,7 +71,8 @@ def main() -> int:
         parser.error("there is no CUDA device here")
     begin = time.perf_counter()
     goals = []
-    for report in reports(given.benchmarks or list(BENCHMARKS), given.quick, given.device):
+    chosen = given.benchmarks or [name for name in BENCHMARKS if given.device == "cpu" or name not in ONLY_CPU]
+    for report in reports(chosen, given.quick, given.device):
         print(f"\n{report.text()}\n", flush=True)
         goals += report.goals
         if not given.quick:

@@ -188,13 +188,20 @@ def _clip_elements(gradients: list[Tensor], threshold: float) -> None:
 
 @torch.no_grad()
 def _clip_units(parameters: Sequence[Tensor], threshold: float) -> None:
-    gradients = gradients_of(parameters)
-    if _are_large(gradients):
+    small: list[Tensor] = []
+    for parameter, gradient in zip(parameters, gradients_of(parameters), strict=True):
+        if not _are_large([gradient]):
+            small.append(parameter)
+            continue
         # One by one: a gradient is still in the cache when it is scaled.
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            bound = _unit_norms(parameter).clamp_(min=_SMALLEST_WEIGHT_NORM).mul_(threshold)
-            gradient.mul_(bound.div_(_unit_norms(gradient).clamp_(min=_SMALLEST_NORM)).clamp_(max=1.0))
-        return
+        bound = _unit_norms(parameter).clamp_(min=_SMALLEST_WEIGHT_NORM).mul_(threshold)
+        gradient.mul_(bound.div_(_unit_norms(gradient).clamp_(min=_SMALLEST_NORM)).clamp_(max=1.0))
+    if small:
+        _clip_small_units(small, threshold)
+
+
+def _clip_small_units(parameters: Sequence[Tensor], threshold: float) -> None:
+    gradients = gradients_of(parameters)
     bounds = [_unit_norms(parameter) for parameter in parameters]
     norms = [_unit_norms(gradient) for gradient in gradients]
     torch._foreach_clamp_min_(bounds, _SMALLEST_WEIGHT_NORM)  # pyright: ignore[reportPrivateImportUsage]
