@@ -19,6 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("loss", "nn", "storage", "surgery"),
     ("metrics", "optim", "profiler"),
     ("checkpoint", "distributed"),
+    ("export",),
     ("algorithms", "callbacks", "datasets", "loggers", "models"),
     ("functional", "trainer"),
     ("cli", "utils", ""),  # "" is composer/__init__.py

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = attach(
         "CheckpointSaver": "composer.callbacks.checkpoint_saver",
         "DataloaderMonitor": "composer.callbacks.dataloader_monitor",
         "EarlyStopper": "composer.callbacks.early_stopper",
+        "ExportForInferenceCallback": "composer.callbacks.export_for_inference",
         "FreeOutputs": "composer.callbacks.free_outputs",
         "GarbageCollector": "composer.callbacks.garbage_collector",
         "Generate": "composer.callbacks.generate",

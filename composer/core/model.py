@@ -123,7 +123,4 @@ class ComposerModel(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of copies and files what belongs to a run: the logger, and the targets of an evaluation."""
-        state = self.__dict__.copy()
-        state.pop("logger", None)
-        state.pop("_targets", None)
-        return state
+        return {name: value for name, value in super().__getstate__().items() if name not in ("logger", "_targets")}

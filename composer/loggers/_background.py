@@ -111,6 +111,7 @@ class BackgroundWriter(Generic[Record]):
             Exception: An earlier delivery has failed; these records are queued all the same.
         """
         with self._changed:
+            error, self._error = self._error, None  # of an earlier delivery, not of the one that begins here
             self._waiting.extend((record, keep) for record in records)
             thinned = len(self._waiting) > self._limit and self._thin()
             if self._thread is None and self._waiting:
@@ -123,7 +124,8 @@ class BackgroundWriter(Generic[Record]):
                 f"that wait, some are left out. The newest of each name are kept."
             )
             warnings.warn(message, ComposerWarning, stacklevel=3)
-        self._raise()
+        if error is not None:
+            raise error
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything is delivered; tell whether it is.

@@ -297,7 +297,11 @@ class MLFlowLogger(Tracker):
         Raises:
             ValueError: There is no such flavor.
         """
-        return self._models.log(flavor, self._needed_run_id(), self._client, kwargs) if self.is_ours else None
+        if not self.is_ours:
+            return None
+        run_id = self._needed_run_id()
+        self.flush()  # MLflow reads the run, and may find a metric half written
+        return self._models.log(flavor, run_id, self._client, kwargs)
 
     def flush(self) -> bool:
         """Wait until everything is sent; tell whether it is, within ``close_timeout`` seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from composer.core.logger_destination import LoggerDestination
 from composer.storage.object_store import validate_credentials
 from composer.storage.remote_uploader import Uploads, store_of
 from composer.storage.staging import Staging
-from composer.storage.transfer import get_file
+from composer.storage.transfer import copy_file
 from composer.storage.uploads import UploadQueue
 from composer.storage.uris import is_remote, join_path, parse_uri
 
@@ -157,7 +158,9 @@ class RemoteUploaderDownloader(LoggerDestination):
         name = self._own(remote_file_name)
         if name is None:
             raise FileNotFoundError(f"{remote_file_name!r} is not in {self.bucket_uri!r}.")
-        get_file(self._name(name), destination, self.remote_backend, overwrite, progress_bar)
+        if os.path.lexists(destination) and not overwrite:
+            raise FileExistsError(f"destination={destination!r} exists; give overwrite=True to replace it.")
+        copy_file(self._name(name), Path(destination), self.remote_backend, progress_bar=progress_bar)
 
     def has_file(self, remote_file_name: str) -> bool:
         """Tell whether there is a file.

@@ -11,9 +11,9 @@ from composer._lazy import import_extra
 from composer.core.time import TimeUnit
 from composer.loggers._images import class_maps, image_arrays
 from composer.loggers._ranks import with_rank
-from composer.loggers._staging import place
 from composer.loggers._tracker import Outcome, Tracker, artifact_name, within
 from composer.loggers._values import to_json
+from composer.storage.staging import place
 
 if TYPE_CHECKING:
     from composer.core.state import State

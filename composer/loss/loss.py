@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from composer._text import one_of
+from composer.loss.dice import dice_loss
 from composer.loss.utils import as_probabilities
 from composer.warnings import NoEffectWarning
 
@@ -121,5 +122,6 @@ def binary_cross_entropy_with_logits(
 
 loss_registry: dict[str, Callable[..., Tensor]] = {
     "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits,
+    "dice_loss": dice_loss,
     "soft_cross_entropy": soft_cross_entropy,
 }

@@ -7,7 +7,15 @@ from composer._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "BinaryF1Score": "composer.metrics.language",
         "CrossEntropy": "composer.metrics.classification",
+        "Dice": "composer.metrics.segmentation",
+        "LanguageCrossEntropy": "composer.metrics.language",
+        "LanguagePerplexity": "composer.metrics.language",
+        "LossMetric": "composer.metrics.loss_metric",
+        "MAP": "composer.metrics.map",
+        "MIoU": "composer.metrics.segmentation",
+        "MaskedAccuracy": "composer.metrics.language",
         "MicroAccuracy": "composer.metrics.classification",
     },
 )

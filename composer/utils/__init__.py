@@ -7,16 +7,62 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from composer._lazy import MissingConditionalImportError as MissingConditionalImportError
     from composer.algorithms.utils.vision_datasets import add_vision_dataset_transform as add_vision_dataset_transform
+    from composer.checkpoint.folders import (
+        ensure_folder_has_no_conflicting_files as ensure_folder_has_no_conflicting_files,
+    )
+    from composer.checkpoint.folders import ensure_folder_is_empty as ensure_folder_is_empty
+    from composer.checkpoint.latest import create_symlink_file as create_symlink_file
+    from composer.checkpoint.latest import extract_path_from_symlink as extract_path_from_symlink
+    from composer.checkpoint.load import load_checkpoint as load_checkpoint
+    from composer.checkpoint.load import safe_torch_load as safe_torch_load
+    from composer.checkpoint.save import get_save_filename as get_save_filename
+    from composer.checkpoint.save import save_checkpoint as save_checkpoint
+    from composer.core.file_names import FORMAT_NAME_WITH_DIST_AND_TIME_TABLE as FORMAT_NAME_WITH_DIST_AND_TIME_TABLE
+    from composer.core.file_names import FORMAT_NAME_WITH_DIST_TABLE as FORMAT_NAME_WITH_DIST_TABLE
+    from composer.core.file_names import PartialFilePath as PartialFilePath
+    from composer.core.file_names import format_name_with_dist as format_name_with_dist
+    from composer.core.file_names import format_name_with_dist_and_time as format_name_with_dist_and_time
     from composer.core.interval import create_interval_scheduler as create_interval_scheduler
     from composer.devices import get_device as get_device
+    from composer.export import ExportFormat as ExportFormat
+    from composer.export import Transform as Transform
+    from composer.export import export_for_inference as export_for_inference
+    from composer.export import export_with_logger as export_with_logger
+    from composer.export import quantize_dynamic as quantize_dynamic
+    from composer.loggers.remote_uploader_downloader import (
+        maybe_create_remote_uploader_downloader_from_uri as maybe_create_remote_uploader_downloader_from_uri,
+    )
+    from composer.storage.errors import ObjectStoreTransientError as ObjectStoreTransientError
+    from composer.storage.libcloud import LibcloudObjectStore as LibcloudObjectStore
+    from composer.storage.object_store import ObjectStore as ObjectStore
+    from composer.storage.object_store import build_remote_backend as build_remote_backend
+    from composer.storage.object_store import list_remote_objects as list_remote_objects
+    from composer.storage.object_store import maybe_create_object_store_from_uri as maybe_create_object_store_from_uri
+    from composer.storage.object_store import validate_credentials as validate_credentials
+    from composer.storage.object_stores import GCSObjectStore as GCSObjectStore
+    from composer.storage.object_stores import OCIObjectStore as OCIObjectStore
+    from composer.storage.object_stores import S3ObjectStore as S3ObjectStore
+    from composer.storage.object_stores import SFTPObjectStore as SFTPObjectStore
+    from composer.storage.remote_uploader import RemoteFilesExistingCheckStatus as RemoteFilesExistingCheckStatus
+    from composer.storage.remote_uploader import RemoteUploader as RemoteUploader
+    from composer.storage.retrying import retry as retry
+    from composer.storage.transfer import get_file as get_file
+    from composer.storage.uris import parse_uri as parse_uri
     from composer.trees import batch_get as batch_get
     from composer.trees import batch_set as batch_set
     from composer.trees import ensure_tuple as ensure_tuple
     from composer.trees import map_collection as map_collection
+    from composer.utils import checkpoint as checkpoint
     from composer.utils import dist as dist
+    from composer.utils import file_helpers as file_helpers
+    from composer.utils import import_helpers as import_helpers
+    from composer.utils import inference as inference
     from composer.utils import misc as misc
     from composer.utils import module_surgery as module_surgery
+    from composer.utils import object_store as object_store
+    from composer.utils import remote_uploader as remote_uploader
     from composer.utils import reproducibility as reproducibility
+    from composer.utils import retrying as retrying
     from composer.warnings import VersionedDeprecationWarning as VersionedDeprecationWarning
 else:
     from composer._lazy import attach
@@ -24,19 +70,61 @@ else:
     __getattr__, __dir__, __all__ = attach(
         __name__,
         {
+            "ExportFormat": "composer.export",
+            "FORMAT_NAME_WITH_DIST_AND_TIME_TABLE": "composer.core.file_names",
+            "FORMAT_NAME_WITH_DIST_TABLE": "composer.core.file_names",
+            "GCSObjectStore": "composer.storage.object_stores",
+            "LibcloudObjectStore": "composer.storage.libcloud",
             "MissingConditionalImportError": "composer._lazy",
+            "OCIObjectStore": "composer.storage.object_stores",
+            "ObjectStore": "composer.storage.object_store",
+            "ObjectStoreTransientError": "composer.storage.errors",
+            "PartialFilePath": "composer.core.file_names",
+            "RemoteFilesExistingCheckStatus": "composer.storage.remote_uploader",
+            "RemoteUploader": "composer.storage.remote_uploader",
+            "S3ObjectStore": "composer.storage.object_stores",
+            "SFTPObjectStore": "composer.storage.object_stores",
+            "Transform": "composer.export",
             "VersionedDeprecationWarning": "composer.warnings",
             "add_vision_dataset_transform": "composer.algorithms.utils.vision_datasets",
             "batch_get": "composer.trees",
             "batch_set": "composer.trees",
+            "build_remote_backend": "composer.storage.object_store",
+            "checkpoint": "composer.utils.checkpoint",
             "create_interval_scheduler": "composer.core.interval",
+            "create_symlink_file": "composer.checkpoint.latest",
             "dist": "composer.utils.dist",
+            "ensure_folder_has_no_conflicting_files": "composer.checkpoint.folders",
+            "ensure_folder_is_empty": "composer.checkpoint.folders",
             "ensure_tuple": "composer.trees",
+            "export_for_inference": "composer.export",
+            "export_with_logger": "composer.export",
+            "extract_path_from_symlink": "composer.checkpoint.latest",
+            "file_helpers": "composer.utils.file_helpers",
+            "format_name_with_dist": "composer.core.file_names",
+            "format_name_with_dist_and_time": "composer.core.file_names",
             "get_device": "composer.devices",
+            "get_file": "composer.storage.transfer",
+            "get_save_filename": "composer.checkpoint.save",
+            "import_helpers": "composer.utils.import_helpers",
+            "inference": "composer.utils.inference",
+            "list_remote_objects": "composer.storage.object_store",
+            "load_checkpoint": "composer.checkpoint.load",
             "map_collection": "composer.trees",
+            "maybe_create_object_store_from_uri": "composer.storage.object_store",
+            "maybe_create_remote_uploader_downloader_from_uri": "composer.loggers.remote_uploader_downloader",
             "misc": "composer.utils.misc",
             "module_surgery": "composer.utils.module_surgery",
+            "object_store": "composer.utils.object_store",
+            "parse_uri": "composer.storage.uris",
+            "quantize_dynamic": "composer.export",
+            "remote_uploader": "composer.utils.remote_uploader",
             "reproducibility": "composer.utils.reproducibility",
+            "retry": "composer.storage.retrying",
+            "retrying": "composer.utils.retrying",
+            "safe_torch_load": "composer.checkpoint.load",
+            "save_checkpoint": "composer.checkpoint.save",
+            "validate_credentials": "composer.storage.object_store",
         },
     )
     del attach

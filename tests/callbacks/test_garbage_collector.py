@@ -17,6 +17,12 @@ CASE = Case(
 )
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_frozen() -> None:
+    """By what ran before in this process."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def generations(monkeypatch) -> list[int]:
     """The generations that were collected."""

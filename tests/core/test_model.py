@@ -9,6 +9,7 @@ import torch
 from torchmetrics import MeanMetric, MeanSquaredError, MetricCollection
 
 from composer.core import ComposerModel, Logger, State
+from tests.common import Regression
 
 
 class Modern(ComposerModel):
@@ -114,3 +115,12 @@ def test_copies_and_files_leave_out_what_belongs_to_a_run(kind, copied):
 
 def test_the_logger_is_no_part_of_the_state_dict():
     assert list(with_run(Early).state_dict()) == ["linear.weight", "linear.bias"]
+
+
+def test_a_copy_of_a_compiled_model_runs_its_own_weights() -> None:
+    model = Regression()
+    model.compile(backend="eager")
+    twin = copy.deepcopy(model)
+    torch.nn.init.zeros_(twin.linear.weight)
+    torch.nn.init.zeros_(twin.linear.bias)
+    assert twin((torch.ones(1, 4), None)).item() == 0

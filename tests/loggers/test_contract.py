@@ -17,7 +17,7 @@ from composer.core import Engine, Logger, LoggerDestination, State
 from tests.loggers.loop import Loop
 
 CASES = {}
-for path in sorted(Path(__file__).parent.glob("test_*_logger.py")):
+for path in sorted([*Path(__file__).parent.glob("test_*_logger.py"), Path("test_remote_uploader_downloader.py")]):
     module = importlib.import_module(f"tests.loggers.{path.stem}")
     CASES[path.stem.removeprefix("test_").replace("_", "")] = module.CASE
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from composer.loss import binary_cross_entropy_with_logits, loss_registry, soft_cross_entropy
+from composer.loss import binary_cross_entropy_with_logits, dice_loss, loss_registry, soft_cross_entropy
 from composer.loss.utils import as_probabilities
 from composer.warnings import NoEffectWarning
 
@@ -204,5 +204,6 @@ def test_binary_cross_entropy_gradient() -> None:
 def test_registry() -> None:
     assert loss_registry == {
         "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits,
+        "dice_loss": dice_loss,
         "soft_cross_entropy": soft_cross_entropy,
     }

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import copy
 import itertools
-import pickle
 import subprocess
 import sys
 
@@ -12,23 +10,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from composer.loss.utils import as_probabilities
 from composer.metrics import CrossEntropy, MicroAccuracy
+from tests.metrics.laws import every_law, reads_nothing_back
 
 SHAPES = [(5, 3), (4, 3, 2), (2, 3, 4, 2)]
-
-
-class NoReads(TorchDispatchMode):
-    """Fails on the operators that read values back from the device."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        banned = ("_local_scalar_dense", "aten.item", "aten.nonzero", "aten.equal", "unique", "masked_select")
-        assert not any(part in str(func) for part in banned), str(func)
-        return func(*args, **(kwargs or {}))
 
 
 def data(shape: tuple[int, ...], seed: int = 0, ignored: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -150,75 +138,17 @@ def test_accuracy_refuses_shapes_that_would_broadcast() -> None:
         MicroAccuracy(3).update(torch.zeros(4, 3), torch.zeros(1, dtype=torch.long))
 
 
-@pytest.mark.parametrize("make", [CrossEntropy, lambda: MicroAccuracy(3)])
-class TestBoth:
-    def test_update_reads_nothing_back(self, make) -> None:  # type: ignore[no-untyped-def]
-        logits, target = data((5, 3))
-        metric = make()
-        with NoReads():
-            metric.update(logits, target)
-            metric.update(logits, as_probabilities(target, like=logits))
-            metric.compute()
+@every_law
+@pytest.mark.parametrize("make", [CrossEntropy, lambda: MicroAccuracy(3)], ids=["CrossEntropy", "MicroAccuracy"])
+def test_laws(law, make) -> None:  # type: ignore[no-untyped-def]
+    logits, target = data((8, 3), seed=1)
+    law(make, [data((5, 3)), (-10 * as_probabilities(target, like=logits), target)])
 
-    def test_copies_and_pickles_go_their_own_way(self, make) -> None:  # type: ignore[no-untyped-def]
-        logits, target = data((5, 3))
-        metric = make()
-        metric.update(logits, target)
-        before = metric.compute().clone()
-        for other in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
-            assert torch.equal(other.compute(), before)
-            other.update(-10 * logits, target)
-            assert not torch.equal(other.compute(), before)
-        metric._computed = None
-        assert torch.equal(metric.compute(), before)
 
-    def test_reset_forgets(self, make) -> None:  # type: ignore[no-untyped-def]
-        logits, target = data((5, 3))
-        metric, fresh = make(), make()
-        metric.update(-logits, target)
-        metric.reset()
-        for each in (metric, fresh):
-            each.update(logits, target)
-        assert torch.equal(metric.compute(), fresh.compute())
-
-    def test_forward_gives_the_batch_and_keeps_the_total(self, make) -> None:  # type: ignore[no-untyped-def]
-        (a, ya), (b, yb) = data((5, 3)), data((8, 3), seed=1)
-        metric: Metric = make()
-        metric(a, ya)
-        of_batch = metric(b, yb)
-        alone, both = make(), make()
-        alone.update(b, yb)
-        both.update(torch.cat([a, b]), torch.cat([ya, yb]))
-        torch.testing.assert_close(of_batch, alone.compute())
-        torch.testing.assert_close(metric.compute(), both.compute())
-
-    def test_inference_mode_and_outside_may_alternate(self, make) -> None:  # type: ignore[no-untyped-def]
-        logits, target = data((5, 3))
-        metric = make()
-        with torch.inference_mode():
-            metric.reset()
-            metric.update(logits, target)
-        metric.update(logits, target)
-        with torch.inference_mode():
-            metric.update(logits, target)
-        assert torch.isfinite(metric.compute())
-
-    def test_no_graph_is_kept(self, make) -> None:  # type: ignore[no-untyped-def]
-        logits, target = data((5, 3))
-        metric = make()
-        metric.update(logits.requires_grad_(), target)
-        assert not metric.compute().requires_grad
-
-    def test_ranks_are_summed(self, make) -> None:  # type: ignore[no-untyped-def]
-        (a, ya), (b, yb) = data((5, 3)), data((8, 3), seed=1)
-        first, second, both = make(), make(), make()
-        first.update(a, ya)
-        second.update(b, yb)
-        both.update(torch.cat([a, b]), torch.cat([ya, yb]))
-        others = iter([getattr(second, name) for name in second._defaults])
-        first.sync(dist_sync_fn=lambda state, group: [state, next(others)], distributed_available=lambda: True)
-        value = type(first).compute(first).squeeze()
-        torch.testing.assert_close(value, both.compute())
+@pytest.mark.parametrize("make", [CrossEntropy, lambda: MicroAccuracy(3)], ids=["CrossEntropy", "MicroAccuracy"])
+def test_probability_targets_are_not_read_back_either(make) -> None:  # type: ignore[no-untyped-def]
+    logits, target = data((5, 3))
+    reads_nothing_back(make, [(logits, as_probabilities(target, like=logits))])
 
 
 def test_the_package_imports_torchmetrics_only_when_a_name_is_used() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from composer.loggers._staging import Staging, place
+from composer.storage.staging import Staging, place
 
 
 @pytest.fixture

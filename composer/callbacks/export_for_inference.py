@@ -1,0 +1,80 @@
+"""Exporting the model when training ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from composer import dist
+from composer.core._names import check_template
+from composer.core.callback import Callback
+from composer.export import ExportFormat, Transform, export_for_inference, export_of_run
+from composer.storage.delivery import check_destination
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["ExportForInferenceCallback", "export_for_inference"]
+
+
+class ExportForInferenceCallback(Callback):
+    """Exports the model at the end of the training, see :func:`.export_for_inference`.
+
+    The model is exported as it is evaluated: with layers that algorithms have replaced, and averaged weights where EMA
+    keeps such. Where a logger keeps files, it gets the file; otherwise ``save_path`` is a path or URI. A file that is
+    there is replaced.
+
+    Args:
+        save_format: ``"torchscript"``, ``"onnx"`` or ``"torch_export"``.
+        save_path: Where to; may have ``{run_name}``, ``{epoch}``, ``{batch}``, ... in it.
+        save_object_store: Has ``upload_object(object_name, filename)``; gets the file instead.
+        sample_input: A batch to call the model with; None is the last of the training.
+        transforms: Functions that return the module to export.
+        input_names: A name for each tensor of the batch.
+        output_names: A name for each tensor that the model returns.
+
+    Raises:
+        ValueError: The format or a placeholder of the path is unknown.
+
+    >>> ExportForInferenceCallback("onnx", "{run_name}/model.onnx").save_format
+    <ExportFormat.ONNX: 'onnx'>
+    """
+
+    def __init__(
+        self,
+        save_format: str | ExportFormat,
+        save_path: str,
+        save_object_store: Any = None,
+        sample_input: Any = None,
+        transforms: Transform | Sequence[Transform] | None = None,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+    ) -> None:
+        self.save_format = ExportFormat(save_format)
+        self.save_path = check_template("save_path", save_path, timed=True)
+        self.save_object_store = save_object_store
+        self.sample_input = sample_input
+        self.transforms = transforms
+        self.input_names = input_names
+        self.output_names = output_names
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Refuse a place that cannot be reached before the training rather than after it."""
+        to_logger = self.save_object_store is None and logger.has_file_upload_destination()
+        if dist.get_global_rank() == 0 and not to_logger:
+            check_destination(self.save_path, self.save_object_store)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Export."""
+        export_of_run(
+            state,
+            logger,
+            self.save_format,
+            self.save_path,
+            save_object_store=self.save_object_store,
+            sample_input=self.sample_input,
+            transforms=self.transforms,
+            input_names=self.input_names,
+            output_names=self.output_names,
+        )

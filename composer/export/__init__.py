@@ -1,0 +1,18 @@
+"""Trained models in formats that other programs run."""
+
+from __future__ import annotations
+
+from composer.export.formats import ExportFormat
+from composer.export.inference import Transform, export_for_inference, export_with_logger
+from composer.export.of_run import evaluation_weights, export_of_run
+from composer.export.quantize import quantize_dynamic
+
+__all__ = [
+    "ExportFormat",
+    "Transform",
+    "evaluation_weights",
+    "export_for_inference",
+    "export_of_run",
+    "export_with_logger",
+    "quantize_dynamic",
+]

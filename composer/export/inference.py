@@ -1,0 +1,234 @@
+"""Exporting a model: a copy on the CPU is prepared, written, and delivered."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from composer import dist, trees
+from composer.checkpoint.load import read_checkpoint, restore
+from composer.core.logger import Logger
+from composer.core.state import State
+from composer.export.formats import ExportFormat, Options, write
+from composer.export.samples import DynamicAxes, as_sample, check_fit
+from composer.storage.delivery import check_destination, deliver
+from composer.storage.transfer import get_file
+
+__all__ = ["Transform", "export_for_inference", "export_with_logger"]
+
+Transform: TypeAlias = Callable[[nn.Module], nn.Module]
+"""Takes a model in evaluation mode and returns the one to export, such as :func:`.quantize_dynamic`."""
+
+
+def export_for_inference(
+    model: nn.Module,
+    save_format: str | ExportFormat,
+    save_path: str,
+    save_object_store: Any = None,
+    sample_input: Any = None,
+    dynamic_axes: DynamicAxes | None = None,
+    surgery_algs: Callable[[nn.Module], Any] | Sequence[Callable[[nn.Module], Any]] | None = None,
+    transforms: Transform | Sequence[Transform] | None = None,
+    onnx_opset_version: int | None = None,
+    load_path: str | None = None,
+    load_object_store: Any = None,
+    load_strict: bool = False,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> None:
+    """Write a model to a file that other programs run.
+
+    A copy on the CPU is changed by ``surgery_algs``, given the weights of ``load_path``, put into evaluation mode,
+    changed by ``transforms``, and written; the model itself stays as it is. Of several processes the first writes. The
+    file appears when it is complete, in place of one that was there.
+
+    The formats are those of :class:`.ExportFormat`. TorchScript is made of the model's code, or where that is not
+    possible of its call with ``sample_input``; the others of that call.
+
+    Args:
+        model: The model; not one that is wrapped for several devices or sharded.
+        save_format: ``"torchscript"``, ``"onnx"`` or ``"torch_export"``.
+        save_path: Where to; a path, a URI, or a name in the object store.
+        save_object_store: Has ``upload_object(object_name, filename)``; None where the path says all.
+        sample_input: What to call the model with: a tuple of its arguments, of which a last one that is a dict has
+            those given by name. What is no tuple is the only argument. A batch (x, y) is ``((x, y), {})``.
+        dynamic_axes: The sizes that may vary, ``{input: {dim: name}}`` with names that ONNX keeps, or
+            ``{input: [dim, ...]}``. None lets dim 0 of all inputs vary as far as the model allows; ``{}`` fixes all.
+            Names of ``output_names`` may be among them; outputs follow from inputs.
+        surgery_algs: Functions that change the model as it was changed when the weights were trained, such as
+            ``composer.functional.apply_blurpool``; a module that one returns is gone on with.
+        transforms: Functions that return the module to export.
+        onnx_opset_version: Version of the operators of ONNX; None is the exporter's choice.
+        load_path: A checkpoint with the weights, a path or URI; None is those of the model.
+        load_object_store: Where the checkpoint is, if ``load_path`` is a name in an object store.
+        load_strict: Whether weights that are missing or left over are an error rather than a warning.
+        input_names: A name for each tensor of ``sample_input``; by default its key, or ``input``.
+        output_names: A name for each tensor that the model returns; by default its key, or ``output``.
+
+    Raises:
+        ValueError: The model is wrapped or sharded, the sample is missing, or an argument does not fit the model.
+        TypeError: The sample cannot be given to the model, or a transform returns no module.
+        RuntimeError: The model can neither be scripted nor traced.
+        MissingConditionalImportError: A package that writes ONNX is not installed.
+
+    >>> model = nn.Sequential(nn.Linear(3, 2), nn.Dropout())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/net.pt2"
+    ...     export_for_inference(model, "torch_export", path, sample_input=torch.ones(4, 3))
+    ...     exported = torch.export.load(path).module()
+    >>> torch.equal(exported(torch.ones(1, 3)), model.eval()(torch.ones(1, 3)))
+    True
+    """
+    form = ExportFormat(save_format)
+    _refuse_wrapped(model)
+    if dist.get_global_rank() != 0:
+        return
+    check_destination(save_path, save_object_store)
+    sample = None if sample_input is None else as_sample(sample_input)
+    model = _copy_to_cpu(model)
+    for change in _callables("surgery_algs", surgery_algs):
+        changed = change(model)
+        model = changed if isinstance(changed, nn.Module) else model
+    if load_path is not None:
+        _load(model, load_path, load_object_store, load_strict)
+    model.eval()
+    for transform in _callables("transforms", transforms):
+        model = transform(model)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"transforms must return the module to export, but {transform!r} returned {model!r}.")
+    if sample is not None:
+        check_fit(model, sample)
+    options = Options(dynamic_axes, input_names, output_names, onnx_opset_version)
+    with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+        made = Path(folder, Path(save_path).name)
+        write(model.eval(), form, sample, options, made)
+        # What belongs to the file goes first, so that the file is complete when it appears.
+        for file in sorted(Path(folder).iterdir(), key=lambda file: file == made):
+            place = save_path if file == made else _beside(save_path, file.name)
+            deliver(file, place, save_object_store)
+
+
+def export_with_logger(
+    model: nn.Module,
+    save_format: str | ExportFormat,
+    save_path: str,
+    logger: Logger,
+    save_object_store: Any = None,
+    sample_input: Any = None,
+    transforms: Transform | Sequence[Transform] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> None:
+    """Write a model as :func:`export_for_inference` does, to where the logger keeps files if it does.
+
+    Args:
+        model: The model.
+        save_format: ``"torchscript"``, ``"onnx"`` or ``"torch_export"``.
+        save_path: Name of the file at the destinations of the logger that keep files, or where there are none, or an
+            object store is given, where to put it.
+        logger: The logger.
+        save_object_store: As for :func:`export_for_inference`.
+        sample_input: As for :func:`export_for_inference`.
+        transforms: As for :func:`export_for_inference`.
+        input_names: As for :func:`export_for_inference`.
+        output_names: As for :func:`export_for_inference`.
+
+    Raises:
+        ValueError: As for :func:`export_for_inference`.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = nn.Linear(3, 2)
+    ...     export_with_logger(model, "torchscript", f"{folder}/net.pt", Logger(State(model=model)))
+    ...     Path(folder, "net.pt").exists()
+    True
+    """
+
+    def export(path: str) -> None:
+        export_for_inference(
+            model,
+            save_format,
+            path,
+            save_object_store=save_object_store,
+            sample_input=sample_input,
+            transforms=transforms,
+            input_names=input_names,
+            output_names=output_names,
+        )
+
+    if save_object_store is not None or not logger.has_file_upload_destination():
+        export(save_path)
+        return
+    with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+        made = Path(folder, Path(save_path).name)
+        export(str(made))
+        for file in sorted(Path(folder).iterdir(), key=lambda file: file == made):
+            name = save_path if file == made else _beside(save_path, file.name)
+            logger.upload_file(name, file, overwrite=True)
+
+
+def _beside(path: str, name: str) -> str:
+    """Another name in the folder of a path or URI."""
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}{slash}{name}"
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Refuse models of which this process may hold a part only, or which know of other processes."""
+    if isinstance(model, (DistributedDataParallel, DataParallel)):
+        raise ValueError(f"model is wrapped in {type(model).__name__}; export model.module.")
+    if torch.distributed.is_available() and _is_sharded(model):
+        raise ValueError(
+            "model is sharded over several processes. Save a checkpoint, and export the model from that: "
+            "export_for_inference(new_model, ..., load_path=...)."
+        )
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    wrapped = any(isinstance(part, FullyShardedDataParallel) for part in model.modules())
+    return wrapped or any(isinstance(tensor, DTensor) for tensor in tensors)
+
+
+def _copy_to_cpu(model: nn.Module) -> nn.Module:
+    """A copy on the CPU; the device has no room for another model in general."""
+    model = cast(nn.Module, getattr(model, "_orig_mod", model))
+    memo: dict[int, Any] = {}
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        copied: Tensor = tensor.detach().to("cpu", copy=True)
+        memo[id(tensor)] = nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied
+    made = copy.deepcopy(model, memo)
+    for part in made.modules():
+        part._compiled_call_impl = None  # compiled for the original, whose weights it holds
+    return made
+
+
+def _callables(argument: str, given: Any) -> tuple[Callable[[nn.Module], Any], ...]:
+    """One function or several."""
+    functions = trees.ensure_tuple(given)
+    for function in functions:
+        if not callable(function):
+            raise TypeError(f"{argument} must be functions of a model, but got {function!r}.")
+    return functions
+
+
+def _load(model: nn.Module, path: str, object_store: Any, strict: bool) -> None:
+    """Give a model the weights of a checkpoint."""
+    with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+        local = Path(folder, Path(path).name)
+        get_file(path, local, object_store, progress_bar=False)
+        content = read_checkpoint(local)
+    state = State(model=model)
+    # The model has been changed already, by surgery_algs.
+    saved = [name for name, _ in content["state"].get("algorithms", [])]
+    restore(state, Logger(state), content, weights_only=True, strict=strict, exclude_algorithms=saved)

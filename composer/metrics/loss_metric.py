@@ -1,0 +1,73 @@
+"""Any loss as a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from composer.core.data import count_samples
+
+__all__ = ["LossMetric"]
+
+
+class LossMetric(Metric):
+    """Mean of a loss over all samples, whatever the sizes of the batches.
+
+        L = sum_b n_b l_b / sum_b n_b          l_b: mean loss of batch b, n_b: its number of samples
+
+    Before the first update it is NaN. The update reads nothing back from the device.
+
+    Args:
+        loss_function: Takes the outputs and the targets of a batch and returns their mean loss, a scalar, or one loss
+            for each place, (B, ...). It is copied with the metric.
+        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+
+    Raises:
+        TypeError: The loss cannot be called.
+
+    >>> metric = LossMetric(torch.nn.MSELoss())
+    >>> metric.update(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 3.0]))
+    >>> metric.update(torch.tensor([4.0]), torch.tensor([2.0]))
+    >>> metric.compute()
+    tensor(1.)
+    """
+
+    higher_is_better = False
+    full_state_update = False
+
+    sum_loss: Tensor
+    total: Tensor
+
+    def __init__(self, loss_function: Callable[[Any, Any], Tensor], dist_sync_on_step: bool = False) -> None:
+        super().__init__(dist_sync_on_step=dist_sync_on_step)
+        if not callable(loss_function):
+            raise TypeError(f"loss_function must be callable as (outputs, targets) -> loss, but got {loss_function!r}.")
+        self.loss_function = loss_function
+        # float32 stops growing after some ten million samples.
+        self.add_state("sum_loss", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("total", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, preds: Any, target: Any) -> None:
+        """Add a batch.
+
+        Args:
+            preds: The outputs, as ``loss_function`` takes them.
+            target: The targets, as ``loss_function`` takes them: a tensor (B, ...), or a collection of such.
+
+        Raises:
+            NotImplementedError: The loss is a scalar, and the targets do not tell how many samples there are.
+        """
+        loss = self.loss_function(preds, target).detach().float()
+        is_mean = loss.ndim == 0
+        places = count_samples(target) if is_mean else loss.numel()
+        # Not in place: a state that was reset in inference mode could not be updated outside of it.
+        self.sum_loss = self.sum_loss + (loss * places if is_mean else loss.sum())
+        self.total = self.total + places
+
+    def compute(self) -> Tensor:
+        """Return the mean over what was added, a scalar."""
+        return (self.sum_loss / self.total).float()

@@ -1,0 +1,104 @@
+"""Keeping files that are to be uploaded, since whoever wrote them may delete them at any time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+__all__ = ["Staging", "place"]
+
+
+class Staging:
+    """A folder of links to files, or of copies where the file system has no links between the two places.
+
+    Args:
+        folder: Where that folder is made; None is the system's place for temporary files.
+
+    >>> staging = Staging()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "model.pt").write_text("weights")
+    ...     kept = staging.add(Path(folder, "model.pt"), "checkpoints/ep1.pt")
+    >>> kept.name, kept.read_text()
+    ('ep1.pt', 'weights')
+    >>> staging.clear()
+    >>> kept.exists()
+    False
+    """
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self._above = folder
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._count = 0
+
+    def add(self, path: Path, name: str) -> Path:
+        """Keep a file, or a folder with all that is in it; return where it is until it is removed.
+
+        Args:
+            path: Where it is now.
+            name: The result has the last part of this as its name.
+
+        Raises:
+            FileNotFoundError: There is nothing.
+        """
+        if self._folder is None:
+            if self._above is not None:
+                Path(self._above).mkdir(parents=True, exist_ok=True)
+            self._folder = tempfile.TemporaryDirectory(prefix="composer-upload-", dir=self._above)
+        self._count += 1
+        kept = Path(self._folder.name, str(self._count), Path(name).name)
+        kept.parent.mkdir()
+        if path.is_dir():
+            shutil.copytree(path, kept, copy_function=_link)
+        else:
+            _link(str(path), str(kept))
+        return kept
+
+    def remove(self, kept: Path) -> None:
+        """Let go of one of them.
+
+        Args:
+            kept: What :meth:`add` returned.
+        """
+        shutil.rmtree(kept.parent, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()
+
+
+def place(folder: Path, target: Path) -> None:
+    """Put what was fetched into a folder where it belongs: the one file that is there, or a copy of the folder.
+
+    Args:
+        folder: A folder that may be emptied.
+        target: Where the file or folder is to be; what is there is replaced.
+
+    >>> with tempfile.TemporaryDirectory() as there:
+    ...     Path(there, "fetched", "deep").mkdir(parents=True)
+    ...     _ = Path(there, "fetched", "deep", "model.pt").write_text("weights")
+    ...     place(Path(there, "fetched"), Path(there, "best.pt"))
+    ...     Path(there, "best.pt").read_text()
+    'weights'
+    """
+    if target.is_dir():
+        shutil.rmtree(target)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    if len(files) == 1:
+        files[0].replace(target)
+    else:
+        target.unlink(missing_ok=True)
+        shutil.copytree(folder, target)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        # A link to a link would lead to whatever stands there later.
+        os.link(os.path.realpath(source), target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copy2(source, target)
