@@ -6,6 +6,8 @@ import doctest
 import importlib
 import inspect
 import random
+import tempfile
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -51,7 +53,9 @@ def run_examples(module: ModuleType) -> tuple[int, list[str]]:
         torch.manual_seed(0)
         # Known to every reader, even where the module itself needs only its types.
         test.globs.setdefault("torch", torch)
-        runner.run(test, out=report.append)
+        with tempfile.TemporaryDirectory() as folder:
+            test.globs.setdefault("tmp_path", Path(folder))
+            runner.run(test, out=report.append)
     return runner.tries, report
 
 

@@ -213,6 +213,11 @@ class TensorboardLogger(LoggerDestination):
 
         self._do(write)
 
+    @property
+    def location(self) -> str | None:
+        """Folder of the event files, once there is one."""
+        return None if self._writer is None else str(self._writer.log_dir)
+
     def _open(self, state: State) -> SummaryWriter:
         """Open an event file in the folder of the run."""
         if self._writer is None:

@@ -145,12 +145,12 @@ def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Cal
     >>> destinations[0].bucket_uri
     'memory://bucket'
     """
-    for callback in (*destinations, *callbacks):
-        name = getattr(getattr(callback, "files", callback), "remote_file_name", None)
+    from composer.loggers.remote_uploader_downloader import maybe_create_remote_uploader_downloader_from_uri
+
+    owners = [getattr(callback, "files", callback) for callback in (*destinations, *callbacks)]
+    for name in [getattr(owner, "remote_file_name", None) for owner in owners]:
         if not isinstance(name, str) or not is_remote(name):
             continue
-        from composer.loggers.remote_uploader_downloader import maybe_create_remote_uploader_downloader_from_uri
-
         uploader = maybe_create_remote_uploader_downloader_from_uri(name, destinations)
         if uploader is not None:
             destinations.append(uploader)
@@ -185,6 +185,12 @@ def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
 
     Args:
         arguments: Those of the trainer.
+
+    >>> import inspect
+    >>> from composer import Trainer
+    >>> arguments = {name: p.default for name, p in inspect.signature(Trainer.__init__).parameters.items()}
+    >>> make_saver({**arguments, "save_folder": "runs"}).filename
+    'ep{epoch}-ba{batch}-rank{rank}.pt'
     """
     folder: str = arguments["save_folder"]
     filename, latest = arguments["save_filename"], arguments["save_latest_filename"]
@@ -215,6 +221,12 @@ def load_options(arguments: Mapping[str, Any]) -> LoadOptions:
 
     Raises:
         ValueError: How to load is given, but not what.
+
+    >>> import inspect
+    >>> from composer import Trainer
+    >>> arguments = {name: p.default for name, p in inspect.signature(Trainer.__init__).parameters.items()}
+    >>> load_options({**arguments, "load_path": "ep1.pt"}).strict
+    True
     """
     options = LoadOptions(
         path=arguments["load_path"],

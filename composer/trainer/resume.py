@@ -244,6 +244,9 @@ class Stopping:
     Attributes:
         signals: Those that are noted while training, where checkpoints are saved.
         save_on_exception: Whether an exception saves a checkpoint of its own.
+
+    >>> Stopping().save_on_exception
+    False
     """
 
     signals: Sequence[int] = ()

@@ -22,6 +22,9 @@ class Interrupted(BaseException):
 
     Args:
         signum: The signal.
+
+    >>> Interrupted(signal.SIGTERM)
+    Interrupted('SIGTERM')
     """
 
     def __init__(self, signum: int) -> None:
@@ -36,8 +39,8 @@ class Interrupted(BaseException):
             SystemExit: It was another; the exit code is 128 and the number of the signal, 143 for SIGTERM.
         """
         if self.signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + self.signum)
+            raise KeyboardInterrupt from None
+        raise SystemExit(128 + self.signum) from None
 
 
 class Interruption:

@@ -104,7 +104,8 @@ class Trainer:
         load_ignore_keys: What to leave out: patterns of paths such as ``"state/optimizers*"``, or a function that edits
             the checkpoint.
         load_exclude_algorithms: Names of methods that are not applied though the weights were saved with them.
-        save_folder: Where to save checkpoints; None saves none. See :class:`.CheckpointSaver` for this and the next.
+        save_folder: Where to save checkpoints, a path or URI; None saves none. See :class:`.CheckpointSaver` for this
+            and the next.
         save_filename: Of a checkpoint.
         save_latest_filename: Of the link to the newest; None makes none.
         save_overwrite: Whether the folder may hold later checkpoints, of another run.
@@ -279,9 +280,10 @@ class Trainer:
         others = [callback for callback in watching if not isinstance(callback, LoggerDestination)]
         if save_folder is not None and not any(isinstance(callback, CheckpointSaver) for callback in others):
             others.append(build.make_saver(arguments))
-        build.add_uploaders(destinations, others)
-        self.state.callbacks = [*destinations, *others]
+        self.state.callbacks = others
         build.bind_profiler(self.state, profiler, fused=compile_config is not None)
+        build.add_uploaders(destinations, self.state.callbacks)
+        self.state.callbacks = [*destinations, *self.state.callbacks]
         self.state.find_algorithm = resume.method_named
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
