@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import (
     callback_cost,
+    checkpoints,
     engine_cost,
     import_time,
     methods,
@@ -28,6 +29,7 @@ BENCHMARKS = (
     "step_overhead",
     "callback_cost",
     "peak_memory",
+    "checkpoints",
     "methods",
     "time_to_target",
 )
@@ -51,6 +53,7 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
         ),
         "callback_cost": lambda: callback_cost.measure(rounds=3 if quick else 15, device=device),
         "peak_memory": lambda: peak_memory.measure(rounds=1 if quick else 3, device=device),
+        "checkpoints": lambda: checkpoints.measure(rounds=2 if quick else 7, device=device),
         "methods": lambda: methods.measure(processes=1 if quick else 3),
         "time_to_target": lambda: time_to_target.measure(
             seeds=1 if quick else 5, tuning_seeds=time_to_target.TUNING_SEEDS[: 1 if quick else None]

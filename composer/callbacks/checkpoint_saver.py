@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +18,8 @@ from composer.checkpoint.folders import (
     matching_files,
     remove_partial_files,
 )
-from composer.checkpoint.latest import link, resolve
+from composer.checkpoint.latest import create_symlink_file, link, resolve
+from composer.checkpoint.remote import RemoteCheckpoints
 from composer.checkpoint.retention import Retention, SavedCheckpoint
 from composer.checkpoint.safetensors_files import check_format
 from composer.checkpoint.save import collect
@@ -26,6 +29,8 @@ from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.time import Time, TimeUnit
+from composer.storage.transfer import LINK_SUFFIX, remove
+from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -37,13 +42,16 @@ __all__ = ["CheckpointSaver"]
 class CheckpointSaver(Callback):
     """Saves checkpoints at an interval, with a link to the newest, and removes those that need not be kept.
 
+    The folder may be anywhere that fsspec knows. To a URI, checkpoints go in a thread, from a temporary folder of this
+    machine; the link is a text file ``<name>.symlink`` there.
+
     A checkpoint is written under a temporary name and renamed when it is complete; the link moves after that, and what
     is superfluous goes last. So at any moment the link points at a whole checkpoint.
 
     Args:
-        folder: Where to, with names in braces such as ``{run_name}``.
-        filename: Of a checkpoint, with ``{epoch}``, ``{batch}`` and the like. One that ends in ".safetensors" is in that
-            format, with ``weights_only=True``.
+        folder: Where to, a path or URI, with names in braces such as ``{run_name}``.
+        filename: Of a checkpoint, with ``{epoch}``, ``{batch}`` and the like. One that ends in ".safetensors" is in
+            that format, with ``weights_only=True``.
         remote_file_name: Name under which loggers that keep files get it; None is not at all.
         latest_filename: Of the link; None makes none.
         latest_remote_file_name: Of the link for loggers that keep files, as a text file ``<name>.symlink``.
@@ -106,8 +114,11 @@ class CheckpointSaver(Callback):
         self.monitor = monitor
         check_format("filename", self.filename, weights_only=weights_only)
         self._retention = _retention(num_checkpoints_to_keep, keep_best, keep_every, mode, monitor)
-        self._writer = CheckpointWriter(behind=asynchronous, on_failure=one_of("on_failure", on_failure, _FAILURES))
+        self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
+        self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
+        self._remote: RemoteCheckpoints | None = None
         self._saved: list[SavedCheckpoint] = []
+        self._obsolete: list[str] = []
         self._number = 0
         self._last_batch: int | None = None
 
@@ -123,30 +134,49 @@ class CheckpointSaver(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
-        self._saved, self._number, self._last_batch = [], 0, None
+        self._saved, self._obsolete, self._number, self._last_batch, self._remote = [], [], 0, None, None
         if dist.get_global_rank() == 0:
-            self.resolved_folder(state).mkdir(parents=True, exist_ok=True)
+            remote = self._elsewhere(state)
+            if remote is not None:
+                remote.probe()
+            else:
+                self.resolved_folder(state).mkdir(parents=True, exist_ok=True)
 
     def resolved_folder(self, state: State) -> Path:
-        """Return the folder with its placeholders replaced.
+        """Return the folder of this machine that checkpoints are written to, its placeholders replaced.
 
         Args:
             state: The state of the run.
         """
-        return Path(format_name(self.folder, state.run_name))
+        remote = self._elsewhere(state)
+        return local_path(format_name(self.folder, state.run_name)) if remote is None else remote.local
 
-    def newest(self, state: State) -> Path | None:
-        """Return the newest checkpoint that a run of this name has saved; None if there is none.
+    def place(self, state: State, name: str) -> str:
+        """Return the path or URI of a file in the folder.
+
+        Args:
+            state: The state of the run.
+            name: Its name there.
+        """
+        remote = self._elsewhere(state)
+        return str(self.resolved_folder(state) / name) if remote is None else remote.folder.uri_of(name)
+
+    def newest(self, state: State) -> str | None:
+        """Return the path or URI of the newest checkpoint that a run of this name has saved; None if there is none.
+
+        All processes must call this.
 
         That is what the link points at, unless a crash has come between a checkpoint and its link.
 
         Args:
             state: The state of the run.
         """
+        remote, name = self._elsewhere(state), self.filename.replace("{run_name}", state.run_name)
+        if remote is not None:
+            return remote.newest(name, self._latest_name(state))
         pointer = self.latest(state)
         linked = None if pointer is None else resolve(pointer)
         since = 0 if linked is None or pointer is None or not os.path.lexists(pointer) else pointer.lstat().st_mtime_ns
-        name = self.filename.replace("{run_name}", state.run_name)
         come = () if linked is None else counters(linked.name, name)
         # Later by the clock alone is what a copy of the folder may make of any; further alone, what another run left.
         later = [
@@ -154,7 +184,8 @@ class CheckpointSaver(Callback):
             for path in matching_files(self.resolved_folder(state), name)
             if path.stat().st_mtime_ns > since and (counters(path.name, name) > come or not come)
         ]
-        return max(later)[1] if later else linked
+        found = max(later)[1] if later else linked
+        return None if found is None else str(found)
 
     def latest(self, state: State) -> Path | None:
         """Return the path of the link to the newest checkpoint; None where there is to be none.
@@ -162,25 +193,37 @@ class CheckpointSaver(Callback):
         Args:
             state: The state of the run.
         """
-        if self.latest_filename is None:
-            return None
-        return self.resolved_folder(state) / format_name(self.latest_filename, state.run_name, state.timestamp, rank=0)
+        name = self._latest_name(state)
+        return None if name is None else self.resolved_folder(state) / name
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
         if dist.get_global_rank() != 0:
             return
         folder, name = self.resolved_folder(state), self.filename.replace("{run_name}", state.run_name)
+        ours = {Path(path).name for path in self.saved_checkpoints}
+        remote = self._elsewhere(state)
+        # The process that saved what is resumed may have ended before it removed them.
+        left = [path for path in self._obsolete if path not in self.saved_checkpoints]
+        if remote is not None:
+            remote.remove_partial_files(name, self._latest_name(state))
+            remote.discard(left)
+            if not self.overwrite:
+                remote.refuse_later(name, state.timestamp, ours)
+            return
+        for path in left:
+            remove(path)
         for begun in (name, self.latest_filename):
             if begun is not None:
                 remove_partial_files(folder, begun.replace("{run_name}", state.run_name))
         if not self.overwrite:
-            ours = {Path(path).name for path in self.saved_checkpoints}
             ensure_folder_has_no_conflicting_files(folder, name, state.timestamp, except_for=ours)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Tell of a checkpoint that failed behind the training."""
         self._writer.poll()
+        if self._remote is not None:
+            self._remote.poll()
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Save if the interval says so."""
@@ -195,12 +238,19 @@ class CheckpointSaver(Callback):
         self._save_if_due(Event.ITERATION_CHECKPOINT, state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Wait until everything is written."""
+        """Wait until everything is written, and has arrived."""
         self._writer.wait()
+        if self._remote is not None:
+            self._remote.wait()
 
     def close(self, state: State, logger: Logger) -> None:
-        """Wait until everything is written."""
-        self._writer.close()
+        """Wait until everything is written, and has arrived."""
+        try:
+            self._writer.close()
+        finally:
+            remote, self._remote = self._remote, None
+            if remote is not None:
+                remote.close()
 
     def save(self, state: State, logger: Logger) -> None:
         """Save now, unless this batch is saved already.
@@ -216,40 +266,45 @@ class CheckpointSaver(Callback):
         batch = int(state.timestamp.count(TimeUnit.BATCH))
         if self._last_batch == batch:
             return
-        path = self.resolved_folder(state) / format_name(self.filename, state.run_name, state.timestamp, rank=0)
+        name = format_name(self.filename, state.run_name, state.timestamp, rank=0)
+        place = self.place(state, name)
         score = self._score(state)
         self._last_batch = batch
-        before = self._saved
+        before = self._saved, self._obsolete
         # Before the state is taken, so that a resumed run knows of this checkpoint too.
-        self._saved = [one for one in self._saved if one.path != str(path)]
-        self._saved.append(SavedCheckpoint(str(path), batch, self._number, score))
+        self._saved = [one for one in self._saved if one.path != place]
+        self._saved.append(SavedCheckpoint(place, batch, self._number, score))
         self._number += 1
         superfluous = self._retention.superfluous(self._saved)
         self._saved = [one for one in self._saved if one not in superfluous]
+        self._obsolete = [one.path for one in superfluous if one.path != place]
         content = collect(
             state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
         )
         if dist.get_global_rank() == 0:
-            latest = self.latest(state)
-            uploads = self._uploads(state, path, latest) if logger.has_file_upload_destination() else []
+            path, latest, remote = self.resolved_folder(state) / name, self.latest(state), self._elsewhere(state)
+            obsolete, link_name, copies = self._obsolete, self._latest_name(state), self._names_for_loggers(state)
 
             def then() -> None:
-                if latest is not None:
+                if latest is not None and remote is None:
                     link(latest, path)
-                for name, file in uploads:
-                    logger.upload_file(name, file, overwrite=True)
-                for one in superfluous:
-                    Path(one.path).unlink(missing_ok=True)
+                _hand_on(logger, path, *copies)
+                if remote is not None:
+                    remote.publish(name, link_name, obsolete)
+                    return
+                for one in obsolete:
+                    remove(one)
 
             def otherwise() -> None:
                 # What was to make room for this one is still there.
-                self._saved, self._last_batch = before, None
+                (self._saved, self._obsolete), self._last_batch = before, None
 
             self._writer.write(content, path, then, otherwise)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is kept."""
-        return {"saved": [one.state_dict() for one in self._saved], "number": self._number}
+        """Return what is kept, and what is being removed."""
+        saved = [one.state_dict() for one in self._saved]
+        return {"saved": saved, "obsolete": list(self._obsolete), "number": self._number}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what an earlier process has saved, so that it is removed in its turn.
@@ -259,6 +314,7 @@ class CheckpointSaver(Callback):
         """
         # The predecessor's list, of paths without what is needed here, has another key.
         self._saved = [SavedCheckpoint(**one) for one in state.get("saved", [])]
+        self._obsolete = list(state.get("obsolete", []))
         self._number = state.get("number", 0)
 
     def _save_if_due(self, event: Event, state: State, logger: Logger) -> None:
@@ -276,17 +332,39 @@ class CheckpointSaver(Callback):
         value = state.eval_metric_values.get(self.monitor)
         return None if value is None else float(value)
 
-    def _uploads(self, state: State, path: Path, latest: Path | None) -> list[tuple[str, Path]]:
-        """The remote names and files for the destinations that keep files."""
-        files: list[tuple[str, Path]] = []
-        if self.remote_file_name is not None:
-            files.append((format_name(self.remote_file_name, state.run_name, state.timestamp, rank=0), path))
-        if self.latest_remote_file_name is not None and latest is not None:
-            files.append((format_name(self.latest_remote_file_name, state.run_name, state.timestamp, rank=0), latest))
-        return files
+    def _elsewhere(self, state: State) -> RemoteCheckpoints | None:
+        """The folder, if it is on another machine."""
+        folder = format_name(self.folder, state.run_name)
+        if self._remote is None and is_remote(folder):
+            self._remote = RemoteCheckpoints(folder, self._on_failure)
+        return self._remote
+
+    def _latest_name(self, state: State) -> str | None:
+        return _name_now(self.latest_filename, state)
+
+    def _names_for_loggers(self, state: State) -> tuple[str | None, str | None]:
+        """The names of a checkpoint and of the link for the destinations that keep files."""
+        latest = None if self.latest_filename is None else self.latest_remote_file_name
+        return _name_now(self.remote_file_name, state), _name_now(latest, state)
 
 
 _FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
+
+
+def _name_now(template: str | None, state: State) -> str | None:
+    return None if template is None else format_name(template, state.run_name, state.timestamp, rank=0)
+
+
+def _hand_on(logger: Logger, path: Path, name: str | None, latest: str | None) -> None:
+    """Give a checkpoint, and after it a text file that names it, to the destinations that keep files."""
+    if name is None or not logger.has_file_upload_destination():
+        return
+    logger.upload_file(name, path, overwrite=True)
+    if latest is not None:
+        with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+            text = Path(folder, f"{Path(latest).name}{LINK_SUFFIX}")
+            create_symlink_file(posixpath.relpath(name, posixpath.dirname(latest) or "."), text)
+            logger.upload_file(f"{latest}{LINK_SUFFIX}", text, overwrite=True)
 
 
 def _refuse_compressed(filename: str) -> str:

@@ -20,11 +20,11 @@ class LoadCheckpoint(Callback):
     """Loads a checkpoint at an event, such as weights to begin from before another checkpoint is resumed.
 
     Args:
-        load_path: The file.
+        load_path: The file, a path or URI.
         load_weights_only: Whether to leave all but the weights as they are.
         strict_model_weights: Whether the names of the weights must be the same.
         ignore_keys: What to leave out, patterns of paths or a function.
-        event: When; it happens once.
+        event: When; it happens once in a run.
 
     >>> LoadCheckpoint("weights.pt", load_weights_only=True).event
     <Event.BEFORE_LOAD: 'before_load'>
@@ -47,6 +47,8 @@ class LoadCheckpoint(Callback):
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         """Load at the event."""
+        if event is Event.INIT:
+            self._loaded = False
         if event is self.event and not self._loaded:
             self._loaded = True
             load_checkpoint(

@@ -22,11 +22,19 @@ __all__ = ["DamagedCheckpointError", "UnsafeCheckpointError", "check", "read", "
 
 
 class DamagedCheckpointError(RuntimeError):
-    """A checkpoint is not what was written."""
+    """A checkpoint is not what was written.
+
+    >>> issubclass(DamagedCheckpointError, RuntimeError)
+    True
+    """
 
 
 class UnsafeCheckpointError(RuntimeError):
-    """A checkpoint would run code when it is read."""
+    """A checkpoint would run code when it is read.
+
+    >>> issubclass(UnsafeCheckpointError, RuntimeError)
+    True
+    """
 
 
 def write(content: dict[str, Any], path: Path | str) -> None:
@@ -40,9 +48,19 @@ def write(content: dict[str, Any], path: Path | str) -> None:
 
     Raises:
         OSError: The disk is full, or the folder may not be written to; no part is left behind then.
+
+    >>> write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "ep1.pt")
+    >>> read(tmp_path / "ep1.pt")
+    {'state': {'model': {'weight': tensor([1.])}}}
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
-        torch.save(content, file)
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:
+            # What the system has said is hidden behind a torch that could not end its file.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
         file.flush()
         os.fsync(file.fileno())
 
@@ -53,6 +71,11 @@ def replacing(path: Path | str) -> Generator[Path]:
 
     Args:
         path: Where the content is to be at last; its folder is made.
+
+    >>> with replacing(tmp_path / "a.txt") as temporary:
+    ...     _ = temporary.write_text("whole")
+    >>> [path.name for path in tmp_path.iterdir()]
+    ['a.txt']
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,13 +114,15 @@ def read(path: Path | str, map_location: str = "cpu") -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals(_allowed()):
             content = torch.load(path, map_location=map_location, weights_only=True)
-    except (EOFError, RuntimeError) as error:
-        raise DamagedCheckpointError(f"{str(path)!r} cannot be read as a checkpoint: {_reason(error)}") from error
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
             f"{str(path)!r} holds more than tensors, numbers, text and containers of them, and is not read, because "
             f"that could run code: {_reason(error)}"
         ) from error
+    except (OSError, Warning):
+        raise
+    except Exception as error:  # the old format of torch, which has no checksums, fails in many ways when it is cut off
+        raise DamagedCheckpointError(f"{str(path)!r} cannot be read as a checkpoint: {_reason(error)}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} is no checkpoint: it holds a {type(content).__name__}, where a dict is due.")
     return cast("dict[str, Any]", content)
@@ -111,6 +136,9 @@ def check(path: Path | str) -> None:
 
     Raises:
         DamagedCheckpointError: They differ, or the file is cut off; the message names the damaged parts.
+
+    >>> write({"state": {}}, tmp_path / "ep1.pt")
+    >>> check(tmp_path / "ep1.pt")
     """
     if not zipfile.is_zipfile(path):
         with Path(path).open("rb") as file:
@@ -223,7 +251,7 @@ def _reason(error: Exception) -> str:
     """What torch says is not allowed, without its advice to allow it."""
     text = str(error)
     found = re.search(r"unsupported .*?(?=$|\. |\.$)", text, flags=re.IGNORECASE | re.MULTILINE)
-    return f"{found[0] if found else text.splitlines()[0]}."
+    return f"{found[0] if found else text.partition('. ')[0].partition(chr(10))[0].rstrip('.')}."
 
 
 def _sync_folder(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from composer.core._names import PROCESS_KEYS, TIME_KEYS
@@ -15,6 +15,7 @@ __all__ = [
     "ensure_folder_has_no_conflicting_files",
     "ensure_folder_is_empty",
     "matching_files",
+    "refuse_later",
     "remove_partial_files",
 ]
 
@@ -59,13 +60,32 @@ def ensure_folder_has_no_conflicting_files(
     ...
     FileExistsError: ... is later than this run, which has come to epoch 2...
     """
+    names = [path.name for path in matching_files(folder_name, filename)]
+    refuse_later(names, str(folder_name), filename, timestamp, except_for=except_for)
+
+
+def refuse_later(
+    names: Iterable[str], folder: str, filename: str, timestamp: Timestamp, *, except_for: Collection[str] = ()
+) -> None:
+    """Refuse files of a later time than now, wherever their folder is.
+
+    Args:
+        names: Of the files.
+        folder: Where they are, for the message.
+        filename: Name of the files, with ``{epoch}``, ``{batch}`` and the like.
+        timestamp: Now.
+        except_for: Names that may be there.
+
+    Raises:
+        FileExistsError: There is a later file.
+
+    >>> refuse_later(["ep3.pt", "other.txt"], "s3://bucket/run", "ep{epoch}.pt", Timestamp(epoch=3))
+    """
     counted = [name for name in _COUNTERS if re.search(rf"\{{{name}[}}:]", filename)]
-    if not counted:
-        return
     pattern = _pattern(filename)
-    for path in matching_files(folder_name, filename):
-        match = pattern.fullmatch(path.name)
-        if match is None or path.name in except_for:
+    for found in names:
+        match = pattern.fullmatch(found)
+        if match is None or found in except_for:
             continue
         for name in counted:
             now = int(getattr(timestamp, name))
@@ -73,7 +93,7 @@ def ensure_folder_has_no_conflicting_files(
                 continue  # it counts from the beginning of another epoch
             if int(match[name]) > now:
                 raise FileExistsError(
-                    f"{str(path)!r} is later than this run, which has come to {name} {now}: the folder has the "
+                    f"'{folder}/{found}' is later than this run, which has come to {name} {now}: the folder has the "
                     f"checkpoints of another run. Give another folder or run_name, load that checkpoint "
                     f"(load_path=, autoresume=True), or allow it to be replaced with save_overwrite=True."
                 )

@@ -76,8 +76,8 @@ def write_folder(state: dict[str, Any], folder: Path) -> None:
     config = described.get("model", {}).get("config", {}).get("content")
     if config is None:
         raise ValueError(
-            "The checkpoint does not have the configuration of a Hugging Face model, which such a folder needs. Convert "
-            "to a '.safetensors' file instead."
+            "The checkpoint does not have the configuration of a Hugging Face model, which such a folder needs. "
+            "Convert to a '.safetensors' file instead."
         )
     weights = {name.removeprefix(_PREFIX): value for name, value in state["model"].items()}
     with _made_whole(folder) as begun:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
 from composer.checkpoint.archive import replacing
+from composer.storage.transfer import copy_file
+from composer.storage.uris import is_remote, local_path
 
 __all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "resolve"]
 
@@ -20,6 +24,11 @@ def link(path: Path, target: Path) -> None:
     Args:
         path: The link.
         target: What it points at; found relative to the link, so that the folder can be moved.
+
+    >>> (tmp_path / "ep1.pt").touch()
+    >>> link(tmp_path / "latest.pt", tmp_path / "ep1.pt")
+    >>> resolve(tmp_path / "latest.pt").name
+    'ep1.pt'
     """
     relative = os.path.relpath(target, path.parent)
     try:
@@ -68,10 +77,21 @@ def create_symlink_file(existing_path: str, destination_filename: Path | str) ->
         temporary.write_text(existing_path, encoding="utf-8")
 
 
-def extract_path_from_symlink(source_path: Path | str) -> str:
+def extract_path_from_symlink(source_path: Path | str, object_store: Any = None) -> str:
     """Return the name in a text file of :func:`create_symlink_file`.
 
     Args:
-        source_path: The text file.
+        source_path: The text file: a path, a URI, or a name in the object store.
+        object_store: An :class:`.ObjectStore` or a logger that keeps files; None where the path says all.
+
+    >>> _ = (tmp_path / "latest.pt.symlink").write_text("ep1.pt")
+    >>> extract_path_from_symlink(tmp_path / "latest.pt.symlink")
+    'ep1.pt'
     """
-    return Path(source_path).read_text(encoding="utf-8").strip()
+    if object_store is None and not is_remote(source_path):
+        return local_path(source_path).read_text(encoding="utf-8").strip()
+    with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+        text = Path(folder, "link")
+        # Not through a link of its own.
+        copy_file(os.fspath(source_path), text, object_store, progress_bar=False)
+        return text.read_text(encoding="utf-8").strip()

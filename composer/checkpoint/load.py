@@ -16,6 +16,7 @@ from composer._text import one_of, plural
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop
 from composer.checkpoint.parts import PARTS
+from composer.checkpoint.predecessor import CONSTANTS, upgrade
 from composer.checkpoint.recreate import algorithm_from
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
 from composer.core._names import format_name
@@ -39,6 +40,9 @@ class Loaded:
         rng: The states of the random generators, one for each process that there was; None for weights alone.
         max_duration: When the training that was saved was to end.
         metadata: Versions, device and sizes of the run that was saved.
+
+    >>> Loaded().rng is None
+    True
     """
 
     rng: list[dict[str, Any]] | None = None
@@ -56,12 +60,17 @@ def read_checkpoint(path: Path | str) -> dict[str, Any]:
         FileNotFoundError: There is none.
         DamagedCheckpointError: It is not what was written.
         UnsafeCheckpointError: Reading it would run code.
+
+    >>> archive.write({"weight": torch.ones(1)}, tmp_path / "weights.pt")
+    >>> read_checkpoint(tmp_path / "weights.pt")
+    {'state': {'model': {'weight': tensor([1.])}}}
     """
     path = Path(path)
     if is_safetensors(path):
         return {"state": {"model": read_safetensors(path)}}
     content = archive.read(path)
-    if "state" in content and isinstance(content["state"], dict):
+    if isinstance(content.get("state"), dict):
+        upgrade(content)
         return content
     return {"state": {"model": content.get("state_dict", content)}}
 
@@ -75,6 +84,10 @@ def safe_torch_load(
         composer_states_filepath: The file.
         map_location: Where its tensors go.
         load_monolith_rank0_only: Whether only the first process reads it; the others get an empty dict.
+
+    >>> archive.write({"weight": torch.ones(1)}, tmp_path / "weights.pt")
+    >>> safe_torch_load(tmp_path / "weights.pt")
+    {'weight': tensor([1.])}
     """
     if load_monolith_rank0_only and dist.get_global_rank() != 0:
         return {}
@@ -109,6 +122,14 @@ def load_checkpoint(
 
     Returns:
         The states of the random generators, for :func:`.load_rng_state`; None with ``load_weights_only``.
+
+    >>> from composer import Logger, State
+    >>> from composer.checkpoint import save_checkpoint
+    >>> one, other = State(model=nn.Linear(1, 1)), State(model=nn.Linear(1, 1))
+    >>> path = save_checkpoint(one, str(tmp_path / "one.pt"))
+    >>> numbers = load_checkpoint(path, other, Logger(other))
+    >>> bool(other.model.weight == one.model.weight)
+    True
     """
     from composer.storage.transfer import fetched
 
@@ -155,6 +176,12 @@ def restore(
 
     Raises:
         ValueError: The checkpoint does not fit the model, the optimizers or the data.
+
+    >>> from composer import Logger, State
+    >>> state = State(model=nn.Linear(1, 1, bias=False))
+    >>> _ = restore(state, Logger(state), {"state": {"model": {"weight": torch.ones(1, 1)}}})
+    >>> state.model.weight.item()
+    1.0
     """
     drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
@@ -182,6 +209,7 @@ def _load_model(model: nn.Module, saved: dict[str, Any], strict: bool, *, unwrap
     if shapes:
         raise ValueError(f"The checkpoint is of another model: {_some(shapes)}.")
     missing, unexpected = model.load_state_dict(weights, strict=False)
+    unexpected = [name for name in unexpected if not name.endswith(CONSTANTS)]
     if not missing and not unexpected:
         return
     told = [

@@ -57,13 +57,15 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, saved: dict[str,
     Args:
         model: Names the parameters.
         optimizer: The optimizer; has as many groups as the saved one.
-        saved: The state.
+        saved: The state; also one with numbers, as the optimizer itself gives it, for parameters in the same order.
 
     Raises:
         ValueError: The groups differ in number, or the saved state has parameters that there are not.
 
     >>> model = torch.nn.Linear(1, 1)
-    >>> saved = optimizer_state(model, torch.optim.SGD([{"params": [p]} for p in model.parameters()], lr=0.5))
+    >>> saved = optimizer_state(
+    ...     model, torch.optim.SGD([{"params": [p]} for p in model.parameters()], lr=0.5)
+    ... )
     >>> optimizer = torch.optim.SGD([{"params": [model.bias]}, {"params": [model.weight]}], lr=0.1)
     >>> set_optimizer_state(model, optimizer, saved)
     >>> [group["lr"] for group in optimizer.param_groups]
@@ -71,6 +73,7 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, saved: dict[str,
     """
     names = _names(model, optimizer)
     current = optimizer.state_dict()
+    saved = _by_name(saved, names)
     groups = saved["param_groups"]
     kind = class_name(optimizer)
     if len(groups) != len(current["param_groups"]):
@@ -100,6 +103,22 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, saved: dict[str,
             ],
         }
     )
+
+
+def _by_name(saved: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The same with names, where it has numbers as torch gives them."""
+    name_of = dict(enumerate(names))
+
+    def name(key: Any) -> str:
+        return name_of.get(key, f"#{key}") if isinstance(key, int) else key
+
+    return {
+        **saved,
+        "state": {name(key): value for key, value in saved["state"].items()},
+        "param_groups": [
+            {**group, "params": [name(key) for key in group["params"]]} for group in saved["param_groups"]
+        ],
+    }
 
 
 def _places(saved: list[list[str]], present: list[list[str]]) -> list[int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from composer.core.state import State
 
-__all__ = ["PARTS", "Part"]
+__all__ = ["PARTS", "Part", "entries_of"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,9 @@ class Part:
         give: Puts what was saved into a state; None where it is for the reader of the file.
         with_weights: Whether a checkpoint of the weights alone has it too.
         on_request: Whether it is left out unless asked for.
+
+    >>> [part.name for part in PARTS if part.with_weights]
+    ['model', 'integrations', 'metadata']
     """
 
     name: str
@@ -51,7 +54,7 @@ def _take_optimizers(state: State) -> list[Any]:
 
 
 def _give_optimizers(state: State, saved: Any) -> None:
-    entries = _entries(saved)
+    entries = entries_of(saved)
     names = [class_name(optimizer) for optimizer in state.optimizers]
     if [name for name, _ in entries] != names[: len(entries)] or len(entries) > len(names):
         raise ValueError(
@@ -70,7 +73,13 @@ def _take_schedulers(state: State) -> list[Any]:
 
 
 def _give_schedulers(state: State, saved: Any) -> None:
-    _give_each("schedulers", state.schedulers, saved)
+    entries = entries_of(saved)
+    if isinstance(saved, dict) and not any(
+        type(scheduler).__qualname__ == "LambdaLR" for scheduler in state.schedulers
+    ):
+        # So the predecessor names its own schedules; they are functions of the time, and have nothing to take over.
+        entries = [(name, value) for name, value in entries if name != "LambdaLR"]
+    _give_each("schedulers", state.schedulers, entries)
 
 
 def _take_scaler(state: State) -> Any:
@@ -166,7 +175,9 @@ def _set_metrics(metrics: dict[str, Metric], saved: dict[str, Any]) -> None:
             for key, value in saved[name]["values"].items():
                 moved = [v.to(device) for v in value] if isinstance(value, list) else value.to(device)
                 setattr(metric, key, moved)
-            metric._update_count = saved[name]["count"]  # pyright: ignore[reportPrivateUsage] - as torchmetrics' own
+            # As torchmetrics' own loading does; a value computed before is one of before.
+            metric._update_count = saved[name]["count"]  # pyright: ignore[reportPrivateUsage]
+            metric._computed = None  # pyright: ignore[reportPrivateUsage]
 
 
 def _give_seed(state: State, saved: Any) -> None:
@@ -210,15 +221,22 @@ PARTS: tuple[Part, ...] = (
 """Every part of a checkpoint, in the order in which it is loaded."""
 
 
-def _entries(saved: Any) -> list[tuple[str, Any]]:
-    """The parts of a list by class name; the predecessor has a dict, with one entry of a class."""
+def entries_of(saved: Any) -> list[tuple[str, Any]]:
+    """Return what was saved of several objects as pairs of class name and state.
+
+    Args:
+        saved: Such pairs, or a dict of them, with one entry of a class, as the predecessor wrote it.
+
+    >>> entries_of({"SGD": {}})
+    [('SGD', {})]
+    """
     return list(cast("dict[str, Any]", saved).items() if isinstance(saved, dict) else saved)
 
 
 def _give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = True) -> None:
     """Give each object the state that was saved of the object of its class, the second of the second and so on."""
     left = list(present)
-    for name, value in _entries(saved):
+    for name, value in entries_of(saved):
         match = next((index for index, one in enumerate(left) if type(one).__qualname__ == name), None)
         if match is not None:
             left.pop(match).load_state_dict(value)

@@ -51,9 +51,13 @@ def algorithm_from(description: str, kind: type[Algorithm]) -> Algorithm:
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Time":
         return Time(*[_value(argument) for argument in node.args])
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "TimeUnit":
-        if node.attr in TimeUnit.__members__:
-            return TimeUnit[node.attr]
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "TimeUnit" and node.attr in TimeUnit.__members__:
+        return TimeUnit[node.attr]
+    if isinstance(node, (ast.List, ast.Tuple)):
+        values = [_value(element) for element in node.elts]
+        return values if isinstance(node, ast.List) else tuple(values)
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        return {_value(cast(ast.expr, key)): _value(value) for key, value in zip(node.keys, node.values, strict=True)}
     try:
         return ast.literal_eval(node)
     except ValueError:

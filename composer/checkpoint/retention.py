@@ -19,6 +19,9 @@ class SavedCheckpoint:
         batch: After how many batches of training.
         number: How many the run had saved before.
         score: Value of the metric that tells which are best, or None.
+
+    >>> SavedCheckpoint("ep1.pt", batch=100, number=0).state_dict()
+    {'path': 'ep1.pt', 'batch': 100, 'number': 0, 'score': None}
     """
 
     path: str

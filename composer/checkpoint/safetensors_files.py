@@ -116,8 +116,8 @@ def write_safetensors(
     for name, value in weights.items():
         if not isinstance(value, Tensor):
             raise TypeError(
-                f"A safetensors file holds tensors, but {name!r} is {type(value).__name__}. Save under a name that ends "
-                f"in '.pt', or leave it out with ignore_keys=['state/model/{name}']."
+                f"A safetensors file holds tensors, but {name!r} is {type(value).__name__}. Save under a name that "
+                f"ends in '.pt', or leave it out with ignore_keys=['state/model/{name}']."
             )
         place = (value.device, value.dtype, value.data_ptr(), value.shape, value.stride())
         if value.numel() and place in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from composer.checkpoint.filters import IgnoreKeys, drop
 from composer.checkpoint.parts import PARTS
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
 from composer.core._names import format_name
+from composer.storage.delivery import deliver
+from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -57,8 +60,8 @@ def save_checkpoint(
 
     Args:
         state: The state of the run.
-        filename: Where to; may have names in braces such as ``{run_name}``, ``{epoch}`` and ``{batch}``. One that ends
-            in ".safetensors" is written in that format, which has room for weights only.
+        filename: Where to, a path or URI; may have names in braces such as ``{run_name}``, ``{epoch}`` and ``{batch}``.
+            One that ends in ".safetensors" is written in that format, which has room for weights only.
         weights_only: Whether to leave out what only training needs.
         ignore_keys: What else to leave out, see :func:`.drop`.
 
@@ -79,8 +82,14 @@ def save_checkpoint(
     if dist.get_global_rank() != 0:
         return None
     path = get_save_filename(state, filename)
-    write_file(content, path)
-    return str(path)
+    if not is_remote(path):
+        write_file(content, path)
+        return path
+    with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+        local = Path(folder, path.rpartition("/")[2])
+        write_file(content, local)
+        deliver(local, path)
+    return path
 
 
 def write_file(content: dict[str, Any], path: Path | str) -> None:
@@ -114,4 +123,5 @@ def get_save_filename(state: State, filename: str = "ep{epoch}-ba{batch}-rank{ra
     >>> get_save_filename(State(model=torch.nn.Linear(1, 1)))
     'ep0-ba0-rank0'
     """
-    return str(Path(format_name(filename, state.run_name, state.timestamp)))
+    path = format_name(filename, state.run_name, state.timestamp)
+    return path if is_remote(path) else str(local_path(path))

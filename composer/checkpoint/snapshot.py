@@ -9,6 +9,9 @@ from torch import Tensor
 
 __all__ = ["Snapshot"]
 
+# Nothing to copy; the states of random generators have hundreds of them.
+_PLAIN = frozenset({bool, float, int, str, type(None)})
+
 
 class Snapshot:
     """Copies nested containers with their tensors to the host, into the same memory each time.
@@ -50,10 +53,13 @@ class Snapshot:
             return copies[key]
         if isinstance(node, dict):
             items = cast("dict[Any, Any]", node).items()
-            return {key: self._copy(value, f"{path}/{key}", copies, used) for key, value in items}
+            return {
+                key: value if type(value) in _PLAIN else self._copy(value, f"{path}/{key}", copies, used)
+                for key, value in items
+            }
         if isinstance(node, (list, tuple)):
             values = [
-                self._copy(value, f"{path}/{number}", copies, used)
+                value if type(value) in _PLAIN else self._copy(value, f"{path}/{number}", copies, used)
                 for number, value in enumerate(cast("list[Any]", node))
             ]
             return values if isinstance(node, list) else tuple(values)

@@ -1,1 +1,41 @@
 """Files wherever they are: folders of this machine, object stores, servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from composer._lazy import attach
+
+if TYPE_CHECKING:
+    from composer.storage.errors import ObjectStoreTransientError as ObjectStoreTransientError
+    from composer.storage.folder import Folder as Folder
+    from composer.storage.libcloud import LibcloudObjectStore as LibcloudObjectStore
+    from composer.storage.object_store import ObjectStore as ObjectStore
+    from composer.storage.object_store import UriObjectStore as UriObjectStore
+    from composer.storage.object_stores import GCSObjectStore as GCSObjectStore
+    from composer.storage.object_stores import OCIObjectStore as OCIObjectStore
+    from composer.storage.object_stores import S3ObjectStore as S3ObjectStore
+    from composer.storage.object_stores import SFTPObjectStore as SFTPObjectStore
+    from composer.storage.remote_uploader import RemoteUploader as RemoteUploader
+    from composer.storage.transfer import get_file as get_file
+    from composer.storage.uploads import UploadQueue as UploadQueue
+    from composer.storage.uris import parse_uri as parse_uri
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "Folder": "composer.storage.folder",
+        "GCSObjectStore": "composer.storage.object_stores",
+        "LibcloudObjectStore": "composer.storage.libcloud",
+        "OCIObjectStore": "composer.storage.object_stores",
+        "ObjectStore": "composer.storage.object_store",
+        "ObjectStoreTransientError": "composer.storage.errors",
+        "RemoteUploader": "composer.storage.remote_uploader",
+        "S3ObjectStore": "composer.storage.object_stores",
+        "SFTPObjectStore": "composer.storage.object_stores",
+        "UploadQueue": "composer.storage.uploads",
+        "UriObjectStore": "composer.storage.object_store",
+        "get_file": "composer.storage.transfer",
+        "parse_uri": "composer.storage.uris",
+    },
+)

@@ -8,7 +8,11 @@ __all__ = ["ObjectStoreTransientError", "is_transient"]
 
 
 class ObjectStoreTransientError(RuntimeError):
-    """A transfer failed in a way that the next attempt may not."""
+    """A transfer failed in a way that the next attempt may not.
+
+    >>> is_transient(ObjectStoreTransientError("half of it has arrived"))
+    True
+    """
 
 
 # What the server or this machine will say again. ValueError has the refusal of certificates among its kinds.

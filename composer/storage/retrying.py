@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import random
-import time
 from collections.abc import Callable, Sequence
+from time import sleep
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from composer._text import non_negative, positive
@@ -25,7 +25,7 @@ def call_with_retries(
     num_attempts: int = 3,
     initial_backoff: float = 1.0,
     max_jitter: float = 0.5,
-    pause: Callable[[float], object] = time.sleep,
+    pause: Callable[[float], object] | None = None,
 ) -> R:
     """Call a function until it succeeds, with a pause after each failure that is twice the one before.
 
@@ -35,7 +35,7 @@ def call_with_retries(
         num_attempts: How many calls there are at most.
         initial_backoff: The first pause in seconds.
         max_jitter: Up to how many seconds, drawn at random, are added, lest many processes try again all at once.
-        pause: Waits for a number of seconds.
+        pause: Waits for a number of seconds; None is :func:`time.sleep`.
 
     Raises:
         Exception: That of the last attempt.
@@ -55,7 +55,7 @@ def call_with_retries(
                 if attempt > 1:
                     error.add_note(f"This was attempt {attempt} of {num_attempts}.")
                 raise
-        pause(initial_backoff * 2 ** (attempt - 1) + _jitter.uniform(0, max_jitter))
+        (pause or sleep)(initial_backoff * 2 ** (attempt - 1) + _jitter.uniform(0, max_jitter))
         attempt += 1
 
 

@@ -12,7 +12,7 @@ from composer._text import did_you_mean
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["filesystem", "is_remote", "join", "local_path", "parse_uri", "split"]
+__all__ = ["filesystem", "is_remote", "join", "join_path", "local_path", "parse_uri", "split"]
 
 _LOCAL: Final = ("file", "local")
 # Names of schemes that fsspec has another name for.
@@ -100,14 +100,27 @@ def join(folder: str, name: str) -> str:
     >>> join("s3://bucket/run/", "ep1.pt"), join("s3://bucket/run", "../other/ep1.pt")
     ('s3://bucket/run/ep1.pt', 's3://bucket/other/ep1.pt')
     """
-    scheme, found, rest = folder.partition("://")
-    root, *parts = rest.rstrip("/").split("/")
+    scheme, _, rest = folder.partition("://")
+    return f"{scheme}://{join_path(rest, name)}"
+
+
+def join_path(folder: str, name: str) -> str:
+    """Return the path of a name in a folder, as :func:`join` does without the scheme.
+
+    Args:
+        folder: A path; its first part is the bucket or the root, which ``..`` does not leave.
+        name: A name relative to it.
+
+    >>> join_path("/run", "deep/ep1.pt")
+    '/run/deep/ep1.pt'
+    """
+    root, *parts = folder.rstrip("/").split("/")
     for part in name.strip("/").split("/"):
         if part == ".." and parts:
             parts.pop()
         elif part not in ("", ".", ".."):
             parts.append(part)
-    return f"{scheme}{found}{'/'.join([root, *parts])}"
+    return "/".join([root, *parts])
 
 
 def split(uri: str) -> tuple[str, str]:
@@ -163,7 +176,7 @@ def filesystem(uri: str, options: dict[str, Any] | None = None) -> tuple[Abstrac
         package = _PACKAGES.get(scheme, scheme)
         raise MissingConditionalImportError(package, package, purpose=f"{scheme}://", install=package) from error
     except ValueError as error:
-        known = {*fsspec.available_protocols(), *_ALIASES}
+        known = {*fsspec.available_protocols(), *fsspec.registry, *_ALIASES}
         if scheme in known:
             raise
         raise ValueError(f"{uri!r}: the scheme {scheme!r} is not known.{did_you_mean(scheme, known)}") from error

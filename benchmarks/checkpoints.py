@@ -1,0 +1,209 @@
+"""What checkpoints cost: how long training waits for one, and how long a resumption takes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import environment
+from benchmarks.report import Goal, Report, spread
+
+SIZES = (10, 100, 500)
+"""Sizes of the state in MB: weights and the two moments of AdamW."""
+
+_WIDTH = 512
+_BYTES_A_LAYER = 3 * 4 * (_WIDTH * _WIDTH + _WIDTH)
+
+TORCH, COPY, INTO, SAVE, STALL = (
+    "torch.save",
+    "plain copy",
+    "copy into old memory",
+    "blocking save",
+    "asynchronous save",
+)
+LOAD_TORCH, LOAD, FRESH, RESUME = "torch.load", "load", "fresh start to the first step", "resumption to the first step"
+NAMES = (TORCH, COPY, INTO, SAVE, STALL, LOAD_TORCH, LOAD, FRESH, RESUME)
+
+
+class Model:
+    """A training of linear layers whose state has about a given size."""
+
+    def __init__(self, megabytes: int, device: str) -> None:
+        from composer import Trainer
+        from composer.models import ComposerClassifier
+
+        layers = max(1, round(megabytes * 1e6 / _BYTES_A_LAYER))
+        self._layers, self._device = layers, device
+        self._trainer, self._model = Trainer, ComposerClassifier
+
+    def trainer(self, **arguments: Any) -> Any:
+        """Make a trainer of two steps."""
+        with torch.device(self._device):
+            module = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(self._layers)))
+        model = self._model(module, num_classes=_WIDTH)
+        batch = torch.randn(1, _WIDTH), torch.zeros(1, dtype=torch.int64)
+        return self._trainer(
+            model=model,
+            train_dataloader=[batch] * 4,
+            optimizers=torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True),
+            device="gpu" if self._device == "cuda" else self._device,
+            precision="fp32",
+            progress_bar=False,
+            seed=1,
+            **arguments,
+        )
+
+
+def tensors_of(node: Any) -> list[Tensor]:
+    """The tensors of a checkpoint."""
+    if isinstance(node, Tensor):
+        return [node]
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
+    return [tensor for value in values for tensor in tensors_of(value)]
+
+
+def time_all(megabytes: int, rounds: int, device: str = "cpu") -> dict[str, Any]:
+    """Time everything in turn; return the seconds by name, and the size of the state in MB.
+
+    Args:
+        megabytes: Size of the state.
+        rounds: Number of times that each is timed, after one that is not.
+        device: "cpu" or "cuda".
+    """
+    environment.define_torchvision_operators()
+    from composer.callbacks import CheckpointSaver
+    from composer.checkpoint import archive
+    from composer.checkpoint.load import read_checkpoint
+    from composer.checkpoint.save import collect
+
+    model = Model(megabytes, device)
+    times: dict[str, list[float]] = {name: [] for name in NAMES}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        saver = CheckpointSaver(
+            folder / "run", "ba{batch}.pt", save_interval="100ep", asynchronous=True, overwrite=True
+        )
+        trainer = model.trainer(callbacks=saver, max_duration="1ba")
+        trainer.fit()
+        content = collect(trainer.state)
+        tensors = tensors_of(content)
+        memory = [torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda) for tensor in tensors]
+
+        def into() -> None:
+            for old, new in zip(memory, tensors, strict=True):
+                old.copy_(new, non_blocking=True)
+
+        def stall() -> None:
+            saver._last_batch = None
+            saver.save(trainer.state, trainer.logger)
+
+        def start(**arguments: Any) -> None:
+            model.trainer(max_duration=arguments.pop("until"), **arguments).fit()
+
+        jobs: dict[str, Callable[[], object]] = {
+            TORCH: lambda: torch.save(content, folder / "torch.pt"),
+            COPY: lambda: [tensor.to("cpu", copy=True) for tensor in tensors],
+            INTO: into,
+            SAVE: lambda: archive.write(collect(trainer.state), folder / "ours.pt"),
+            STALL: stall,
+            LOAD_TORCH: lambda: torch.load(folder / "torch.pt", map_location="cpu", weights_only=True),
+            LOAD: lambda: read_checkpoint(folder / "ours.pt"),
+            FRESH: lambda: start(until="1ba"),
+            RESUME: lambda: start(until="2ba", load_path=str(folder / "ours.pt")),
+        }
+        for number in range(rounds + 1):
+            for what, job in jobs.items():
+                _settle(device)
+                begin = time.perf_counter()
+                job()
+                _synchronize(device)
+                if number:
+                    times[what].append(time.perf_counter() - begin)
+                saver._writer.wait()
+        trainer.close()
+    return {"times": times, "megabytes": sum(tensor.nbytes for tensor in tensors) / 1e6}
+
+
+def _synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _settle(device: str) -> None:
+    """Have what was written before on the disk, so that nobody pays for another."""
+    os.sync()
+    _synchronize(device)
+
+
+def measure(sizes: Sequence[int] = SIZES, rounds: int = 7, device: str = "cpu") -> Report:
+    """Compare with ``torch.save`` and with a copy of the state.
+
+    Args:
+        sizes: Of the state in MB.
+        rounds: Number of times that each is timed.
+        device: "cpu" or "cuda".
+    """
+    rows: list[list[Any]] = []
+    goals: list[Goal] = []
+    samples: dict[str, Any] = {}
+    for size in sizes:
+        arguments = {"megabytes": size, "rounds": rounds, "device": device}
+        found = environment.call("benchmarks.checkpoints:time_all", arguments)
+        times: dict[str, list[float]] = found["times"]
+        samples[f"{size} MB"] = times
+        for name in NAMES:
+            values = [seconds * 1e3 for seconds in times[name]]
+            ratio = _ratio(times[name], times[TORCH])
+            rows.append(
+                [f"{found['megabytes']:.0f} MB, {name}", statistics.median(values), spread(values), min(values), ratio]
+            )
+        goals.append(
+            Goal(f"{size} MB: asynchronous save, over a plain copy", _ratio(times[STALL], times[COPY]), 1.2, "x")
+        )
+        if size == 500:
+            goals.append(
+                Goal(f"{size} MB: asynchronous save, over torch.save", _ratio(times[STALL], times[TORCH]), 0.25, "x")
+            )
+    notes = [
+        f"{rounds} rounds in turn, after one that does not count, in one process for each size; median and half the "
+        "interquartile range. Ratios are medians of those of each round. Before each, the disk gets what is due.",
+        "The state is that of a training: weights and the two moments of AdamW in layers of 1 MB, and the small parts.",
+        "torch.save returns when the system has the file, though the disk may not have it yet; the blocking "
+        "save returns when it is on the disk, under its name. The asynchronous save is how long training stands still.",
+        "A plain copy clones each tensor to new host memory; an asynchronous save copies into memory that it keeps, as "
+        "the line below the plain copy does. Beside the copying it takes about a millisecond, for names, the states of "
+        "random generators and the handing over to the thread: that is most of it at 10 MB.",
+        "Loading compares the checksum of every tensor first, which torch.load does not do.",
+    ]
+    columns = ["milliseconds", "median", "spread", "least", "times torch.save"]
+    name = "checkpoints" if device == "cpu" else f"checkpoints_{device}"
+    return Report(name, "Cost of checkpoints", columns, rows, goals, notes, samples, environment.describe(device))
+
+
+def _ratio(times: list[float], reference: list[float]) -> float:
+    """Round by round, so that a slow moment hits both."""
+    return statistics.median(a / b for a, b in zip(times, reference, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="in MB, for example also 2000")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    given = parser.parse_args()
+    report = measure(given.sizes, given.rounds, given.device)
+    print(report.text())
+    report.write()
+
+
+if __name__ == "__main__":
+    main()

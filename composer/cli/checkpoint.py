@@ -1,0 +1,127 @@
+"""``composer checkpoint``: what is in a checkpoint, and the same in another form."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from composer import trees
+from composer._text import plural
+
+__all__ = ["add_to"]
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to those of a parser.
+
+    Args:
+        commands: What ``add_subparsers`` of the parser returned.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_to(parser.add_subparsers())
+    >>> parser.parse_args(["checkpoint", "inspect", "ep1.pt"]).path
+    PosixPath('ep1.pt')
+    """
+    group = commands.add_parser("checkpoint", help="look into checkpoints and convert them")
+    actions = group.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+    inspect = actions.add_parser("inspect", help="show what a checkpoint holds", description="Show its parts.")
+    inspect.add_argument("path", type=Path, help="a checkpoint or a safetensors file")
+    inspect.add_argument("--weights", action="store_true", help="list every tensor of the model")
+    inspect.set_defaults(run=_inspect)
+
+    convert = actions.add_parser(
+        "convert",
+        help="write the weights in another form",
+        description="The form goes by the name: x.pt is a checkpoint of weights, x.safetensors a safetensors file, a "
+        "name without an end the folder of a Hugging Face model.",
+    )
+    convert.add_argument("source", type=Path, help="what to read")
+    convert.add_argument("destination", type=Path, help="what to write")
+    convert.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    convert.set_defaults(run=_convert)
+
+
+def _convert(given: argparse.Namespace) -> None:
+    from composer.checkpoint.convert import convert_checkpoint
+
+    convert_checkpoint(given.source, given.destination, overwrite=given.overwrite)
+
+
+def _inspect(given: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    from composer.checkpoint.load import read_checkpoint
+
+    content = read_checkpoint(given.path)
+    state: dict[str, Any] = content["state"]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{escape(str(given.path))}[/bold], {_bytes(given.path.stat().st_size)}")
+    parts = {**state, **{name: value for name, value in content.items() if name != "state"}}
+    rows = [[name, _describe(value), *_sizes(value)] for name, value in parts.items()]
+    console.print(_table(["part", "holds", "tensors", "size"], rows))
+    for title, value in (
+        ("timestamp", state.get("timestamp", {}).get("Timestamp", {})),
+        ("saved by", _versions(state)),
+    ):
+        told = ", ".join(f"{name} {one}" for name, one in value.items() if one or name in ("epoch", "batch"))
+        if told:
+            console.print(f"{title}: {escape(told)}")
+    if given.weights:
+        weights = [[n, str(tuple(w.shape)), str(w.dtype).removeprefix("torch.")] for n, w in _named(state["model"])]
+        console.print(_table(["weight", "shape", "dtype"], weights))
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> Any:
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*columns, box=SIMPLE)
+    for column in table.columns:
+        column.overflow = "fold"
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _describe(value: Any) -> str:
+    """A few words on a part."""
+    if isinstance(value, dict):
+        return ", ".join(map(str, list(value)[:3])) + (f" and {len(value) - 3} more" if len(value) > 3 else "")
+    if isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+        return ", ".join(str(name) for name, _ in value)
+    if isinstance(value, list):
+        return plural(len(value), "process") if len(value) == 1 else f"{len(value)} processes"
+    return str(value)
+
+
+def _sizes(value: Any) -> tuple[str, str]:
+    """The number of tensors and the bytes that they take; shared memory counts once."""
+    found = [leaf for leaf in trees.leaves(value) if isinstance(leaf, Tensor)]
+    storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() for leaf in found}
+    return (str(len(found)), _bytes(sum(storages.values()))) if found else ("", "")
+
+
+def _versions(state: dict[str, Any]) -> dict[str, Any]:
+    metadata = state.get("metadata", {})
+    of_predecessor = metadata.get("composer_env_info", {})
+    names = {"composer": "composer_version", "torch": "torch_version", "precision": "precision", "ranks": "world_size"}
+    return {name: metadata.get(key, of_predecessor.get(key)) for name, key in names.items()}
+
+
+def _named(model: Any) -> Iterator[tuple[str, Tensor]]:
+    yield from ((name, value) for name, value in model.items() if isinstance(value, Tensor))
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

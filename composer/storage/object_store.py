@@ -1,0 +1,245 @@
+"""Stores of files by name, as scripts use and define them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer._text import one_of
+from composer.storage.folder import Folder, Progress
+from composer.storage.uris import is_remote, parse_uri
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = [
+    "ObjectStore",
+    "UriObjectStore",
+    "build_remote_backend",
+    "list_remote_objects",
+    "maybe_create_object_store_from_uri",
+    "validate_credentials",
+]
+
+
+class ObjectStore:
+    """Files by name, somewhere else.
+
+    Those here are over a :class:`.Folder` given to the constructor. A store of one's own overrides the methods instead.
+
+    Args:
+        folder: What the names are relative to; None for a store that overrides the methods.
+
+    >>> with ObjectStore(Folder("memory://bucket")) as store:
+    ...     _ = (tmp_path / "a.txt").write_text("text")
+    ...     store.upload_object("run/a.txt", tmp_path / "a.txt")
+    ...     store.list_objects("run/"), store.get_object_size("run/a.txt"), store.get_uri("run/a.txt")
+    (['run/a.txt'], 4, 'memory://bucket/run/a.txt')
+    """
+
+    folder: Folder | None = None
+
+    def __init__(self, folder: Folder | None = None) -> None:
+        self.folder = folder
+
+    def get_uri(self, object_name: str) -> str:
+        """Return the URI of a file.
+
+        Args:
+            object_name: Its name.
+        """
+        return self._folder().uri_of(object_name)
+
+    def upload_object(self, object_name: str, filename: str | Path, callback: Progress | None = None) -> None:
+        """Put a file into the store; one of the same name is replaced.
+
+        Args:
+            object_name: Its name in the store.
+            filename: Where it lies on this machine.
+            callback: Called with the bytes transferred so far and their total.
+
+        Raises:
+            ObjectStoreTransientError: It failed in a way that the next attempt may not.
+        """
+        self._folder().upload(filename, object_name, callback)
+
+    def get_object_size(self, object_name: str) -> int:
+        """Return the size of a file in bytes.
+
+        Args:
+            object_name: Its name in the store.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        return self._folder().entry(object_name).size
+
+    def download_object(
+        self, object_name: str, filename: str | Path, overwrite: bool = False, callback: Progress | None = None
+    ) -> None:
+        """Fetch a file.
+
+        Args:
+            object_name: Its name in the store.
+            filename: Where to on this machine.
+            overwrite: Whether a file that is there may be replaced.
+            callback: Called with the bytes transferred so far and their total.
+
+        Raises:
+            FileExistsError: There is a file at ``filename``.
+            FileNotFoundError: There is no such file in the store.
+            ObjectStoreTransientError: It failed in a way that the next attempt may not.
+        """
+        if not overwrite and os.path.lexists(filename):
+            raise FileExistsError(f"filename={str(filename)!r} exists; give overwrite=True to replace it.")
+        self._folder().download(object_name, filename, callback)
+
+    def list_objects(self, prefix: str | None = None) -> list[str]:
+        """Return the names of the files in the store.
+
+        Args:
+            prefix: What they begin with; None is all.
+        """
+        return self._folder().names(prefix or "")
+
+    def close(self) -> None:
+        """Let go of the connection, which is made again when it is needed."""
+        if self.folder is not None:
+            self.folder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _folder(self) -> Folder:
+        if self.folder is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} must override get_uri, upload_object, get_object_size, download_object and "
+                f"list_objects, or give its constructor's parent a Folder."
+            )
+        return self.folder
+
+
+class UriObjectStore(ObjectStore):
+    """A store of any scheme that fsspec knows: ``az://``, ``hf://``, ``memory://`` and many others.
+
+    Args:
+        uri: Of the bucket, or of a folder in it.
+        options: Arguments of fsspec's file system for that scheme.
+
+    >>> UriObjectStore("memory://bucket").get_uri("run/ep1.pt")
+    'memory://bucket/run/ep1.pt'
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(Folder(uri, options))
+
+
+def build_remote_backend(remote_backend_name: str, backend_kwargs: Mapping[str, Any]) -> ObjectStore:
+    """Make a store by the name of its kind.
+
+    Args:
+        remote_backend_name: "s3", "gs", "oci", "sftp", "libcloud", or "uri" for :class:`UriObjectStore`.
+        backend_kwargs: Arguments of its class.
+
+    Raises:
+        ValueError: There is no such kind.
+
+    >>> build_remote_backend("uri", {"uri": "memory://bucket"}).list_objects("none")
+    []
+    """
+    from composer.storage import object_stores
+    from composer.storage.libcloud import LibcloudObjectStore
+
+    kinds: dict[str, type[ObjectStore]] = {
+        "s3": object_stores.S3ObjectStore,
+        "gs": object_stores.GCSObjectStore,
+        "oci": object_stores.OCIObjectStore,
+        "sftp": object_stores.SFTPObjectStore,
+        "libcloud": LibcloudObjectStore,
+        "uri": UriObjectStore,
+    }
+    return kinds[one_of("remote_backend_name", remote_backend_name, tuple(kinds))](**backend_kwargs)
+
+
+def maybe_create_object_store_from_uri(uri: str) -> ObjectStore | None:
+    """Return the store that a URI is in; None for a path of this machine.
+
+    Args:
+        uri: A URI, of which the path in the bucket is not looked at, or a path.
+
+    Raises:
+        NotImplementedError: There is no store for the scheme.
+
+    >>> maybe_create_object_store_from_uri("memory://bucket/run/ep1.pt").get_uri("a")
+    'memory://bucket/a'
+    >>> maybe_create_object_store_from_uri("runs/ep1.pt") is None
+    True
+    """
+    import fsspec
+
+    from composer.storage.object_stores import GCSObjectStore, OCIObjectStore, S3ObjectStore
+
+    scheme, bucket, _ = parse_uri(uri)
+    if not is_remote(uri) and scheme in ("", "file", "local"):
+        return None
+    kinds: dict[str, type[Any]] = {"s3": S3ObjectStore, "gs": GCSObjectStore, "oci": OCIObjectStore}
+    if scheme in kinds:
+        place = uri.partition("://")[2].partition("/")[0] if scheme == "oci" else bucket
+        return kinds[scheme](bucket=place)
+    known = {*fsspec.available_protocols(), *fsspec.registry, "azure"} - {"dbfs", "wandb"}
+    if scheme not in known:
+        raise NotImplementedError(
+            f"{uri!r}: there is no store for {scheme}://. Files go to any scheme that fsspec knows; volumes and "
+            f"experiment trackers are reached by their loggers, or by where they are mounted."
+        )
+    place = uri.partition("://")[2].partition("/")[0]
+    return UriObjectStore(f"{scheme}://{place}")
+
+
+def list_remote_objects(remote_path: str) -> list[str]:
+    """Return the names, counted from the bucket, of the files below a URI.
+
+    Args:
+        remote_path: The URI, which may end in a part of a name.
+
+    Raises:
+        ValueError: It is a path of this machine.
+
+    >>> Folder("memory://listed").write_text("run/ep1.pt", "weights")
+    >>> list_remote_objects("memory://listed/run")
+    ['run/ep1.pt']
+    """
+    store = maybe_create_object_store_from_uri(remote_path)
+    if store is None:
+        raise ValueError(f"remote_path={remote_path!r} is a path of this machine; give a URI such as s3://bucket/run.")
+    return store.list_objects(parse_uri(remote_path)[2])
+
+
+def validate_credentials(remote_backend: ObjectStore, remote_file_name_to_test: str) -> None:
+    """Put a small file into a store, to learn now whether that is allowed.
+
+    Args:
+        remote_backend: The store.
+        remote_file_name_to_test: The name that the file gets.
+
+    Raises:
+        OSError: It is not allowed, or the store is not there.
+
+    >>> store = UriObjectStore("memory://bucket")
+    >>> validate_credentials(store, ".credentials_validated")
+    >>> store.list_objects(".cred")
+    ['.credentials_validated']
+    """
+    with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+        path = Path(folder, "text")
+        path.write_text("This file tells that the credentials are valid.", encoding="utf-8")
+        remote_backend.upload_object(remote_file_name_to_test, path)

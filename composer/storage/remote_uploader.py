@@ -1,0 +1,255 @@
+"""Uploads of a script's own, behind what it does."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from composer.storage.errors import is_transient
+from composer.storage.object_store import (
+    ObjectStore,
+    build_remote_backend,
+    maybe_create_object_store_from_uri,
+    validate_credentials,
+)
+from composer.storage.staging import Staging
+from composer.storage.transfer import LINK_SUFFIX
+from composer.storage.uploads import Job, UploadQueue
+from composer.storage.uris import parse_uri
+
+__all__ = ["RemoteFilesExistingCheckStatus", "RemoteUploader", "Uploads", "store_of"]
+
+
+class RemoteFilesExistingCheckStatus(enum.Enum):
+    """What came of waiting for files to be there.
+
+    >>> RemoteFilesExistingCheckStatus.EXIST.value
+    1
+    """
+
+    EXIST = 1
+    TIMEOUT = 2
+    ERROR = 3
+
+
+def store_of(uri: str, backend_kwargs: Mapping[str, Any] | None = None) -> ObjectStore:
+    """Return the store that a URI names.
+
+    Args:
+        uri: Of a bucket; its path is not looked at.
+        backend_kwargs: Arguments of the store's class beside the bucket, see :func:`.build_remote_backend`.
+
+    Raises:
+        ValueError: It is a path of this machine.
+
+    >>> store_of("memory://bucket").get_uri("a")
+    'memory://bucket/a'
+    """
+    scheme, bucket, _ = parse_uri(uri)
+    given = dict(backend_kwargs or {})
+    if scheme == "libcloud":
+        return build_remote_backend(scheme, given)
+    if scheme == "sftp":
+        return build_remote_backend(scheme, {"host": uri.partition("://")[2].partition("/")[0], **given})
+    if given and scheme in ("s3", "gs", "oci"):
+        return build_remote_backend(scheme, {"bucket": bucket, **given})
+    if given:
+        return build_remote_backend("uri", {"uri": f"{scheme}://{bucket}", "options": given})
+    store = maybe_create_object_store_from_uri(uri)
+    if store is None:
+        raise ValueError(f"{uri!r} is a path of this machine; give a URI such as s3://bucket.")
+    return store
+
+
+class Uploads:
+    """Puts files into a store, which may be removed here as soon as they are handed in.
+
+    Of two files of one name, the later comes after the earlier. A name that ends in ``.symlink`` comes after all that
+    was handed in before it, since it names one of those.
+
+    Args:
+        store: Where to.
+        queue: Does it.
+        staging: Keeps the files until they have arrived.
+
+    >>> from composer.storage.object_store import UriObjectStore
+    >>> store, queue, staging = UriObjectStore("memory://uploads"), UploadQueue(), Staging()
+    >>> path = tmp_path / "a.txt"
+    >>> _ = path.write_text("text")
+    >>> _ = Uploads(store, queue, staging).add("docs/a.txt", path, overwrite=True)
+    >>> path.unlink()
+    >>> queue.close()
+    >>> staging.clear()
+    >>> store.get_object_size("docs/a.txt")
+    4
+    """
+
+    def __init__(self, store: ObjectStore, queue: UploadQueue, staging: Staging) -> None:
+        self.store = store
+        self.queue = queue
+        self.staging = staging
+        self._newest: dict[str, Job] = {}
+
+    def add(self, name: str, path: Path | str, *, overwrite: bool) -> list[Job]:
+        """Hand in a file, or a folder with all that is in it.
+
+        Args:
+            name: Its name in the store.
+            path: Where it lies.
+            overwrite: Whether one of that name may be replaced.
+
+        Raises:
+            FileExistsError: One of that name is on its way, and may not be replaced.
+            FileNotFoundError: There is no such file.
+        """
+        path = Path(path)
+        if path.is_dir():
+            inside = sorted(one for one in path.rglob("*") if one.is_file())
+            jobs = [self.add(f"{name}/{one.relative_to(path).as_posix()}", one, overwrite=overwrite) for one in inside]
+            return [job for group in jobs for job in group]
+        self._newest = {known: job for known, job in self._newest.items() if not job.done}
+        earlier = self._newest.get(name)
+        if earlier is not None and not overwrite:
+            raise FileExistsError(f"{name!r} is being uploaded already; give overwrite=True to replace it.")
+        after = self.queue.pending if name.endswith(LINK_SUFFIX) else []
+        behind = [] if earlier is None else [earlier]
+        kept = self.staging.add(path, name)
+
+        def upload() -> None:
+            if not overwrite and _exists(self.store, name):
+                self.staging.remove(kept)
+                raise FileExistsError(f"{self.store.get_uri(name)!r} exists; give overwrite=True to replace it.")
+            self.store.upload_object(name, kept)
+            self.staging.remove(kept)
+
+        job = self._newest[name] = self.queue.submit(f"upload of {self.store.get_uri(name)}", upload, after, behind)
+        return [job]
+
+
+class RemoteUploader:
+    """Uploads files in threads, for scripts that do so themselves.
+
+    Args:
+        remote_folder: A URI; names of files count from its bucket.
+        backend_kwargs: Arguments of the store's class beside the bucket.
+        num_concurrent_uploads: How many files are on their way at once.
+        num_attempts: How often each is tried.
+
+    Raises:
+        ValueError: It is a path of this machine, or a number is not positive.
+
+    >>> uploader = RemoteUploader("memory://uploader/run")
+    >>> uploader.init()
+    >>> path = tmp_path / "a.txt"
+    >>> _ = path.write_text("text")
+    >>> uploader.upload_file_async("run/a.txt", path, overwrite=True)
+    >>> uploader.wait_and_close()
+    >>> uploader.remote_backend.get_object_size("run/a.txt")
+    4
+    """
+
+    def __init__(
+        self,
+        remote_folder: str,
+        backend_kwargs: Mapping[str, Any] | None = None,
+        num_concurrent_uploads: int = 2,
+        num_attempts: int = 3,
+    ) -> None:
+        self.remote_folder = remote_folder
+        self.remote_backend = store_of(remote_folder, backend_kwargs)
+        self._queue = UploadQueue(num_concurrent_uploads, num_attempts)
+        self._uploads = Uploads(self.remote_backend, self._queue, Staging())
+        self._checks: ThreadPoolExecutor | None = None
+
+    def init(self) -> None:
+        """Put a small file into the store, to learn now whether that is allowed.
+
+        Raises:
+            OSError: It is not.
+        """
+        validate_credentials(self.remote_backend, ".credentials_validated_successfully")
+
+    def upload_file_async(self, remote_file_name: str, file_path: Path | str, overwrite: bool) -> None:
+        """Upload a file behind what the script does; it may be removed at once.
+
+        Args:
+            remote_file_name: Its name in the bucket.
+            file_path: Where it lies.
+            overwrite: Whether a file of that name may be replaced.
+
+        Raises:
+            FileExistsError: One of that name is on its way, and may not be replaced.
+        """
+        self._uploads.add(remote_file_name, file_path, overwrite=overwrite)
+
+    def check_workers(self) -> None:
+        """Raise the failure of an upload, if there was one."""
+        self._queue.poll()
+
+    def wait(self) -> None:
+        """Wait until everything has arrived.
+
+        Raises:
+            Exception: An upload failed.
+        """
+        self._queue.wait()
+
+    def wait_and_close(self) -> None:
+        """Wait until everything has arrived, and end the threads.
+
+        Raises:
+            Exception: An upload failed.
+        """
+        try:
+            self._queue.close()
+        finally:
+            self._uploads.staging.clear()
+            checks, self._checks = self._checks, None
+            if checks is not None:
+                checks.shutdown()
+
+    def check_remote_files_exist_async(
+        self,
+        remote_checkpoint_file_names: Sequence[str],
+        max_wait_time_in_seconds: float = 3600,
+        wait_before_next_trial_in_seconds: float = 30,
+    ) -> Future[RemoteFilesExistingCheckStatus]:
+        """Look for files, which other processes may upload, until all are there; returns at once.
+
+        Args:
+            remote_checkpoint_file_names: Their names in the bucket.
+            max_wait_time_in_seconds: For how long.
+            wait_before_next_trial_in_seconds: Time between two looks.
+        """
+        if self._checks is None:
+            self._checks = ThreadPoolExecutor(1, thread_name_prefix="composer-check")
+        end = time.monotonic() + max_wait_time_in_seconds
+
+        def look() -> RemoteFilesExistingCheckStatus:
+            missing = list(remote_checkpoint_file_names)
+            while missing:
+                try:
+                    missing = [name for name in missing if not _exists(self.remote_backend, name)]
+                except Exception as error:
+                    if not is_transient(error):
+                        return RemoteFilesExistingCheckStatus.ERROR
+                if missing:
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        return RemoteFilesExistingCheckStatus.TIMEOUT
+                    time.sleep(min(left, wait_before_next_trial_in_seconds))
+            return RemoteFilesExistingCheckStatus.EXIST
+
+        return self._checks.submit(look)
+
+
+def _exists(store: ObjectStore, name: str) -> bool:
+    try:
+        store.get_object_size(name)
+    except FileNotFoundError:
+        return False
+    return True

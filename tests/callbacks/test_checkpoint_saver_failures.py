@@ -1,0 +1,109 @@
+"""Checkpoints that cannot be written: those before are there, and training ends or goes on as it was asked to."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer.callbacks import CheckpointSaver
+from composer.checkpoint import archive
+from composer.warnings import ComposerWarning
+from tests.callbacks.test_checkpoint_saver import both, names, trainer, whole
+from tests.checkpoint.disks import STEPS, full
+from tests.common import At, trainer_of
+
+
+@both
+@pytest.mark.parametrize("step", STEPS)
+def test_a_full_disk_ends_the_training_and_leaves_the_one_before(step, asynchronous, tmp_path, monkeypatch) -> None:
+    def fill(state: Any) -> None:
+        if int(state.timestamp.batch) == 3:
+            saver._writer.wait()
+            disk.__enter__()
+
+    disk = full(step, monkeypatch)
+    saver = CheckpointSaver(tmp_path, save_interval="2ba", num_checkpoints_to_keep=1, asynchronous=asynchronous)
+    run = trainer(saver, At("batch_end", fill))
+    with pytest.raises(OSError, match="No space left") as error:
+        run.fit()
+    disk.__exit__(None, None, None)
+    assert any("ep0-ba4-rank0.pt' could not be written" in note for note in error.value.__notes__)
+    assert names(tmp_path) == ["ep0-ba2-rank0.pt", "latest-rank0.pt"]
+    assert whole(tmp_path) == 2
+    # Behind the training it is told at the beginning of a step, or when the next is to be saved.
+    assert int(run.state.timestamp.batch) in ((4, 5, 6) if asynchronous else (4,))
+    run.close()
+
+
+@both
+def test_a_failure_as_a_warning_loses_nothing(asynchronous, tmp_path, monkeypatch) -> None:
+    """Training goes on; what was to make room is removed by the next that succeeds."""
+
+    def toggle(state: Any) -> None:
+        batch = int(state.timestamp.batch)
+        if batch == 3:
+            saver._writer.wait()
+            disk.__enter__()
+        elif batch == 5:
+            saver._writer.wait()
+            disk.__exit__(None, None, None)
+            there.append(names(tmp_path))
+
+    there: list[list[str]] = []
+    disk = full("fsync", monkeypatch)
+    saver = CheckpointSaver(
+        tmp_path, save_interval="2ba", num_checkpoints_to_keep=1, asynchronous=asynchronous, on_failure="warn"
+    )
+    with pytest.warns(ComposerWarning, match="ep0-ba4-rank0.pt' could not be written .*No space left"):
+        trainer(saver, At("batch_end", toggle), max_duration="6ba").fit()
+    assert there == [["ep0-ba2-rank0.pt", "latest-rank0.pt"]]
+    assert names(tmp_path) == ["ep1-ba6-rank0.pt", "latest-rank0.pt"]
+    assert [Path(path).name for path in saver.saved_checkpoints] == ["ep1-ba6-rank0.pt"]
+
+
+def test_what_failed_is_tried_again_when_asked(tmp_path, monkeypatch) -> None:
+    saver = CheckpointSaver(tmp_path, on_failure="warn")
+    run = trainer(saver, max_duration="1ep")
+    with full("fsync", monkeypatch), pytest.warns(ComposerWarning, match="could not be written"):
+        run.fit()
+    assert names(tmp_path) == []
+    run.save_checkpoint_to_save_folder()
+    assert names(tmp_path) == ["ep1-ba4-rank0.pt", "latest-rank0.pt"]
+
+
+def test_a_failure_behind_comes_up_at_the_next_step(tmp_path, monkeypatch) -> None:
+    failed = threading.Event()
+
+    def refuse(content: Any, path: Path) -> None:
+        failed.set()
+        raise OSError("no disk")
+
+    monkeypatch.setattr(archive, "write", refuse)
+    saver = CheckpointSaver(tmp_path, save_interval="2ba", asynchronous=True)
+    # The step goes on once the thread has failed for certain.
+    wait = At("batch_checkpoint", lambda state: saver._writer._running and saver._writer._running[0].exception(10))
+    run = trainer_of(callbacks=[saver, wait], max_duration="2ep")
+    with pytest.raises(OSError, match="no disk"):
+        run.fit()
+    assert failed.is_set()
+    assert int(run.state.timestamp.batch) == 2
+
+
+def test_a_failure_behind_comes_up_at_the_end_of_training(tmp_path, monkeypatch) -> None:
+    def refuse(content: Any, path: Path) -> None:
+        raise OSError("no disk")
+
+    monkeypatch.setattr(archive, "write", refuse)
+    run = trainer(CheckpointSaver(tmp_path, save_interval="8ba", asynchronous=True))
+    with pytest.raises(OSError, match="no disk"):
+        run.fit()
+    assert int(run.state.timestamp.batch) == 8
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_training(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        trainer(CheckpointSaver(tmp_path / "file" / "folder"))

@@ -1,0 +1,137 @@
+"""Weights from one kind of file to another."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from composer.checkpoint import archive
+from composer.checkpoint.convert import convert_checkpoint
+from composer.checkpoint.huggingface import read_folder, write_folder
+from composer.checkpoint.load import read_checkpoint
+from composer.checkpoint.safetensors_files import write_safetensors
+from tests.checkpoint.content import same
+
+CONFIG = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 8}
+TOKENIZER = {
+    "vocab": {"file_extension": ".txt", "content": ["[PAD]", "größe", ""]},
+    "tokenizer_config": {"file_extension": ".json", "content": {"do_lower_case": True}},
+    "spiece": {"file_extension": ".model", "content": b"\x00\x01"},
+    "chat_template": {"file_extension": ".jinja", "content": "{{ messages }}\n"},
+}
+
+
+def content(**more: Any) -> dict[str, Any]:
+    weight = torch.arange(6.0).reshape(2, 3)
+    model = {"model.embedding": weight, "model.head": weight, "model.bias": torch.ones(2)}
+    described = {"model": {"config": {"content": CONFIG, "file_extension": ".json", "class": "transformers.BertModel"}}}
+    integrations = {"huggingface": {**described, "tokenizer": TOKENIZER}}
+    return {"state": {"model": model, "integrations": integrations, "optimizers": [], **more}, "rng": []}
+
+
+NAMES = {"checkpoint": "a.pt", "safetensors": "a.safetensors", "folder": "a"}
+
+
+@pytest.mark.parametrize(("before", "after"), list(permutations(NAMES, 2)))
+def test_there_and_back(before, after, tmp_path) -> None:
+    archive.write(content(), tmp_path / "start.pt")
+    source, other = tmp_path / "1" / NAMES[before], tmp_path / "2" / NAMES[after]
+    if before == "checkpoint":
+        source = tmp_path / "start.pt"
+    else:
+        convert_checkpoint(tmp_path / "start.pt", source)
+    if (before, after) == ("safetensors", "folder"):
+        with pytest.raises(ValueError, match="does not have the configuration of a Hugging Face model"):
+            convert_checkpoint(source, other)
+        assert list((tmp_path / "2").glob("*")) == []
+        return
+    convert_checkpoint(source, other)
+    read = read_folder(other) if after == "folder" else read_checkpoint(other)
+    assert same(read["state"]["model"], content()["state"]["model"])
+    assert read["state"]["model"]["model.head"].data_ptr() == read["state"]["model"]["model.embedding"].data_ptr()
+    assert set(read["state"]) <= {"model", "integrations", "metadata"}
+    if "safetensors" not in (before, after):
+        assert read["state"]["integrations"] == content()["state"]["integrations"]
+
+
+def test_a_folder_is_one_of_transformers(tmp_path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=10, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    torch.manual_seed(0)
+    model = transformers.BertForMaskedLM(config)
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    integrations = {
+        "huggingface": {"model": {"config": {"content": {**config.to_dict(), "architectures": ["BertForMaskedLM"]}}}}
+    }
+    archive.write({"state": {"model": weights, "integrations": integrations}}, tmp_path / "a.pt")
+    convert_checkpoint(tmp_path / "a.pt", tmp_path / "bert")
+    again = transformers.BertForMaskedLM.from_pretrained(tmp_path / "bert")
+    assert same(dict(again.state_dict()), dict(model.state_dict()))
+    model.save_pretrained(tmp_path / "saved")
+    convert_checkpoint(tmp_path / "saved", tmp_path / "b.pt")
+    read = read_checkpoint(tmp_path / "b.pt")["state"]
+    assert all(torch.equal(weights[name], value) for name, value in read["model"].items())
+    assert read["integrations"]["huggingface"]["model"]["config"]["class"] == "transformers.BertForMaskedLM"
+
+
+def test_a_folder_of_several_files(tmp_path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    write_safetensors({"a": torch.ones(1)}, folder / "model-1.safetensors")
+    write_safetensors({"b": torch.zeros(1)}, folder / "model-2.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}')
+    assert same(read_folder(folder)["state"]["model"], {"model.a": torch.ones(1), "model.b": torch.zeros(1)})
+    index.write_text('{"weight_map": {"a": "../many/model-1.safetensors"}}')
+    with pytest.raises(ValueError, match="no plain name of a file"):
+        read_folder(folder)
+
+
+def test_a_folder_with_the_old_kind_of_weights(tmp_path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="has no weights"):
+        read_folder(tmp_path)
+    torch.save({"a": torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    assert same(read_folder(tmp_path)["state"]["model"], {"model.a": torch.ones(1)})
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"no folder of a Hugging Face model: it has no config\.json"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/b"])
+def test_a_checkpoint_does_not_write_elsewhere(name, tmp_path) -> None:
+    state = content()["state"]
+    state["integrations"]["huggingface"]["tokenizer"] = {name: {"file_extension": ".txt", "content": ["x"]}}
+    with pytest.raises(ValueError, match="no plain name of a file"):
+        write_folder(state, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_is_kept(tmp_path) -> None:
+    archive.write(content(), tmp_path / "a.pt")
+    for name in ("b.safetensors", "folder"):
+        convert_checkpoint(tmp_path / "a.pt", tmp_path / name)
+        with pytest.raises(FileExistsError, match="already"):
+            convert_checkpoint(tmp_path / "a.pt", tmp_path / name)
+    convert_checkpoint(tmp_path / "a.pt", tmp_path / "b.safetensors", overwrite=True)
+    with pytest.raises(FileExistsError, match=r"Give another name.$"):
+        convert_checkpoint(tmp_path / "a.pt", tmp_path / "folder", overwrite=True)
+
+
+@pytest.mark.parametrize(("source", "destination"), [("a.pt", "b.pt"), ("a.safetensors", "b.safetensors")])
+def test_nothing_to_convert(source, destination, tmp_path) -> None:
+    with pytest.raises(ValueError, match="of one form; copy it"):
+        convert_checkpoint(tmp_path / source, Path(destination))
+
+
+def test_a_checkpoint_without_weights(tmp_path) -> None:
+    archive.write({"state": {"timestamp": {}}}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match="has no weights"):
+        convert_checkpoint(tmp_path / "a.pt", tmp_path / "a.safetensors")

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from composer.checkpoint.remote import RemoteCheckpoints
+from composer.core.timestamp import Timestamp
+from composer.storage.folder import Folder
+from composer.warnings import ComposerWarning
+from tests.storage.faulty import HalfError, cleared
+
+NAME = "ep{epoch}-ba{batch}.pt"
+
+
+@pytest.fixture
+def faulty():
+    yield from cleared()
+
+
+@pytest.fixture
+def remote(faulty):
+    remote = RemoteCheckpoints("faulty://bucket/run", num_attempts=3, initial_backoff=0.001, close_timeout=10)
+    yield remote
+    remote.close()
+
+
+def save(remote: RemoteCheckpoints, name: str, *superfluous: str, latest: str | None = "latest.pt") -> None:
+    (remote.local / name).write_text(f"weights of {name}")
+    remote.publish(name, latest, [f"faulty://bucket/run/{one}" for one in superfluous])
+
+
+def test_the_checkpoint_then_its_link_then_removal(remote, faulty) -> None:
+    save(remote, "ep1-ba2.pt")
+    save(remote, "ep2-ba4.pt", "ep1-ba2.pt")
+    remote.wait()
+    assert faulty.order == ["ep1-ba2.pt", "latest.pt.symlink", "ep2-ba4.pt", "latest.pt.symlink"]
+    assert remote.folder.names() == ["ep2-ba4.pt", "latest.pt.symlink"]
+    assert remote.folder.read_text("latest.pt.symlink") == "ep2-ba4.pt"
+    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep2-ba4.pt"
+    assert not [one for one in remote.local.rglob("*") if one.is_file()]
+
+
+def test_transient_failures_pass(remote, faulty) -> None:
+    faulty.puts.extend([HalfError, TimeoutError(), None, ConnectionResetError()])
+    save(remote, "ep1-ba2.pt")
+    remote.wait()
+    assert remote.folder.read_text("ep1-ba2.pt") == "weights of ep1-ba2.pt"
+    assert remote.folder.read_text("latest.pt.symlink") == "ep1-ba2.pt"
+
+
+def test_a_checkpoint_that_fails_stays_here_and_nothing_is_removed_for_it(faulty, caplog) -> None:
+    remote = RemoteCheckpoints("faulty://bucket/run", num_attempts=2, initial_backoff=0.001)
+    save(remote, "ep1-ba2.pt")
+    remote.wait()
+    faulty.puts.append(PermissionError("quota"))
+    save(remote, "ep2-ba4.pt", "ep1-ba2.pt")
+    with pytest.raises(PermissionError) as caught:
+        remote.wait()
+    (note,) = [note for note in caught.value.__notes__ if note.startswith("The checkpoint is in")]
+    kept = Path(note.split("'")[1])
+    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba2.pt"
+    remote.close()
+    assert kept.read_text() == "weights of ep2-ba4.pt"
+    assert "could not be sent" in caplog.text
+
+
+def test_failures_can_be_warnings(faulty) -> None:
+    remote = RemoteCheckpoints("faulty://bucket/run", "warn")
+    faulty.puts.append(PermissionError("quota"))
+    save(remote, "ep1-ba2.pt")
+    with pytest.warns(ComposerWarning, match=r"quota.*A checkpoint could not be sent"):
+        remote.wait()
+    save(remote, "ep2-ba4.pt")
+    remote.wait()
+    remote.poll()
+    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep2-ba4.pt"
+    remote.close()
+
+
+def test_two_are_on_their_way_at_most(remote, faulty) -> None:
+    gates = [threading.Event() for _ in range(2)]
+    faulty.puts.extend([gates[0], None, gates[1], None])
+    save(remote, "ep1-ba1.pt")
+    save(remote, "ep1-ba2.pt")
+    third = threading.Thread(target=save, args=(remote, "ep1-ba3.pt"))
+    third.start()
+    third.join(0.05)
+    assert third.is_alive()
+    gates[0].set()
+    third.join(10)
+    assert not third.is_alive()
+    gates[1].set()
+    remote.wait()
+
+
+def test_checkpoints_of_one_name(remote, faulty) -> None:
+    """The later is written while the earlier is on its way."""
+    gate = threading.Event()
+    faulty.puts.append(gate)
+    save(remote, "model.pt")
+    (remote.local / "model.pt").write_text("newer weights")
+    remote.publish("model.pt")
+    gate.set()
+    remote.wait()
+    assert remote.folder.read_text("model.pt") == "newer weights"
+
+
+def test_newest(faulty) -> None:
+    folder, remote = Folder("faulty://bucket/run"), RemoteCheckpoints("faulty://bucket/run")
+    assert remote.newest(NAME, "latest.pt") is None
+    folder.write_text("other.txt", "x")
+    folder.write_text("ep1-ba9.pt", "x")
+    folder.write_text("ep1-ba10.pt", "x")
+    assert remote.newest(NAME, None) == remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba10.pt"
+    folder.write_text("latest.pt.symlink", "run/ep1-ba9.pt")  # as the predecessor wrote it, from the bucket
+    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba9.pt"
+    folder.write_text("ep0-ba3.pt", "x")  # later by the clock, of an earlier time
+    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba9.pt"
+    folder.write_text("ep1-ba11.pt", "x")  # a crash came before its link
+    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba11.pt"
+    folder.write_text("latest.pt.symlink", "gone.pt")
+    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba11.pt"
+
+
+def test_checkpoints_of_another_run(faulty) -> None:
+    remote = RemoteCheckpoints("faulty://bucket/run")
+    Folder("faulty://bucket/run").write_text("ep3-ba9.pt", "x")
+    remote.refuse_later(NAME, Timestamp(epoch=3, batch=9), ())
+    remote.refuse_later(NAME, Timestamp(epoch=1), ("ep3-ba9.pt",))
+    with pytest.raises(FileExistsError, match=r"'faulty://bucket/run/ep3-ba9\.pt' is later than this run"):
+        remote.refuse_later(NAME, Timestamp(epoch=1), ())
+
+
+def test_what_was_begun_is_removed(faulty) -> None:
+    folder = Folder("faulty://bucket/run")
+    for name in (".ep1-ba2.pt.0123abcd.tmp", ".latest.pt.symlink.0123abcd.tmp", ".other.0123abcd.tmp", "ep1-ba2.pt"):
+        folder.write_text(name, "x")
+    RemoteCheckpoints("faulty://bucket/run").remove_partial_files(NAME, "latest.pt")
+    assert folder.names() == [".other.0123abcd.tmp", "ep1-ba2.pt"]
+
+
+def test_wrong_credentials_are_told_at_once(faulty) -> None:
+    faulty.puts.append(PermissionError("wrong key"))
+    with pytest.raises(PermissionError, match="wrong key"):
+        RemoteCheckpoints("faulty://bucket/run").probe()

@@ -1,0 +1,72 @@
+"""Which checkpoints are kept."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from composer.checkpoint.retention import Retention, SavedCheckpoint
+
+scores = st.none() | st.floats(-5, 5) | st.just(math.nan)
+
+
+def saved(values: list[float | None], first: int = 0) -> list[SavedCheckpoint]:
+    return [SavedCheckpoint(f"{i}.pt", i * 10, i, value) for i, value in enumerate(values, first)]
+
+
+def kept(retention: Retention, values: list[float | None]) -> list[int]:
+    everything = saved(values)
+    gone = retention.superfluous(everything)
+    return [one.number for one in everything if one not in gone]
+
+
+def test_by_hand() -> None:
+    values = [3.0, 1.0, 2.0, 1.0, 5.0, 4.0]
+    assert kept(Retention(), values) == [0, 1, 2, 3, 4, 5]
+    assert kept(Retention(newest=2), values) == [4, 5]
+    assert kept(Retention(newest=1, best=1), values) == [1, 5]  # of equal scores the earlier
+    assert kept(Retention(newest=1, best=2, mode="max"), values) == [4, 5]
+    assert kept(Retention(newest=1, best=3, mode="max"), values) == [0, 4, 5]
+    assert kept(Retention(newest=1, every=2), values) == [0, 2, 4, 5]
+    assert kept(Retention(newest=0, best=1), values) == [1, 5]
+
+
+def test_a_score_that_is_no_number_is_none_of_the_best() -> None:
+    assert kept(Retention(newest=1, best=1), [math.nan, 2.0, None, 3.0]) == [1, 3]
+    assert kept(Retention(newest=1, best=1, mode="max"), [math.nan, 2.0, None, 1.0]) == [1, 3]
+    assert kept(Retention(newest=1, best=2), [math.nan, None, 1.0]) == [2]
+
+
+@given(
+    st.lists(scores, min_size=1, max_size=12),
+    st.integers(-1, 4),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.sampled_from(["min", "max"]),
+)
+def test_BestTopK(values, newest, best, every, mode) -> None:
+    """Removing after each save keeps the newest, the best of all that there were, and what is kept for ever."""
+    retention = Retention(newest, best, every, mode)
+    there: list[SavedCheckpoint] = []
+    for one in saved(values):
+        there.append(one)
+        gone = retention.superfluous(there)
+        assert one not in gone
+        there = [other for other in there if other not in gone]
+    numbers = [one.number for one in there]
+    assert numbers == kept(retention, values)
+    if newest < 0:
+        assert len(there) == len(values)
+        return
+    assert set(range(len(values) - newest, len(values))) & set(range(len(values))) <= set(numbers)
+    ranked = [(v if mode == "min" else -v, i) for i, v in enumerate(values) if v is not None and not math.isnan(v)]
+    assert {number for _, number in sorted(ranked)[:best]} <= set(numbers)
+    assert not every or set(range(0, len(values), every)) <= set(numbers)
+    assert len(numbers) <= max(newest, 1) + best + (math.ceil(len(values) / every) if every else 0)
+
+
+def test_what_is_kept_of_one() -> None:
+    one = SavedCheckpoint("a.pt", 3, 1, 0.5)
+    assert SavedCheckpoint(**one.state_dict()) == one

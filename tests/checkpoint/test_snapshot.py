@@ -1,0 +1,96 @@
+"""Copies in host memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from composer.checkpoint.snapshot import Snapshot
+from tests.checkpoint.content import same
+
+shapes = st.lists(st.integers(0, 3), max_size=3)
+dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+tensors = st.builds(lambda shape, dtype: (torch.rand(shape) * 9).to(dtype), shapes, dtypes)
+trees = st.recursive(
+    tensors | st.none() | st.integers() | st.text(max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text("ab/", max_size=2) | st.integers(0, 2), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def leaves(node: Any) -> list[Tensor]:
+    if isinstance(node, Tensor):
+        return [node]
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
+    return [leaf for value in values for leaf in leaves(value)]
+
+
+@given(st.lists(trees, min_size=1, max_size=3))
+def test_a_copy_is_equal_and_a_copy(contents) -> None:
+    snapshot = Snapshot()
+    for content in contents:
+        copy = snapshot.take({"root": content})
+        assert same(copy, {"root": content})
+        mine = {leaf.data_ptr() for leaf in leaves(content) if leaf.numel()}
+        assert not mine & {leaf.data_ptr() for leaf in leaves(copy) if leaf.numel()}
+        before = [leaf.clone() for leaf in leaves(copy)]
+        for leaf in leaves(content):
+            leaf.zero_()
+        assert same(leaves(copy), before)
+
+
+def test_memory_is_used_again() -> None:
+    snapshot, weight = Snapshot(), torch.ones(3)
+    first = snapshot.take({"a": weight})["a"]
+    weight.fill_(2.0)
+    second = snapshot.take({"a": weight})["a"]
+    assert second.data_ptr() == first.data_ptr()
+    assert second.tolist() == [2.0, 2.0, 2.0]
+    assert snapshot.take({"a": torch.ones(4)})["a"].tolist() == [1.0] * 4
+    assert snapshot.take({"a": torch.ones(4, dtype=torch.int64)})["a"].dtype == torch.int64
+
+
+def test_tied_weights_stay_tied_until_they_are_not() -> None:
+    snapshot, weight = Snapshot(), torch.ones(2)
+    copy = snapshot.take({"a": weight, "b": weight})
+    assert copy["a"] is copy["b"]
+    copy = snapshot.take({"a": weight, "b": torch.zeros(2)})
+    assert (copy["a"].tolist(), copy["b"].tolist()) == ([1.0, 1.0], [0.0, 0.0])
+    copy = snapshot.take({"a": weight, "b": weight})
+    assert copy["a"] is copy["b"]
+
+
+def test_views_and_strides() -> None:
+    whole = torch.arange(12.0).reshape(3, 4)
+    content = {
+        "whole": whole,
+        "turned": whole.t(),
+        "column": whole[:, 1],
+        "images": torch.rand(1, 2, 3, 3).to(memory_format=torch.channels_last),
+    }
+    copy = Snapshot().take(content)
+    assert same(copy, content)
+    assert copy["images"].is_contiguous(memory_format=torch.channels_last)
+    assert copy["column"].untyped_storage().nbytes() == 12
+
+
+def test_parameters_lose_their_gradients() -> None:
+    parameter = torch.nn.Parameter(torch.ones(1))
+    copy = Snapshot().take({"a": parameter})["a"]
+    assert type(copy) is Tensor
+    assert not copy.requires_grad
+
+
+def test_what_is_let_go_of_is_forgotten() -> None:
+    snapshot = Snapshot()
+    first = snapshot.take({"a": torch.ones(2), "b": torch.ones(2)})["b"]
+    snapshot.take({"a": torch.ones(2)})
+    assert snapshot.take({"b": torch.zeros(2)})["b"].data_ptr() != first.data_ptr()

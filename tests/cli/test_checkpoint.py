@@ -1,0 +1,57 @@
+"""``composer checkpoint``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer.checkpoint.load import read_checkpoint
+from composer.cli.main import main
+from tests.checkpoint.test_predecessor import FOLDER
+from tests.trainer.resuming import build, shuffled
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+    trainer = build(shuffled(), max_duration="3ba", schedulers=None)
+    trainer.fit()
+    return trainer.save_checkpoint(str(tmp_path / "a.pt"))
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The first word of each line, and the others."""
+    return {words[0]: words[1:] for line in text.splitlines() if (words := line.split())}
+
+
+def test_inspect(path, capsys) -> None:
+    assert main(["checkpoint", "inspect", path]) == 0
+    text = capsys.readouterr().out
+    found = rows(text)
+    assert found["optimizers"] == ["AdamW", "18", "688", "B"]  # 83 numbers twice, and a step for each of 6 parameters
+    assert found["callbacks"] == []
+    assert found["rank_zero_seed"] == ["7"]
+    assert "timestamp: epoch 0, batch 3, sample 12" in text
+    assert f"torch {torch.__version__}" in text
+
+
+def test_inspect_the_weights(path, capsys) -> None:
+    assert main(["checkpoint", "inspect", path, "--weights"]) == 0
+    assert rows(capsys.readouterr().out)["module.0.weight"] == ["(8,", "4)", "float32"]
+
+
+@pytest.mark.parametrize("name", ["sgd_momentum", "adamw_ema", "blurpool"])
+def test_inspect_those_of_the_predecessor(name, capsys) -> None:
+    assert main(["checkpoint", "inspect", str(FOLDER / f"{name}.pt")]) == 0
+    assert "saved by: composer 0.32.1" in capsys.readouterr().out
+
+
+def test_convert(path, tmp_path, capsys) -> None:
+    weights = str(tmp_path / "a.safetensors")
+    assert main(["checkpoint", "convert", path, weights]) == 0
+    assert main(["checkpoint", "convert", path, weights]) == 1
+    assert "There is" in capsys.readouterr().err
+    assert main(["checkpoint", "convert", path, weights, "--overwrite"]) == 0
+    assert main(["checkpoint", "inspect", weights]) == 0
+    assert rows(capsys.readouterr().out)["model"][-3:] == ["9", "404", "B"]
+    model = read_checkpoint(path)["state"]["model"]
+    assert all(torch.equal(model[name], value) for name, value in read_checkpoint(weights)["state"]["model"].items())

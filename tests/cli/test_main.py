@@ -1,0 +1,38 @@
+"""The command ``composer``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from composer import __version__
+from composer.cli.main import main
+from tests.design import ROOT
+
+
+def test_version(capsys) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"composer {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["checkpoint"], ["checkpont"], ["checkpoint", "inspect"]])
+def test_what_is_missing_or_mistyped_is_told(arguments, capsys) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert "usage: composer" in capsys.readouterr().err
+
+
+def test_errors_are_one_line(capsys, tmp_path) -> None:
+    assert main(["checkpoint", "inspect", str(tmp_path / "none.pt")]) == 1
+    assert capsys.readouterr().err == f"composer: There is no checkpoint '{tmp_path / 'none.pt'}'.\n"
+
+
+def test_as_a_process(tmp_path) -> None:
+    command = [sys.executable, "-m", "composer.cli.main", "checkpoint", "inspect", str(tmp_path / "none.pt")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("composer: There is no checkpoint")) == (1, True)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pytest
+
+from composer.storage.errors import ObjectStoreTransientError
+from composer.storage.object_store import (
+    ObjectStore,
+    UriObjectStore,
+    build_remote_backend,
+    list_remote_objects,
+    maybe_create_object_store_from_uri,
+    validate_credentials,
+)
+from composer.storage.object_stores import GCSObjectStore, OCIObjectStore, S3ObjectStore, SFTPObjectStore
+from tests.storage.faulty import HalfError
+
+
+def test_there_and_back(tmp_path) -> None:
+    path = tmp_path / "a"
+    path.write_text("text")
+    told: list[tuple[int, int]] = []
+    with UriObjectStore("memory://bucket/team") as store:
+        store.upload_object("run/a", path, lambda done, total: told.append((done, total)))
+        assert store.get_object_size("run/a") == 4
+        assert store.list_objects() == store.list_objects("ru") == ["run/a"]
+        assert store.list_objects("x") == []
+        assert store.get_uri("run/a") == "memory://bucket/team/run/a"
+        with pytest.raises(FileExistsError, match="overwrite=True"):
+            store.download_object("run/a", path)
+        store.download_object("run/a", tmp_path / "b")
+        path.write_text("other")
+        store.download_object("run/a", path, overwrite=True)
+        for action in (store.get_object_size, lambda name: store.download_object(name, tmp_path / "c")):
+            with pytest.raises(FileNotFoundError):
+                action("absent")
+    assert path.read_text() == (tmp_path / "b").read_text() == "text"
+    assert told[-1] == (4, 4)
+
+
+def test_half_an_upload_is_told(faulty, tmp_path) -> None:
+    (tmp_path / "a").write_text("text")
+    faulty.puts.append(HalfError)
+    with pytest.raises(ObjectStoreTransientError, match="4 bytes, 2 have arrived"):
+        UriObjectStore("faulty://bucket").upload_object("a", tmp_path / "a")
+
+
+def test_a_store_of_ones_own_must_do_something() -> None:
+    class Mine(ObjectStore):
+        def get_uri(self, object_name: str) -> str:
+            return f"mine://{object_name}"
+
+    with Mine() as store:
+        assert store.get_uri("a") == "mine://a"
+        with pytest.raises(NotImplementedError, match="Mine must override"):
+            store.list_objects()
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind", "name"),
+    [
+        ("s3://bucket/run/a.pt", S3ObjectStore, "s3://bucket/x"),
+        ("gs://bucket/run", GCSObjectStore, "gs://bucket/x"),
+        ("oci://bucket@space/run", OCIObjectStore, "oci://bucket@space/x"),
+        ("azure://box/run", UriObjectStore, "azure://box/x"),
+        ("hf://datasets/me", UriObjectStore, "hf://datasets/x"),
+        ("sftp://me@server:2222/run", UriObjectStore, "sftp://me@server:2222/x"),
+    ],
+)
+def test_by_uri(uri, kind, name) -> None:
+    store = maybe_create_object_store_from_uri(uri)
+    assert type(store) is kind
+    assert store.get_uri("x") == name
+
+
+@pytest.mark.parametrize("uri", ["", "runs/a.pt", "/runs/a.pt", "file:///runs/a.pt"])
+def test_paths_of_this_machine_have_none(uri) -> None:
+    assert maybe_create_object_store_from_uri(uri) is None
+
+
+@pytest.mark.parametrize("uri", ["wandb://run/a", "dbfs:/Volumes/a", "nothing://a"])
+def test_schemes_without_a_store(uri) -> None:
+    with pytest.raises(NotImplementedError, match="there is no store for"):
+        maybe_create_object_store_from_uri(uri)
+
+
+def test_by_name() -> None:
+    assert isinstance(build_remote_backend("s3", {"bucket": "b"}), S3ObjectStore)
+    assert isinstance(build_remote_backend("sftp", {"host": "server"}), SFTPObjectStore)
+    with pytest.raises(ValueError, match="Did you mean 'sftp'"):
+        build_remote_backend("stfp", {})
+
+
+def test_credentials_and_listing(faulty) -> None:
+    store = UriObjectStore("faulty://bucket")
+    validate_credentials(store, "run/.valid")
+    assert list_remote_objects("faulty://bucket/run") == ["run/.valid"]
+    with pytest.raises(ValueError, match="path of this machine"):
+        list_remote_objects("runs")
+    faulty.puts.append(PermissionError("no"))
+    with pytest.raises(PermissionError):
+        validate_credentials(store, "run/.valid")
+
+
+def test_arguments_reach_the_file_system(monkeypatch) -> None:
+    seen = {}
+
+    def fake(uri, options):
+        seen[uri] = options
+        raise ConnectionError
+
+    monkeypatch.setattr("composer.storage.folder.filesystem", fake)
+    monkeypatch.setenv("GCS_KEY", "k")
+    monkeypatch.setenv("GCS_SECRET", "s")
+    monkeypatch.setenv("COMPOSER_SFTP_KEY_FILE", "key")
+    stores: list[ObjectStore] = [
+        S3ObjectStore("s3://b", "p/", "eu", "http://here", "k", "s", "t", {"retries": 1}, {"max_concurrency": 3}),
+        S3ObjectStore("c", transfer_config={"multipart_chunksize": 5}),
+        GCSObjectStore("g"),
+        OCIObjectStore("o@n"),
+        SFTPObjectStore("server", 2222, "me", "pw", "known", cwd="data", connect_kwargs={"timeout": 3}),
+    ]
+    for store in stores:
+        with pytest.raises(ConnectionError):
+            store.list_objects()
+    assert seen == {
+        "s3://b/p": {
+            "endpoint_url": "http://here",
+            "key": "k",
+            "secret": "s",
+            "token": "t",
+            "client_kwargs": {"region_name": "eu"},
+            "config_kwargs": {"retries": 1},
+            "max_concurrency": 3,
+        },
+        "s3://c": {"default_block_size": 5},
+        "s3://g": {"endpoint_url": "https://storage.googleapis.com", "key": "k", "secret": "s"},
+        "oci://o@n": {},
+        "sftp://server:2222/data": {
+            "username": "me",
+            "password": "pw",
+            "known_hosts_filename": "known",
+            "key_filename": "key",
+            "missing_host_key_policy": "RejectPolicy",
+            "timeout": 3,
+        },
+    }
+
+
+def test_refuses() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'max_concurrency'"):
+        S3ObjectStore("b", transfer_config={"max_concurency": 1})
+    with pytest.raises(ValueError, match="missing_host_key_policy"):
+        SFTPObjectStore("server", missing_host_key_policy="Reject")

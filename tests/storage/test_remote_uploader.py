@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from composer.storage.object_store import UriObjectStore
+from composer.storage.remote_uploader import RemoteFilesExistingCheckStatus, RemoteUploader, Uploads, store_of
+from composer.storage.staging import Staging
+from composer.storage.uploads import UploadQueue
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "a.pt"
+    path.write_text("weights")
+    return path
+
+
+@pytest.fixture
+def uploads(faulty):
+    uploads = Uploads(UriObjectStore("faulty://bucket"), UploadQueue(3, initial_backoff=0.001), Staging())
+    yield uploads
+    uploads.queue.close()
+    uploads.staging.clear()
+
+
+def test_the_source_may_be_removed_and_kept_copies_go(uploads, faulty, path, tmp_path) -> None:
+    gate = threading.Event()
+    faulty.puts.append(gate)
+    uploads.add("run/a.pt", path, overwrite=False)
+    path.unlink()
+    gate.set()
+    uploads.queue.wait()
+    assert uploads.store.get_object_size("run/a.pt") == 7
+    kept = uploads.staging.add(tmp_path, "x")
+    assert [one.name for one in kept.parent.parent.iterdir()] == [kept.parent.name]
+
+
+def test_of_one_name_the_later_comes_last(uploads, faulty, path) -> None:
+    gate = threading.Event()
+    faulty.puts.append(gate)
+    uploads.add("log.txt", path, overwrite=True)
+    path.unlink()
+    path.write_text("newer weights")
+    uploads.add("log.txt", path, overwrite=True)
+    with pytest.raises(FileExistsError, match="being uploaded already"):
+        uploads.add("log.txt", path, overwrite=False)
+    gate.set()
+    uploads.queue.wait()
+    assert uploads.store.get_object_size("log.txt") == len("newer weights")
+
+
+def test_a_link_comes_after_its_target_however_many_workers(uploads, faulty, path) -> None:
+    gate = threading.Event()
+    faulty.puts.append(gate)
+    uploads.add("ep1.pt", path, overwrite=True)
+    (link,) = uploads.add("latest.pt.symlink", path, overwrite=True)
+    (other,) = uploads.add("log.txt", path, overwrite=True)
+    uploads.queue.wait(jobs=[other])
+    assert not link.done
+    gate.set()
+    uploads.queue.wait()
+    assert [name for name in faulty.order if name != "log.txt"] == ["ep1.pt", "latest.pt.symlink"]
+
+
+def test_a_link_to_what_failed_is_left_out(uploads, faulty, path) -> None:
+    faulty.puts.append(PermissionError("no"))
+    uploads.add("ep1.pt", path, overwrite=True)
+    uploads.add("latest.pt.symlink", path, overwrite=True)
+    with pytest.raises(PermissionError):
+        uploads.queue.wait()
+    assert uploads.store.list_objects() == []
+
+
+def test_what_is_there_is_replaced_only_when_asked(uploads, path) -> None:
+    uploads.add("a", path, overwrite=False)
+    uploads.queue.wait()
+    uploads.add("a", path, overwrite=False)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        uploads.queue.wait()
+    uploads.add("a", path, overwrite=True)
+    uploads.queue.wait()
+
+
+def test_folders(uploads, tmp_path) -> None:
+    (tmp_path / "ep1" / "deep").mkdir(parents=True)
+    (tmp_path / "ep1" / "deep" / "shard").write_text("x")
+    uploads.add("run/ep1", tmp_path / "ep1", overwrite=False)
+    uploads.queue.wait()
+    assert uploads.store.list_objects() == ["run/ep1/deep/shard"]
+
+
+def test_a_missing_file_is_told_at_once(uploads, tmp_path) -> None:
+    with pytest.raises(FileNotFoundError):
+        uploads.add("a", tmp_path / "absent", overwrite=True)
+
+
+def test_uploader(faulty, path) -> None:
+    uploader = RemoteUploader("faulty://bucket/run", num_attempts=2)
+    uploader.init()
+    status = uploader.check_remote_files_exist_async(["run/a.pt"], 30, 0.01)
+    uploader.upload_file_async("run/a.pt", path, overwrite=False)
+    uploader.wait()
+    uploader.check_workers()
+    assert status.result(10) is RemoteFilesExistingCheckStatus.EXIST
+    faulty.puts.append(PermissionError("no"))
+    uploader.upload_file_async("run/b.pt", path, overwrite=False)
+    with pytest.raises(PermissionError):
+        uploader.wait_and_close()
+
+
+def test_looking_ends(monkeypatch, faulty) -> None:
+    uploader = RemoteUploader("faulty://bucket")
+
+    def look() -> Future[RemoteFilesExistingCheckStatus]:
+        return uploader.check_remote_files_exist_async(["absent"], 0.0, 0.01)
+
+    assert look().result(10) is RemoteFilesExistingCheckStatus.TIMEOUT
+
+    def refuse(name: str) -> int:
+        raise PermissionError(name)
+
+    monkeypatch.setattr(uploader.remote_backend, "get_object_size", refuse)
+    assert look().result(10) is RemoteFilesExistingCheckStatus.ERROR
+    uploader.wait_and_close()
+
+
+def test_stores_by_uri_and_arguments() -> None:
+    assert store_of("s3://bucket/run", {"prefix": "p"}).get_uri("a") == "s3://bucket/p/a"
+    assert store_of("sftp://me@server/run", {"cwd": "data"}).get_uri("a") == "sftp://me@server:22/data/a"
+    assert store_of("memory://bucket", {"skip_instance_cache": True}).list_objects() == []
+    with pytest.raises(ValueError, match="path of this machine"):
+        store_of("runs")
