@@ -95,6 +95,7 @@ TASKS = {
         "momentum, batches of 64",
         metric="MulticlassAccuracy",
         target=0.96,
+        margin=0.005,
         higher=True,
         methods={
             # Windows of 20 x 20 pixels at first, the whole 28 x 28 in the second half.
@@ -115,6 +116,7 @@ TASKS = {
         "width 64, AdamW, batches of 16",
         metric="CrossEntropy",
         target=2.4,
+        margin=0.08,
         higher=False,
         methods={
             # The length is the business of SeqLengthWarmup.
@@ -124,7 +126,7 @@ TASKS = {
             "GradientClipping": lambda: GradientClipping("norm", 1.0),
             "EMA": lambda: EMA(half_life="10ba", update_interval="2ba"),
         },
-        grid=_grid(rates=(4e-3, 8e-3, 16e-3), lengths=(75, 150, 220, 300)),
+        grid=_grid(rates=(4e-3, 8e-3, 16e-3), lengths=(150, 220, 300, 400)),
         splits=source_code,
         make_model=LanguageModel,
         make_optimizer=_adam,

@@ -96,6 +96,8 @@ def variants(task: Task) -> dict[str, Methods]:
 def tune(task: Task, seeds: Iterable[int] = TUNING_SEEDS) -> tuple[dict[str, Setting], dict[str, Any]]:
     """Choose settings for baseline and recipe, each from the whole grid, on the validation split.
 
+    The target is harder there by the task's margin, or settings that just reach it would miss it on other data.
+
     Args:
         task: The task.
         seeds: Those of the trainings.
@@ -103,6 +105,7 @@ def tune(task: Task, seeds: Iterable[int] = TUNING_SEEDS) -> tuple[dict[str, Set
     Returns:
         The setting of both, and the seconds to the target of all trials.
     """
+    task = task.harder()
     chosen: dict[str, Setting] = {}
     record: dict[str, Any] = {}
     for name in ("baseline", "recipe"):
@@ -162,6 +165,7 @@ def measure(names: Iterable[str] = tuple(TASKS), seeds: int = 5, tuning_seeds: I
         "saves time.",
         "Baseline and recipe are each tuned over the same grid of learning rates and lengths, by the mean time to the "
         f"target on a validation split with {len(list(tuning_seeds))} seeds that are not among those compared. The "
+        "target is harder there by the margin, or settings that just reach it would miss it on the test split. The "
         "recipe without a method keeps the setting of the recipe. All of a setting is in the .json file.",
     ]
     for name in names:
@@ -178,7 +182,8 @@ def measure(names: Iterable[str] = tuple(TASKS), seeds: int = 5, tuning_seeds: I
             "curves": {choice: [asdict(curve) for curve in found] for choice, found in curves.items()},
         }
         notes.append(
-            f"{name}: {task.about}. Target: {task.metric} {'at least' if task.higher else 'at most'} {task.target}. "
+            f"{name}: {task.about}. Target: {task.metric} {'at least' if task.higher else 'at most'} {task.target}; "
+            f"margin {task.margin}. "
             + " ".join(
                 f"The {choice} has the learning rate {setting.rate:g} and {setting.steps} steps."
                 for choice, setting in settings.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -80,6 +80,7 @@ class Task:
         about: Data and model in a sentence.
         metric: Name of the metric.
         target: The value to reach.
+        margin: By how much the target is harder where settings are chosen.
         higher: Whether higher is better.
         methods: What the recipe consists of, made anew for each run.
         grid: The settings among which each of baseline and recipe gets its own.
@@ -93,6 +94,7 @@ class Task:
     about: str
     metric: str
     target: float
+    margin: float
     higher: bool
     methods: Methods
     grid: tuple[Setting, ...]
@@ -100,6 +102,10 @@ class Task:
     make_model: Callable[[], ComposerModel]
     make_optimizer: Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
     batch_size: int
+
+    def harder(self) -> Task:
+        """Return the task with the target by which settings are chosen."""
+        return replace(self, target=self.target + (self.margin if self.higher else -self.margin))
 
     def is_reached(self, value: float) -> bool:
         """Tell whether a value of the metric is at the target or better."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
@@ -38,9 +40,56 @@ def iterate(loader: Iterable[Batch]) -> Iterator[Batch]:
     loader.worker_init_fn = _WorkerInit(given)
     try:
         with _held_back():
-            return iter(loader)
+            iterator: Any = iter(loader)
     finally:
         loader.worker_init_fn = given
+    rest = _Rest(iterator, loader)
+    # Persistent workers serve the next pass of their loader too.
+    _end_with(loader if loader.persistent_workers else rest, iterator)
+    return rest
+
+
+class _Rest:
+    """The batches of an iterator, whose workers end when nobody wants them any more; keeps the loader until then."""
+
+    def __init__(self, iterator: Iterator[Batch], loader: DataLoader[Any]) -> None:
+        self._iterator, self._loader = iterator, loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return next(self._iterator)
+
+
+# What ends workers, by the iterator that they work for.
+_ends: dict[int, weakref.finalize[..., Any]] = {}
+
+
+def _end_with(owner: Any, iterator: Any) -> None:
+    """Tell the workers to end when an object goes, or the process.
+
+    An iterator that goes in a cycle of references loses its queues before it can tell its workers, and at the end of
+    the process nothing tells them but the one signal that they outlive: in both cases it would wait for them.
+    """
+    if not _ends:
+        atexit.unregister(_end_all)
+        atexit.register(_end_all)  # after multiprocessing has: so it runs before that waits
+    for key in [key for key, end in _ends.items() if not end.alive]:
+        del _ends[key]
+    if id(iterator) not in _ends:
+        _ends[id(iterator)] = end = weakref.finalize(owner, _end, iterator, os.getpid())
+        end.atexit = False
+
+
+def _end(iterator: Any, process: int) -> None:
+    if os.getpid() == process:  # and not in a worker, which has a copy of all that there was when it was forked
+        iterator._shutdown_workers()
+
+
+def _end_all() -> None:
+    for end in list(_ends.values()):
+        end()
 
 
 class _WorkerInit:
