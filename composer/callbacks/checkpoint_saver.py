@@ -60,6 +60,7 @@ class CheckpointSaver(Callback):
         num_checkpoints_to_keep: How many of the newest are kept; -1 is all. The very newest always is.
         weights_only: Whether to leave out what only training needs.
         ignore_keys: What else to leave out, patterns of paths or a function.
+        upload_timeout_in_seconds: How long the end of a training waits for what is on its way to a remote folder.
         keep_best: How many of the best are kept beside the newest, with ``num_checkpoints_to_keep``.
         monitor: The metric that tells which are best, ``"<label>/<name>"`` such as ``"eval/MulticlassAccuracy"``.
         mode: Whether a small or a large value is good, "min" or "max".
@@ -94,6 +95,7 @@ class CheckpointSaver(Callback):
         num_checkpoints_to_keep: int = -1,
         weights_only: bool = False,
         ignore_keys: IgnoreKeys = None,
+        upload_timeout_in_seconds: float = 3600.0,
         keep_best: int = 0,
         monitor: str | None = None,
         mode: Literal["min", "max"] = "min",
@@ -109,7 +111,7 @@ class CheckpointSaver(Callback):
         self.latest_remote_file_name = _template("latest_remote_file_name", latest_remote_file_name)
         self.save_interval = save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
         self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
-        self.save_metrics = save_metrics
+        self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
         self.num_checkpoints_to_keep = num_checkpoints_to_keep
         self.monitor = monitor
         check_format("filename", self.filename, weights_only=weights_only)
@@ -336,7 +338,7 @@ class CheckpointSaver(Callback):
         """The folder, if it is on another machine."""
         folder = format_name(self.folder, state.run_name)
         if self._remote is None and is_remote(folder):
-            self._remote = RemoteCheckpoints(folder, self._on_failure)
+            self._remote = RemoteCheckpoints(folder, self._on_failure, close_timeout=self._upload_timeout)
         return self._remote
 
     def _latest_name(self, state: State) -> str | None:
