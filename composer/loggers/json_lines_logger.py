@@ -6,22 +6,19 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from composer._text import positive
 from composer.core._files import set_aside
-from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
-from composer.core.timestamp import Timestamp
-from composer.loggers._run_file import RunFile
+from composer.loggers._run_file_logger import RunFileLogger
 from composer.loggers._values import to_json
 
 if TYPE_CHECKING:
-    from composer.core.logger import Logger
     from composer.core.state import State
+    from composer.core.timestamp import Timestamp
 
 __all__ = ["JSONLinesLogger"]
 
 
-class JSONLinesLogger(LoggerDestination):
+class JSONLinesLogger(RunFileLogger):
     """Writes metrics, hyperparameters, tables and traces to a text file with one JSON object on each line.
 
     =================== ====================================================================================
@@ -74,22 +71,9 @@ class JSONLinesLogger(LoggerDestination):
         flush_interval: int = 100,
         overwrite: bool = False,
     ) -> None:
-        self._run_file = RunFile(filename, remote_file_name, overwrite)
-        self.flush_interval = positive("flush_interval", flush_interval)
+        super().__init__(filename, remote_file_name, flush_interval, overwrite)
         self._lines: list[str] = []
         self._size = 0  # of what is in the file, in bytes
-        self._state: State | None = None
-        self._logger: Logger | None = None
-
-    @property
-    def filename(self) -> str:
-        """Path of the file; with its placeholders as long as the run is unknown."""
-        return self._run_file.filename if self._run_file.path is None else str(self._run_file.path)
-
-    @property
-    def location(self) -> str | None:
-        """Path of the file that was written, if there is one."""
-        return None if self._run_file.path is None else str(self._run_file.path)
 
     def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Write the metrics of one moment."""
@@ -102,11 +86,6 @@ class JSONLinesLogger(LoggerDestination):
             seconds=timestamp.count(TimeUnit.SECOND),
             values=metrics,
         )
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Write metrics that come without a time of logging; it is now."""
-        now = Timestamp() if self._state is None else self._state.timestamp
-        self.receive(metrics, now.count(TimeUnit.BATCH) if step is None else step, now)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Write hyperparameters."""
@@ -123,68 +102,21 @@ class JSONLinesLogger(LoggerDestination):
         step = None if self._state is None else self._state.timestamp.count(TimeUnit.BATCH)
         self._add("traces", step=step, values=traces)
 
-    def init(self, state: State, logger: Logger) -> None:
-        """Remember the run."""
-        self._state, self._logger = state, logger
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._lines)
 
-    def after_load(self, state: State, logger: Logger) -> None:
-        """Write what came before, now that it is known whether the run goes on with a file."""
-        self._write(state)
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        """Write what has come, if it is time."""
-        if self._lines and self.due(state):
-            self._write_and_upload(state, logger)
-
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """Write what has come."""
-        self._write_and_upload(state, logger)
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        """Write what has come."""
-        self._write_and_upload(state, logger)
-
-    def fit_end(self, state: State, logger: Logger) -> None:
-        """Write what has come."""
-        self._write_and_upload(state, logger)
-
-    def close(self, state: State, logger: Logger) -> None:
-        """Write the rest."""
-        try:
-            self._write_and_upload(state, logger)
-        finally:
-            self._run_file.close()
-            self._state = self._logger = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return which file belongs to the run, and how many bytes of it."""
-        if self._state is None or self._logger is None or not self._run_file.is_ours:
-            return {}
-        self._logger.flush()
-        self._write(self._state)
-        return self._run_file.state_dict(self._state, bytes=self._size)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the file of the run where it was, unless it has another name now."""
-        self._run_file.load_state_dict(state)
+    def _place(self) -> dict[str, Any]:
+        return {"bytes": self._size}
 
     def _add(self, kind: str, **values: Any) -> None:
         if not self._run_file.is_ours:
             return
         self._lines.append(json.dumps({"kind": kind, **to_json(values)}, ensure_ascii=False, allow_nan=False) + "\n")
-        # Between loops nothing else would come for a while.
-        if self._run_file.path is not None and self._logger is not None and not self._logger.deferred:
-            assert self._state is not None
-            self._write(self._state)
-
-    def _write_and_upload(self, state: State, logger: Logger) -> None:
-        self._write(state)
-        self._run_file.upload(state, logger)
+        self._write_now()
 
     def _write(self, state: State) -> None:
         """Append what has come to the file."""
-        if not self._run_file.is_ours:
-            return
         if self._run_file.path is None:
             self._open(state)
         if self._lines:
