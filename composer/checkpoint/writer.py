@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,8 +36,7 @@ class CheckpointWriter:
         self._behind = behind
         self._on_failure = on_failure
         self._snapshot = Snapshot()
-        self._thread: ThreadPoolExecutor | None = None
-        self._running: tuple[Future[None], _Job] | None = None
+        self._running: tuple[_Writing, _Job] | None = None
 
     def write(
         self,
@@ -62,10 +61,9 @@ class CheckpointWriter:
             self._attempt(lambda: write_file(content, path), job)
             return
         self.wait()
-        copy = self._snapshot.take(content)
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="composer-checkpoint")
-        self._running = self._thread.submit(write_file, copy, path), job
+        writing = _Writing(self._snapshot.take(content), path)
+        writing.start()
+        self._running = writing, job
 
     def poll(self) -> None:
         """Tell of a failure, if the checkpoint in work has failed by now.
@@ -73,7 +71,7 @@ class CheckpointWriter:
         Raises:
             OSError: It could not be written.
         """
-        if self._running is not None and self._running[0].done():
+        if self._running is not None and not self._running[0].is_alive():
             self.wait()
 
     def wait(self) -> None:
@@ -83,11 +81,11 @@ class CheckpointWriter:
             OSError: It could not be written.
         """
         if self._running is not None:
-            (future, job), self._running = self._running, None
-            self._attempt(future.result, job)
+            (writing, job), self._running = self._running, None
+            self._attempt(writing.result, job)
 
     def close(self) -> None:
-        """Wait, and let go of the thread and the memory.
+        """Wait, and let go of the memory.
 
         Raises:
             OSError: The last checkpoint could not be written.
@@ -95,9 +93,6 @@ class CheckpointWriter:
         try:
             self.wait()
         finally:
-            if self._thread is not None:
-                self._thread.shutdown()
-                self._thread = None
             self._snapshot = Snapshot()
 
     def _attempt(self, write: Callable[[], object], job: _Job) -> None:
@@ -117,6 +112,27 @@ class CheckpointWriter:
             error.add_note(f"{what}; earlier ones are as they were.")
             raise error
         warnings.warn(f"{what} ({error}); earlier ones are as they were.", ComposerWarning, stacklevel=4)
+
+
+class _Writing(threading.Thread):
+    """Writes one checkpoint; the end of the process waits for it."""
+
+    def __init__(self, content: dict[str, Any], path: Path) -> None:
+        super().__init__(name="composer-checkpoint")
+        self._content, self._path = content, path
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            write_file(self._content, self._path)
+        except Exception as error:
+            self._error = error
+
+    def result(self) -> None:
+        """Wait, and raise what has gone wrong."""
+        self.join()
+        if self._error is not None:
+            raise self._error
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ def test_a_resumed_run_hides_what_came_after_the_checkpoint(tmp_path) -> None:
     loop = run(first, max_duration="7ba", eval_every=1)
     saved = first.state_dict()
     loop.close()
+    time.sleep(1.0)  # TensorBoard reads files in the order of their names, which tell the second
     second = TensorboardLogger(str(tmp_path))
     other = Loop([second], "8ba").init()
     second.load_state_dict(saved)
