@@ -54,8 +54,7 @@ def should_selective_backprop(
     >>> [should_selective_backprop(0.6, batch_idx, interrupt=3) for batch_idx in range(4)]
     [True, True, False, True]
     """
-    is_whole = interrupt != 0 and (batch_idx + 1) % interrupt == 0
-    return not is_whole and start <= current_duration < end
+    return start <= current_duration < end and (not interrupt or (batch_idx + 1) % interrupt != 0)
 
 
 @torch.no_grad()
