@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import posixpath
-import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -23,6 +22,7 @@ from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
+from composer.loggers._format import checked_stream, open_stream
 from composer.precision import Precision, default_precision, get_precision_context
 from composer.storage.uris import is_remote, parse_uri
 from composer.trainer.arguments import check_subset
@@ -98,12 +98,13 @@ def summary_stream(stream: str | TextIO) -> TextIO | None:
     Args:
         stream: "stdout", "stderr" or an open text file.
 
+    >>> import sys
     >>> summary_stream("stdout") is sys.stdout
     True
     """
     if dist.get_local_rank() != 0:
         return None
-    return stream if not isinstance(stream, str) else sys.stdout if stream == "stdout" else sys.stderr
+    return open_stream(checked_stream(stream))
 
 
 def add_console(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer.core.time import TimeUnit
+from composer.loggers._format import clock, format_log_data_value
 from composer.trainer.run import Run
 
 if TYPE_CHECKING:
@@ -75,13 +76,13 @@ class Summary:
         state = run.state
         rows: list[tuple[str, str, str]] = []
         for name, loss in state.total_loss_dict.items():
-            rows.append((name.removesuffix("/total"), _number(loss), ""))
+            rows.append((name.removesuffix("/total"), _shown(loss), ""))
         for name, metric in state.train_metrics.items():
             if metric.update_called and (value := metric.compute()).numel() == 1:
-                rows.append((f"{state.train_phase.label}/{name}", _number(value), ""))
+                rows.append((f"{state.train_phase.label}/{name}", _shown(value), ""))
         for name, values in self.evaluations.items():
             short = name.removeprefix("metrics/")
-            rows.append((short, _number(values[-1][1]), _best(values, _find(run, short))))
+            rows.append((short, _shown(values[-1][1]), _best(values, _find(run, short))))
         if not rows:
             return []
         width = max(len(last) for _, last, _ in rows)
@@ -110,17 +111,14 @@ def _best(values: Sequence[tuple[int, Any]], metric: Metric | None) -> str:
     if better is None or len(values) < 2:
         return ""
     batch, value = (max if better else min)(values, key=lambda entry: float(entry[1]))
-    return f"{_number(value)} at batch {batch:,}"
+    return f"{_shown(value)} at batch {batch:,}"
 
 
-def _number(value: Any) -> str:
-    number = float(value)
-    return f"{number:.4f}" if number == 0 or 1e-3 <= abs(number) < 1e6 else f"{number:.4e}"
+def _shown(value: Any) -> str:
+    return format_log_data_value(float(value))
 
 
 def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+    return f"{clock(seconds)} {'h' if round(seconds) >= 3600 else 'min'}"
