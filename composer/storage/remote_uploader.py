@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -68,8 +69,9 @@ def store_of(uri: str, backend_kwargs: Mapping[str, Any] | None = None) -> Objec
 class Uploads:
     """Puts files into a store, which may be removed here as soon as they are handed in.
 
-    Of two files of one name, the later comes after the earlier. A name that ends in ``.symlink`` comes after all that
-    was handed in before it, since it names one of those.
+    Of two files of one name, the later comes after the earlier. A link, a text file whose name ends in ``.symlink`` and
+    which holds the name of another file relative to its own, comes after all that was handed in before it, and is left
+    out when the last upload of its target failed.
 
     Args:
         store: Where to.
@@ -92,7 +94,7 @@ class Uploads:
         self.store = store
         self.queue = queue
         self.staging = staging
-        self._newest: dict[str, Job] = {}
+        self._newest: dict[str, Job] = {}  # of each name the last one handed in, unless it has arrived
 
     def add(self, name: str, path: Path | str, *, overwrite: bool) -> list[Job]:
         """Hand in a file, or a folder with all that is in it.
@@ -111,12 +113,14 @@ class Uploads:
             inside = sorted(one for one in path.rglob("*") if one.is_file())
             jobs = [self.add(f"{name}/{one.relative_to(path).as_posix()}", one, overwrite=overwrite) for one in inside]
             return [job for group in jobs for job in group]
-        self._newest = {known: job for known, job in self._newest.items() if not job.done}
+        self._newest = {known: job for known, job in self._newest.items() if not job.done or job.error is not None}
         earlier = self._newest.get(name)
-        if earlier is not None and not overwrite:
+        if earlier is not None and not earlier.done and not overwrite:
             raise FileExistsError(f"{name!r} is being uploaded already; give overwrite=True to replace it.")
-        after = self.queue.pending if name.endswith(LINK_SUFFIX) else []
+        after: list[Job] = []
         behind = [] if earlier is None else [earlier]
+        if name.endswith(LINK_SUFFIX):
+            after, behind = self._of_target(name, path), self.queue.pending
         kept = self.staging.add(path, name)
 
         def upload() -> None:
@@ -128,6 +132,11 @@ class Uploads:
 
         job = self._newest[name] = self.queue.submit(f"upload of {self.store.get_uri(name)}", upload, after, behind)
         return [job]
+
+    def _of_target(self, name: str, path: Path) -> list[Job]:
+        text = path.read_text(encoding="utf-8", errors="replace").strip()
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(name), text))
+        return [job for known, job in self._newest.items() if known == target or known.startswith(f"{target}/")]
 
 
 class RemoteUploader:

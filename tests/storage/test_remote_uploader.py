@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -16,6 +17,20 @@ def path(tmp_path):
     path = tmp_path / "a.pt"
     path.write_text("weights")
     return path
+
+
+@pytest.fixture
+def link_to_ep1(tmp_path):
+    link = tmp_path / "latest.pt.symlink"
+    link.write_text("ep1.pt\n")
+    return link
+
+
+def until(true) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -52,11 +67,12 @@ def test_of_one_name_the_later_comes_last(uploads, faulty, path) -> None:
     assert uploads.store.get_object_size("log.txt") == len("newer weights")
 
 
-def test_a_link_comes_after_its_target_however_many_workers(uploads, faulty, path) -> None:
+def test_a_link_comes_after_its_target_however_many_workers(uploads, faulty, path, link_to_ep1) -> None:
     gate = threading.Event()
     faulty.puts.append(gate)
     uploads.add("ep1.pt", path, overwrite=True)
-    (link,) = uploads.add("latest.pt.symlink", path, overwrite=True)
+    until(lambda: not faulty.puts)  # or another upload may get the gate
+    (link,) = uploads.add("latest.pt.symlink", link_to_ep1, overwrite=True)
     (other,) = uploads.add("log.txt", path, overwrite=True)
     uploads.queue.wait(jobs=[other])
     assert not link.done
@@ -65,13 +81,50 @@ def test_a_link_comes_after_its_target_however_many_workers(uploads, faulty, pat
     assert [name for name in faulty.order if name != "log.txt"] == ["ep1.pt", "latest.pt.symlink"]
 
 
-def test_a_link_to_what_failed_is_left_out(uploads, faulty, path) -> None:
+def test_a_link_is_left_out_when_its_target_fails(uploads, faulty, path, link_to_ep1) -> None:
+    gate = threading.Event()
+    faulty.puts.append(gate)
+    uploads.add("run/log.txt", path, overwrite=True)
+    until(lambda: not faulty.puts)
     faulty.puts.append(PermissionError("no"))
-    uploads.add("ep1.pt", path, overwrite=True)
-    uploads.add("latest.pt.symlink", path, overwrite=True)
+    uploads.add("run/ep1.pt", path, overwrite=True)
+    uploads.add("run/latest.pt.symlink", link_to_ep1, overwrite=True)
+    gate.set()
+    with pytest.raises(PermissionError):
+        uploads.queue.wait()
+    assert uploads.store.list_objects() == ["run/log.txt"]
+
+
+def test_a_link_is_left_out_when_its_target_has_failed(uploads, faulty, path, link_to_ep1) -> None:
+    faulty.puts.append(PermissionError("no"))
+    (target,) = uploads.add("run/ep1.pt", path, overwrite=True)
+    until(lambda: target.done)
+    uploads.add("run/latest.pt.symlink", link_to_ep1, overwrite=True)
     with pytest.raises(PermissionError):
         uploads.queue.wait()
     assert uploads.store.list_objects() == []
+
+
+def test_what_else_failed_keeps_no_link_out(uploads, faulty, path, link_to_ep1) -> None:
+    faulty.puts.append(PermissionError("no"))
+    uploads.add("run/log.txt", path, overwrite=True)
+    with pytest.raises(PermissionError):
+        uploads.queue.wait()
+    uploads.add("run/ep1.pt", path, overwrite=True)
+    uploads.add("run/latest.pt.symlink", link_to_ep1, overwrite=True)
+    uploads.queue.wait()
+    assert uploads.store.list_objects() == ["run/ep1.pt", "run/latest.pt.symlink"]
+
+
+def test_a_target_that_failed_and_then_arrived_can_be_linked(uploads, faulty, path, link_to_ep1) -> None:
+    faulty.puts.append(PermissionError("no"))
+    uploads.add("ep1.pt", path, overwrite=True)
+    with pytest.raises(PermissionError):
+        uploads.queue.wait()
+    uploads.add("ep1.pt", path, overwrite=False)
+    uploads.add("latest.pt.symlink", link_to_ep1, overwrite=True)
+    uploads.queue.wait()
+    assert uploads.store.list_objects() == ["ep1.pt", "latest.pt.symlink"]
 
 
 def test_what_is_there_is_replaced_only_when_asked(uploads, path) -> None:
