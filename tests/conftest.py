@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.ranks import Ranks, given
+
 torch.set_num_threads(1)
 
 _VISION = Path(sys.prefix) / "vision"
@@ -53,6 +55,18 @@ def _same_start() -> Iterator[None]:
     torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, cudnn
     torch.set_grad_enabled(True)
+
+
+@pytest.fixture(scope="session")
+def two_ranks() -> Iterator[Ranks]:
+    """Two processes in a process group."""
+    yield from given(2)
+
+
+@pytest.fixture(scope="session")
+def four_ranks() -> Iterator[Ranks]:
+    """Four processes in a process group."""
+    yield from given(4)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -158,6 +158,7 @@ def restore(
     ignore_keys: IgnoreKeys = None,
     exclude_algorithms: Sequence[str] | None = None,
     algorithm_passes: Sequence[AlgorithmPass] | None = None,
+    prepare: Callable[[State], None] | None = None,
 ) -> Loaded:
     """Give a run the content of a checkpoint.
 
@@ -173,6 +174,7 @@ def restore(
         ignore_keys: What to leave out, see :func:`.drop`.
         exclude_algorithms: Names of methods that are not made again.
         algorithm_passes: Reorder the methods.
+        prepare: Called when the model has all its layers, before it is given the weights.
 
     Raises:
         ValueError: The checkpoint does not fit the model, the optimizers or the data.
@@ -186,6 +188,8 @@ def restore(
     drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
     _recreate(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
+    if prepare is not None:
+        prepare(state)
     if "model" in saved:
         _load_model(state.model, saved["model"], strict, unwrap=bool(saved.get("_is_model_ddp_wrapped")))
     if weights_only:

@@ -34,23 +34,16 @@ __all__ = [
     "check_subset",
     "instances",
     "name_run",
-    "refuse_later",
     "refuse_unknown",
 ]
 
 T = TypeVar("T")
-
-# What other parts of the library will bring; until then only the default is accepted, so that nothing is ignored.
-_LATER = {
-    "parallelism": ["parallelism_config", "ddp_sync_strategy", "dist_timeout"],
-}
 
 _GONE = {
     "max_epochs": "max_duration='10ep'",
     "epochs": "max_duration='10ep'",
     "max_steps": "max_duration='1000ba'",
     "fsdp_config": "parallelism_config={'fsdp': {...}}",
-    "deepspeed_config": "parallelism_config",
     "grad_clip_norm": "algorithms=[GradientClipping('norm', 1.0)]",
     "batch_size": "DataLoader(dataset, batch_size=...) as train_dataloader",
     "train_loader": "train_dataloader",
@@ -58,33 +51,6 @@ _GONE = {
     "optimizer": "optimizers",
     "scheduler": "schedulers",
 }
-
-
-def refuse_later(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of parts that are not there yet.
-
-    Args:
-        function: What was called; its signature has the defaults.
-        arguments: What it was given.
-
-    Raises:
-        NotImplementedError: One of them is not at its default.
-
-    >>> def fit(dist_timeout=300): ...
-    >>> refuse_later(fit, {"dist_timeout": 30})
-    Traceback (most recent call last):
-    NotImplementedError: dist_timeout=30: parallelism is not available yet. Leave dist_timeout at its default, 300.
-    """
-    parameters = inspect.signature(function).parameters
-    for part, names in _LATER.items():
-        for name in names:
-            if name in arguments and name in parameters:
-                default, value = parameters[name].default, arguments[name]
-                if value is not default and value != default:
-                    verb = "is" if part == "parallelism" else "are"
-                    raise NotImplementedError(
-                        f"{name}={value!r}: {part} {verb} not available yet. Leave {name} at its default, {default!r}."
-                    )
 
 
 def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> None:

@@ -18,10 +18,14 @@ def advance(run: Run) -> None:
         run: The run.
     """
     phase = run.state.train_phase
-    now = time.perf_counter()
     run.state.previous_timestamp = phase.timestamp
-    phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.mark)
-    phase.mark = now
+    if run.exchange is None:
+        now = time.perf_counter()
+        phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.mark)
+        phase.mark = now
+    else:
+        told = run.exchange.counts()
+        phase.timestamp = phase.timestamp.to_next_batch(told.samples, told.tokens, told.seconds)
     if run.options.step_schedulers_every_batch:
         for scheduler in run.state.schedulers:
             scheduler.step()

@@ -9,6 +9,7 @@ from torch import nn
 
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
+from composer.distributed.strategy import SingleProcess
 from composer.trainer.run import Run
 
 __all__ = ["compile_model"]
@@ -44,4 +45,6 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
         return outputs, model.loss(outputs, batch)
 
     model.compile(**config)
-    run.forward_and_loss = torch.compile(forward_and_loss, **config)
+    if type(run.strategy) is SingleProcess:
+        # Others act before and after the forward pass of the model.
+        run.forward_and_loss = torch.compile(forward_and_loss, **config)

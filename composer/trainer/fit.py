@@ -76,8 +76,18 @@ def _close_batch(run: Run) -> None:
     """
     evaluate_if_due(run, Event.BATCH_END)
     run.engine.run_event(Event.BATCH_CHECKPOINT)
+    _leave_if_asked(run)
+
+
+def _leave_if_asked(run: Run) -> None:
+    """Raise where a signal asks to stop.
+
+    Args:
+        run: The run.
+    """
     if run.interruption is not None:
-        run.interruption.check()
+        told = None if run.exchange is None or run.exchange.last is None else run.exchange.last.signum
+        run.interruption.check(told)
 
 
 def _open_epoch(run: Run) -> None:
@@ -133,8 +143,7 @@ def _finish_epoch(run: Run) -> None:
         advance_iteration(run)
         fire(Event.ITERATION_END)
         fire(Event.ITERATION_CHECKPOINT)
-    if run.interruption is not None:
-        run.interruption.check()
+    _leave_if_asked(run)
 
 
 def _check_progress(run: Run) -> None:

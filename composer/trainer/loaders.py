@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,8 @@ def batches(run: Run) -> Iterator[Batch]:
         state.batch = batch = load(batch, spec, state.device)
         run.samples = spec.get_num_samples_in_batch(batch)
         run.tokens = int(spec.get_num_tokens_in_batch(batch))
+        if run.exchange is not None:
+            _tell(run)
         fire(Event.AFTER_DATALOADER)
         yield state.batch
     phase.iterator = None
@@ -58,6 +61,15 @@ def batches(run: Run) -> Iterator[Batch]:
             f"empty, drops its only batch (drop_last=True), or is an iterator, which can be read once; give an object "
             f"that can be iterated in every epoch, such as a DataLoader or a list."
         )
+
+
+def _tell(run: Run) -> None:
+    """Begin to tell the other processes of the batch."""
+    assert run.exchange is not None
+    phase, now = run.state.train_phase, time.perf_counter()
+    signum = None if run.interruption is None else run.interruption.signum
+    run.exchange.send_counts(run.samples, run.tokens, now - phase.mark, signum)
+    phase.mark = now
 
 
 def begin_pass(run: Run) -> Iterator[Batch]:

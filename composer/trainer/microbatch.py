@@ -9,11 +9,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from composer import dist
 from composer.core.data import DataSpec
 from composer.core.event import Event
 from composer.core.types import Batch
 from composer.trainer.metrics import update_train_metrics
 from composer.trainer.run import Run
+from composer.trainer.shares import Shares
 
 __all__ = ["accumulate_gradients", "named_losses"]
 
@@ -21,29 +23,46 @@ __all__ = ["accumulate_gradients", "named_losses"]
 def accumulate_gradients(run: Run) -> Tensor:
     """Run every microbatch of the batch forward and backward; return the loss of the batch, detached.
 
-    The gradient is that of the loss averaged over the whole batch: with n_i what microbatch i averages over (samples,
-    or tokens that count), its loss is weighted by n_i / sum_j n_j.
+    The gradient is that of the loss averaged over the whole batch, of all processes together: with n_ri what microbatch
+    i of process r averages over (samples, or tokens that count), its loss is weighted by n_ri / sum_sj n_sj.
 
     Args:
-        run: The run; ``state.batch`` is the batch, ``state.total_loss_dict`` receives the losses by name.
+        run: The run; ``state.batch`` is the batch, ``state.total_loss_dict`` receives the losses by name, of this
+            process where there are several.
     """
-    state = run.state
+    state, strategy = run.state, run.strategy
     size, batch = state.device_train_microbatch_size, state.batch
-    if size is None or size >= run.samples:
+    whole = size is None or size >= run.samples
+    if whole and run.exchange is None:
         state.total_loss_dict = _run_microbatch(run, None)
         state.batch = batch  # as the optimizer's next evaluation of the closure, if there is one, must find it
         return state.total_loss_dict["loss/train/total"]
 
     spec: DataSpec = state.train_phase.loader
-    microbatches = spec.split_batch(batch, size)
+    microbatches = [batch] if whole else spec.split_batch(batch, cast(int, size))
+    shares = Shares(run, microbatches)
+    if run.exchange is not None and strategy.meets_in_forward and size is not None:
+        microbatches = _as_many_as_others(microbatches)
     losses: dict[str, Tensor] = {}
-    for microbatch, weight in zip(microbatches, _weights(run, microbatches), strict=True):
+    for number, microbatch in enumerate(microbatches):
         state.batch = microbatch
-        for name, loss in _run_microbatch(run, weight).items():
+        with strategy.accumulate(is_last=number == len(microbatches) - 1):
+            parts = _run_microbatch(run, shares, number)
+        for name, loss in parts.items():
             losses[name] = losses[name] + loss if name in losses else loss
+    strategy.reduce()
     state.batch = batch
     state.total_loss_dict = losses
+    if run.exchange is not None:
+        run.exchange.send_losses(losses)
     return losses["loss/train/total"]
+
+
+def _as_many_as_others(microbatches: Sequence[Batch]) -> list[Batch]:
+    """Repeat the last microbatch, which then counts nothing, until this process has as many as any."""
+    most = torch.tensor(len(microbatches))
+    dist.all_reduce(most, "MAX")
+    return [*microbatches, *[microbatches[-1]] * (int(most) - len(microbatches))]
 
 
 def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -76,14 +95,15 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
     return total, parts | {"loss/train/total": total.detach()}
 
 
-def _run_microbatch(run: Run, weight: float | Tensor | None) -> dict[str, Tensor]:
+def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[str, Tensor]:
     """Run ``state.batch`` forward and backward; return its losses by name, weighted."""
     state, fire = run.state, run.engine.run_event
     transforms = state.train_phase.loader.microbatch_transforms
     if transforms is not None:
         state.batch = transforms(state.batch)
     # Metrics of training see the batch as it came; algorithms may edit it in place.
-    untouched = copy.copy(state.batch) if state.train_metrics else None
+    counted = shares is None or shares.has(number)
+    untouched = copy.copy(state.batch) if counted and state.train_metrics else None
 
     if run.autocast is None:
         _forward_and_loss(run)
@@ -92,12 +112,13 @@ def _run_microbatch(run: Run, weight: float | Tensor | None) -> dict[str, Tensor
             _forward_and_loss(run)
 
     total, losses = named_losses(state.loss)
-    if weight is not None:
+    weight = 1.0 if shares is None else shares.of(number)
+    if isinstance(weight, Tensor) or weight != 1.0:
         total = _weighted(total, weight)
         losses = {name: _weighted(loss, weight) for name, loss in losses.items()}
     if state.scaler is not None:
         total = state.scaler.scale(total)
-    total.backward(create_graph=run.options.create_graph)
+    run.strategy.backward(total, create_graph=run.options.create_graph)
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:
         update_train_metrics(run, untouched)
@@ -119,7 +140,7 @@ def _forward_and_loss(run: Run) -> None:
     state.outputs = state.loss = None  # or the last ones would lie in memory beside the new ones
     fire(Event.BEFORE_FORWARD)
     if run.forward_and_loss is None or engine.listens(Event.AFTER_FORWARD) or engine.listens(Event.BEFORE_LOSS):
-        state.outputs = model(state.batch)
+        state.outputs = (run.strategy.module or model)(state.batch)
         fire(Event.AFTER_FORWARD)
         fire(Event.BEFORE_LOSS)
         state.loss = model.loss(state.outputs, state.batch)
@@ -127,29 +148,3 @@ def _forward_and_loss(run: Run) -> None:
         state.outputs, state.loss = run.forward_and_loss(state.batch)
     fire(Event.AFTER_LOSS)
     fire(Event.BEFORE_BACKWARD)
-
-
-def _weights(run: Run, microbatches: Sequence[Batch]) -> list[float | Tensor]:
-    """Return the share of each microbatch in what the loss of the batch averages over."""
-    spec: DataSpec = run.state.train_phase.loader
-    by_tokens = run.options.weight_by_tokens
-    if by_tokens is None:
-        by_tokens = _averages_over_tokens(microbatches[0])
-    if not by_tokens:
-        sizes = [spec.get_num_samples_in_batch(microbatch) for microbatch in microbatches]
-        total = sum(sizes)
-        return [size / total for size in sizes]
-    # Counted on the device, so that nobody waits; a batch without any token that counts has no loss to weight.
-    counts = [spec.get_num_tokens_in_batch(microbatch, "loss_generating") for microbatch in microbatches]
-    if not any(isinstance(count, Tensor) for count in counts):
-        return [count / max(sum(counts), 1) for count in counts]
-    device = run.state.device.torch_device
-    tensors = torch.stack([torch.as_tensor(count, device=device) for count in counts])
-    wide = torch.float32 if device.type == "mps" else torch.float64  # all that MPS has
-    return list((tensors.to(wide) / tensors.sum().clamp(min=1)).unbind())
-
-
-def _averages_over_tokens(batch: Batch) -> bool:
-    """Whether the batch has a target for each token, as in language modelling, some of which may not count."""
-    labels = cast("Mapping[str, Any]", batch).get("labels") if isinstance(batch, Mapping) else None
-    return isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point()

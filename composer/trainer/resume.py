@@ -148,7 +148,9 @@ def _kept_by_logger(state: State, savers: Sequence[CheckpointSaver]) -> LoadOpti
 
 
 def load(run: Run, options: LoadOptions) -> None:
-    """Give a run what a checkpoint holds; what is to happen when training begins is kept in the run.
+    """Make the model ready for training by its strategy, and give the run what a checkpoint holds, if there is one.
+
+    What is to happen when training begins is kept in the run.
 
     Args:
         run: The run.
@@ -156,6 +158,7 @@ def load(run: Run, options: LoadOptions) -> None:
     """
     state = run.state
     if options.path is None:
+        run.strategy.prepare(state)
         return
     name = state.run_name
     path = format_name(options.path, name, state.timestamp, rank=0)
@@ -172,6 +175,7 @@ def load(run: Run, options: LoadOptions) -> None:
         ignore_keys=options.ignore_keys,
         exclude_algorithms=options.exclude_algorithms,
         algorithm_passes=run.engine.passes,
+        prepare=run.strategy.prepare,
     )
     state.load_path = str(path)
     _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))

@@ -12,6 +12,8 @@ from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.types import Batch
+from composer.distributed.strategy import SingleProcess, Strategy
+from composer.trainer.exchange import Exchange
 from composer.trainer.options import LoopOptions
 from composer.trainer.signals import Interruption
 
@@ -32,12 +34,14 @@ class Run:
         options: How the loops go.
         autocast: Makes the context of a forward pass, or is None where none is needed.
         forward_and_loss: Both as one compiled function ``batch -> (outputs, loss)``, if compiled.
+        strategy: How several processes train together, or one alone.
+        exchange: What they tell each other in every step, or None for one process.
         unbound_schedules: Schedules that wait for optimizers, and the ratio that scales them.
         loaded: What a checkpoint says that matters when training begins.
         interruption: Notes signals while training, or None where nobody is to save a checkpoint then.
         summary: Collects what is told at the end of the training, or None where nothing is.
-        samples: Number of samples of the batch in work.
-        tokens: Number of tokens of the batch in work.
+        samples: Number of samples of the batch in work, of this process.
+        tokens: Number of tokens of the batch in work, of this process.
     """
 
     state: State
@@ -46,6 +50,8 @@ class Run:
     options: LoopOptions = field(default_factory=LoopOptions)
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
     forward_and_loss: Callable[[Batch], tuple[Any, Any]] | None = None
+    strategy: Strategy = field(default_factory=SingleProcess)
+    exchange: Exchange | None = None
     unbound_schedules: tuple[list[Any], float] | None = None
     loaded: Loaded | None = None
     interruption: Interruption | None = None

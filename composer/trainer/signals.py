@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self
 
-import torch
-
 from composer import dist
 
 __all__ = ["Interrupted", "Interruption"]
@@ -62,7 +60,6 @@ class Interruption:
         self._signals = signals
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
-        self._flag = torch.zeros(1, dtype=torch.int64)
 
     def __enter__(self) -> Self:
         """Begin to note signals."""
@@ -75,17 +72,16 @@ class Interruption:
         for signum, before in self._before.items():
             signal.signal(signum, before)
 
-    def check(self) -> None:
-        """Leave the loop if any process was asked to stop; all processes call this at the same places.
+    def check(self, told: int | None = None) -> None:
+        """Leave the loop if this process was asked to stop, or where there are several, if all know that one was.
+
+        Args:
+            told: The signal that all processes were told of with the last batch; they leave at the same place.
 
         Raises:
             Interrupted: One was.
         """
-        signum = self.signum
-        if dist.get_world_size() > 1:
-            self._flag.fill_(signum or 0)
-            dist.all_reduce(self._flag, "MAX")
-            signum = int(self._flag) or None
+        signum = self.signum if dist.get_world_size() == 1 else told
         if signum is not None:
             raise Interrupted(signum)
 

@@ -28,6 +28,7 @@ def train_batch(run: Run) -> None:
     optimizers = run.state.optimizers
     if run.state.scaler is not None:
         _scaled_step(run)
+        _settle(run)
         return
     use = may_use_closure if len(optimizers) == 1 else needs_closure
     closing = [optimizer for optimizer in optimizers if use(type(optimizer))]
@@ -35,10 +36,25 @@ def train_batch(run: Run) -> None:
         # Outside of step(), which would switch the recording of gradients off and on again around it.
         _compute_gradients(run)
     for optimizer in closing:
-        optimizer.step(cast(Any, lambda: _compute_gradients(run)))  # torch says float, and takes its tensor
+        optimizer.step(cast(Any, lambda: _loss_of_all(run)))  # torch says float, and takes its tensor
     for optimizer in optimizers:
         if not closing or optimizer not in closing:
             optimizer.step()
+    _settle(run)
+
+
+def _settle(run: Run) -> None:
+    """Put the losses of all processes in the place of those of this one, if there are several."""
+    losses = None if run.exchange is None else run.exchange.losses()
+    if losses is not None:
+        run.state.total_loss_dict = losses
+
+
+def _loss_of_all(run: Run) -> Tensor:
+    """Compute the gradients of the whole batch; return its loss, the same in all processes, which step by it."""
+    _compute_gradients(run)
+    _settle(run)
+    return run.state.total_loss_dict["loss/train/total"]
 
 
 @functools.cache

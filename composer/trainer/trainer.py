@@ -28,14 +28,16 @@ from composer.core.time import Time
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.devices import Device, get_device
+from composer.distributed.choose import choose_strategy
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
-from composer.trainer import build, resume, schedules
+from composer.trainer import build, processes, resume, schedules
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate
+from composer.trainer.exchange import Exchange
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.metrics import place
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from composer.core.order import AlgorithmPass
+    from composer.distributed.ddp import DDPSyncStrategy
     from composer.profiler.profiler import Profiler
     from composer.trainer.schedules import Scheduler
 
@@ -59,8 +62,8 @@ Data = DataSpec | Iterable[Batch] | Mapping[str, Any]
 class Trainer:
     """Trains, evaluates and runs a model.
 
-    All arguments are given by name. Those of several processes are not available yet and raise
-    ``NotImplementedError`` unless they are at their defaults.
+    All arguments are given by name. Several processes, as ``composer -n 8 train.py`` starts them, train together: by
+    data parallelism, unless ``parallelism_config`` or ``deepspeed_config`` says otherwise.
 
     Args:
         model: The model; one wrapped by :func:`torch.compile` too.
@@ -116,6 +119,9 @@ class Trainer:
         save_metrics: Whether to keep the state of the metrics.
         autoresume: Whether to go on with the newest checkpoint that a run of this name has saved in its folder, if
             there is one, whatever ended that process. The load arguments are for the first start then.
+        parallelism_config: How weights are divided among processes; None is not at all.
+        deepspeed_config: Configuration of DeepSpeed, whose engine then trains; ``{}`` for what follows from the other
+            arguments.
         device: "cpu", "gpu", "mps" or a device; by default the accelerator if there is one.
         precision: "fp32", "amp_bf16", "amp_fp16" or "amp_fp8". By default amp_bf16 where the accelerator has
             bfloat16, else amp_fp16; fp32 on the CPU.
@@ -127,6 +133,9 @@ class Trainer:
         seed: Seed of all generators, from 0 to 2**32 - 1. None draws one from torch's, so that
             ``torch.manual_seed`` before is enough to repeat a run.
         deterministic_mode: Whether to use deterministic implementations only.
+        dist_timeout: Seconds until processes that wait for one that does not come give up.
+        ddp_sync_strategy: When data parallelism averages the gradients of microbatches, see :class:`.DDPSyncStrategy`.
+        find_unused_parameters: Whether parameters of the model may get no gradient in a step, for data parallelism.
         profiler: Records in some batches where their time goes.
         python_log_level: Level of the library's log messages, such as "info".
         compile_config: Arguments of :func:`torch.compile` to compile the model with; ``{}`` for its defaults.
@@ -153,7 +162,6 @@ class Trainer:
     Raises:
         TypeError: An argument does not exist, or is of another kind.
         ValueError: An argument has an impossible value.
-        NotImplementedError: An argument of a part that is not available yet is given.
 
     >>> from composer.models import ComposerClassifier
     >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
@@ -212,6 +220,7 @@ class Trainer:
         save_metrics: bool = False,
         autoresume: bool = False,
         parallelism_config: Any = None,
+        deepspeed_config: dict[str, Any] | None = None,
         device: str | Device | None = None,
         precision: str | Precision | None = None,
         precision_config: dict[str, Any] | None = None,
@@ -220,7 +229,8 @@ class Trainer:
         seed: int | None = None,
         deterministic_mode: bool = False,
         dist_timeout: float = 300.0,
-        ddp_sync_strategy: Any = None,
+        ddp_sync_strategy: str | DDPSyncStrategy | None = None,
+        find_unused_parameters: bool = False,
         profiler: Profiler | None = None,
         python_log_level: str | None = None,
         compile_config: dict[str, Any] | None = None,
@@ -237,7 +247,6 @@ class Trainer:
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         given.refuse_unknown(Trainer.__init__, unknown)
-        given.refuse_later(Trainer.__init__, arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         given.check_count("overfit_batches", overfit_batches)
         given.check_count("eval_batches_before_fit", eval_batches_before_fit)
@@ -250,10 +259,17 @@ class Trainer:
         device = get_device(device)
         if deterministic_mode:
             rng.configure_deterministic_mode()
-        seed = int(torch.randint(2**31, ()).item()) if seed is None else seed
+        processes.join(device, dist_timeout, alone=parallelism_config is not None or deepspeed_config is not None)
+        strategy = choose_strategy(
+            parallelism_config,
+            deepspeed_config=deepspeed_config,
+            ddp_sync_strategy=ddp_sync_strategy,
+            find_unused_parameters=find_unused_parameters,
+        )
+        seed = processes.agreed(int(torch.randint(2**31, ()).item()) if seed is None else seed)
         rng.seed_all(seed + dist.get_global_rank())
 
-        device.module_to_device(model)
+        strategy.place(model, device)
         found = given.as_optimizers(optimizers, model)
         for optimizer in found:
             device.optimizer_to_device(optimizer)
@@ -261,7 +277,7 @@ class Trainer:
         self.state = State(
             model=model,
             rank_zero_seed=seed,
-            run_name=given.name_run(run_name),
+            run_name=processes.agreed(given.name_run(run_name)),
             device=device,
             max_duration=max_duration,
             optimizers=found,
@@ -292,9 +308,11 @@ class Trainer:
         self._dry_run = dry_run
         self._eval_batches_before_fit = eval_batches_before_fit
         self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception)
-        self._run = Run(self.state, self.engine, self.logger)
+        self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
+        self._run.exchange = Exchange() if dist.get_world_size() > 1 else None
 
         build.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
+        processes.check_algorithms(self.state, strategy)
         self.engine.run_event(Event.INIT)
         build.log_hyperparameters(self._run, arguments if auto_log_hparams else {})
         self.state.train_metrics = place(deepcopy(model.get_metrics(is_train=True)), self.state)
@@ -542,6 +560,7 @@ class Trainer:
         """Close callbacks and loggers, and let go of the data; further calls do nothing."""
         self.engine.close()
         self.state.train_phase.iterator = None
+        self._run.strategy.close()
         model = cast(ComposerModel, self.state.model)
         if model.logger is self.logger:  # through which the model would keep the data alive
             model.logger = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch.utils.data import TensorDataset
 
 from composer import Algorithm, Callback, DataSpec, Evaluator, Trainer
 from composer.optim import DecoupledSGDW
-from composer.trainer import arguments as given
 from composer.warnings import ComposerWarning
 from tests.common import Received, Regression, Unsized, regression_data, trainer_of
 
@@ -60,31 +58,6 @@ def test_mistyped_names_of_fit() -> None:
     with pytest.raises(TypeError) as raised:
         trainer_of().fit(durration="1ep")
     assert str(raised.value) == "Trainer.fit has no argument 'durration'. Did you mean 'duration'?"
-
-
-LATER = {
-    "parallelism_config": {"fsdp": {}},
-    "dist_timeout": 10.0,
-    "ddp_sync_strategy": "single_auto_sync",
-}
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_arguments_of_later_parts_name_themselves(name) -> None:
-    message = wrong(NotImplementedError, **{name: LATER[name]})
-    default = inspect.signature(Trainer.__init__).parameters[name].default
-    assert re.fullmatch(
-        rf"{name}={re.escape(repr(LATER[name]))}: \w+ (is|are) not available yet\. "
-        rf"Leave {name} at its default, {re.escape(repr(default))}\.",
-        message,
-    )
-
-
-def test_every_argument_of_later_parts_exists_and_its_default_is_accepted() -> None:
-    parameters = inspect.signature(Trainer.__init__).parameters
-    names = [name for names in given._LATER.values() for name in names]
-    assert set(names) <= set(parameters)
-    trainer_of(**{name: parameters[name].default for name in names})
 
 
 # ---------------------------------------------------------------------------------------------------- model

@@ -1,0 +1,144 @@
+"""Several processes that talk to each other over gloo, kept from test to test: to start them takes seconds."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from composer import rng
+
+# Processes of the suite share two cores: this much is for one that hangs, not for one that is slow.
+_LIMIT = 300.0
+
+
+class RanksError(AssertionError):
+    """A process failed, or did not come back; the text has each one's traceback."""
+
+
+class Ranks:
+    """Runs functions in several processes at once, with a process group and the launcher's environment variables.
+
+    Args:
+        size: Number of processes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._workers: list[tuple[Any, Connection]] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
+
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float = _LIMIT) -> list[Any]:
+        """Return what a function returns in each process.
+
+        Args:
+            function: At the top of a test module; called with the arguments in each process.
+            args: Picklable.
+            timeout: Seconds until all are ended, with their stacks.
+
+        Raises:
+            RanksError: It raised in one of them, or one did not come back.
+        """
+        if not self._workers:
+            self._start()
+        for _, connection in self._workers:
+            connection.send((function, args))
+        answers = self._answers(time.monotonic() + timeout)
+        failures = [text for ok, text in answers if not ok]
+        if failures:
+            # Who knows in what state the others are; the next run starts new ones.
+            self._stop()
+            raise RanksError("\n".join(failures))
+        return [value for _, value in answers]
+
+    def _answers(self, end: float) -> list[tuple[bool, Any]]:
+        """What each process says; those that wait for one that failed would wait for ever, and get some seconds."""
+        answers: dict[int, tuple[bool, Any]] = {}
+        waited = {connection: rank for rank, (_, connection) in enumerate(self._workers)}
+        while waited:
+            ready = multiprocessing.connection.wait(list(waited), max(end - time.monotonic(), 0))
+            for connection in ready:
+                rank = waited.pop(connection)
+                try:
+                    answers[rank] = connection.recv()
+                except (EOFError, OSError):
+                    self._workers[rank][0].join(10)
+                    answers[rank] = False, f"rank {rank} ended with {self._workers[rank][0].exitcode}."
+                if not answers[rank][0]:
+                    end = min(end, time.monotonic() + 10)
+            if not ready:
+                for rank in waited.values():
+                    os.kill(self._workers[rank][0].pid, signal.SIGABRT)  # faulthandler prints its stacks
+                    answers[rank] = False, f"rank {rank} did not come back; its stacks are on stderr."
+                break
+        return [answers[rank] for rank in range(self.size)]
+
+    def close(self) -> None:
+        """End the processes."""
+        self._stop()
+        self._folder.cleanup()
+
+    def _stop(self) -> None:
+        for process, connection in self._workers:
+            connection.close()
+            process.kill()
+        for process, _ in self._workers:
+            process.join()
+        self._workers = []
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        store = Path(self._folder.name, f"store-{time.monotonic_ns()}")
+        for rank in range(self.size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, self.size, str(store), theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+
+
+def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
+    faulthandler.enable()
+    names = {"RANK": rank, "LOCAL_RANK": rank, "NODE_RANK": 0, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    os.environ.update({name: str(value) for name, value in names.items()})
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=_LIMIT)
+    )
+    while True:
+        try:
+            function, args = connection.recv()
+        except EOFError:  # the suite has ended, however it did
+            return
+        rng.seed_all(0)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                answer: tuple[bool, Any] = True, function(*args)
+        except BaseException:
+            answer = False, f"rank {rank}:\n{traceback.format_exc()}"
+        connection.send(answer)
+
+
+def given(size: int) -> Iterator[Ranks]:
+    """Give processes and end them; the body of a fixture.
+
+    Args:
+        size: Number of processes.
+    """
+    ranks = Ranks(size)
+    yield ranks
+    ranks.close()
