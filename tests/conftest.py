@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 # Read when the thread pools are made, that is, when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,17 +14,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests import vision
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
-
-_VISION = Path(sys.prefix) / "vision"
-if _VISION.is_dir() and not torch.cuda.is_available():
-    # `make test` lays torchvision there. Beside a CPU build of torch it imports once its operators have names.
-    _OPERATORS = torch.library.Library("torchvision", "DEF")
-    _OPERATORS.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _OPERATORS.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    sys.path.append(str(_VISION))
+vision.make_importable()
 
 hypothesis.settings.register_profile(
     "repeatable",

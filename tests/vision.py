@@ -1,0 +1,26 @@
+"""torchvision beside a build of torch for the CPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+_FOLDER = Path(sys.prefix) / "vision"
+_LIBRARIES: list[torch.library.Library] = []  # an operator goes with the object that defines it
+
+
+def make_importable() -> None:
+    """Put the folder on the path into which ``make test`` lays torchvision, once in a process.
+
+    Its wheels are built for CUDA: beside a CPU build it imports once its operators have names.
+    """
+    if not _FOLDER.is_dir() or torch.cuda.is_available() or _LIBRARIES:
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _LIBRARIES.append(library)
+    if str(_FOLDER) not in sys.path:
+        sys.path.append(str(_FOLDER))
