@@ -38,10 +38,16 @@ $(VENV)/vision/stamp: | $(VENV)/stamp-dev
 	@$(BIN)/python $(PIP) --no-deps --target $(VENV)/vision -r benchmarks/torchvision.txt
 	@touch $@
 
+# DeepSpeed comes as source only, and asks the torch that is there what to build; on the CPU that is nothing.
+$(VENV)/deepspeed.stamp: constraints.txt $(VENV)/stamp-dev
+	@echo "installing deepspeed for the tests into $(VENV)"
+	@DS_BUILD_OPS=0 $(BIN)/python $(PIP) --no-build-isolation -c constraints.txt deepspeed
+	@touch $@
+
 quickstart: $(VENV)/stamp-examples  ## train on real digits: a baseline, then a recipe of methods
 	@$(BIN)/python examples/quickstart.py
 
-test: $(VENV)/stamp-dev $(VENV)/vision/stamp  ## run the tests with line coverage (PYTEST_ARGS="-k time" passes options on)
+test: $(VENV)/stamp-dev $(VENV)/vision/stamp $(VENV)/deepspeed.stamp  ## run the tests with line coverage (PYTEST_ARGS="-k time" passes options on)
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --cov=composer --cov-report=term $(PYTEST_ARGS)
 
 lint: $(VENV)/stamp-dev  ## check style and formatting

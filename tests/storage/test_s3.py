@@ -1,12 +1,8 @@
-"""Against a server of the S3 protocol on this machine; runs where moto and s3fs are installed."""
+"""Against a server of the S3 protocol on this machine."""
 
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("s3fs")
-pytest.importorskip("moto.server")
-
 from moto.server import ThreadedMotoServer
 
 from composer.storage.object_stores import S3ObjectStore
