@@ -16,6 +16,7 @@ from benchmarks import (
     import_time,
     methods,
     peak_memory,
+    scaling,
     schedule_cost,
     step_overhead,
     time_to_target,
@@ -29,11 +30,12 @@ BENCHMARKS = (
     "step_overhead",
     "callback_cost",
     "peak_memory",
+    "scaling",
     "checkpoints",
     "methods",
     "time_to_target",
 )
-ONLY_CPU = ("methods", "time_to_target")  # their cases and tasks are of a size for it
+ONLY_CPU = ("scaling", "methods", "time_to_target")  # their cases and tasks are of a size for it
 
 
 def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
@@ -53,6 +55,7 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
         ),
         "callback_cost": lambda: callback_cost.measure(rounds=3 if quick else 15, device=device),
         "peak_memory": lambda: peak_memory.measure(rounds=1 if quick else 3, device=device),
+        "scaling": lambda: scaling.measure(rounds=1 if quick else 5),
         "checkpoints": lambda: checkpoints.measure(rounds=2 if quick else 7, device=device),
         "methods": lambda: methods.measure(processes=1 if quick else 3),
         "time_to_target": lambda: time_to_target.measure(
