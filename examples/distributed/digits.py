@@ -24,15 +24,25 @@ from composer import Trainer
 from composer.algorithms import LabelSmoothing
 from composer.models import ComposerClassifier
 from composer.optim import CosineAnnealingWithWarmupScheduler
-from composer.utils import dist
+from composer.utils import dist, reproducibility
 
 STRATEGIES = {"ddp": None, "fsdp": {"fsdp": {"state_dict_type": "sharded"}}}
 
 
+class Block(nn.Module):
+    """A residual block. The trainer sees that these repeat, and where weights are divided gathers them one by one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x)
+
+
 def make_network(width: int) -> nn.Sequential:
-    """A multilayer perceptron; its hidden layers are what full sharding divides one by one."""
-    hidden = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(3)]
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.GELU(), *hidden, nn.Linear(width, 10))
+    """A residual network of digits of shape (B, 784)."""
+    return nn.Sequential(nn.Linear(784, width), *[Block(width) for _ in range(3)], nn.Linear(width, 10))
 
 
 def make_loaders(batch_size: int) -> tuple[DataLoader, DataLoader]:
@@ -60,6 +70,7 @@ def train(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--run-name", default="digits")
     given = parser.parse_args(arguments)
 
+    reproducibility.seed_all(1)  # the first weights
     model = ComposerClassifier(make_network(given.width), num_classes=10)
     train_data, test_data = make_loaders(given.batch_size)
     with Trainer(

@@ -42,7 +42,7 @@ def main() -> None:
         scaling_config=ScalingConfig(num_workers=given.processes, use_gpu=given.gpu),
         run_config=RunConfig(storage_path=str(Path.cwd() / "runs" / "ray")),
     )
-    print(trainer.fit().metrics)
+    trainer.fit()
 
 
 if __name__ == "__main__":

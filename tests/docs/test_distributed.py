@@ -1,0 +1,45 @@
+"""The block of the page on several processes runs, in one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+import torch.distributed as torch_dist
+from torch import nn
+
+from composer.models import ComposerClassifier
+from tests.docs.test_checkpoints import make_dataloader
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "distributed.md"
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.inner(x).relu()
+
+
+def make_model() -> ComposerClassifier:
+    return ComposerClassifier(nn.Sequential(Block(), Block(), nn.Linear(4, 3)), num_classes=3)
+
+
+def test_the_block_runs(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = {
+        "make_model": make_model,
+        "make_dataloader": make_dataloader,
+        "make_optimizer": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+    }
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
+    try:
+        exec(compile(block, PAGE.name, "exec"), known)
+    finally:
+        if torch_dist.is_initialized():
+            torch_dist.destroy_process_group()
+    assert known["trainer"].state.timestamp.batch == 12
+    assert (tmp_path / "night" / "checkpoints" / "ep2-ba12").is_dir()
