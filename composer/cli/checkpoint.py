@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,16 @@ def add_to(commands: Any) -> None:
     actions = group.add_subparsers(title="actions", required=True, metavar="ACTION")
 
     inspect = actions.add_parser("inspect", help="show what a checkpoint holds", description="Show its parts.")
-    inspect.add_argument("path", type=Path, help="a checkpoint or a safetensors file")
+    inspect.add_argument("path", type=Path, help="a checkpoint, which may be a folder, or a safetensors file")
     inspect.add_argument("--weights", action="store_true", help="list every tensor of the model")
     inspect.set_defaults(run=_inspect)
 
     convert = actions.add_parser(
         "convert",
-        help="write the weights in another form",
-        description="The form goes by the name: x.pt is a checkpoint of weights, x.safetensors a safetensors file, a "
-        "name without an end the folder of a Hugging Face model.",
+        help="write a checkpoint in another form",
+        description="The form goes by the name: x.pt is a file, x.dcp a folder such as several processes write, "
+        "x.safetensors a safetensors file, a name without an end the folder of a Hugging Face model. The last two have "
+        "the weights alone.",
     )
     convert.add_argument("source", type=Path, help="what to read")
     convert.add_argument("destination", type=Path, help="what to write")
@@ -56,12 +58,13 @@ def _inspect(given: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from composer.checkpoint.load import read_checkpoint
+    from composer.checkpoint.load import open_checkpoint
 
-    content = read_checkpoint(given.path)
+    content = open_checkpoint(given.path)
     state: dict[str, Any] = content["state"]
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{escape(str(given.path))}[/bold], {_bytes(given.path.stat().st_size)}")
+    files = [path for path in given.path.iterdir() if path.is_file()] if given.path.is_dir() else [given.path]
+    console.print(f"[bold]{escape(str(given.path))}[/bold], {_bytes(sum(path.stat().st_size for path in files))}")
     parts = {**state, **{name: value for name, value in content.items() if name != "state"}}
     rows = [[name, _describe(value), *_sizes(value)] for name, value in parts.items()]
     console.print(_table(["part", "holds", "tensors", "size"], rows))
@@ -103,9 +106,13 @@ def _describe(value: Any) -> str:
 
 def _sizes(value: Any) -> tuple[str, str]:
     """The number of tensors and the bytes that they take; shared memory counts once."""
+    from composer.checkpoint.stored import awaited
+
     found = [leaf for leaf in trees.leaves(value) if isinstance(leaf, Tensor)]
     storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() for leaf in found}
-    return (str(len(found)), _bytes(sum(storages.values()))) if found else ("", "")
+    stored = [one for _, one in awaited(value)]
+    size = sum(storages.values()) + sum(math.prod(one.shape) * one.dtype.itemsize for one in stored)
+    return (str(len(found) + len(stored)), _bytes(size)) if found or stored else ("", "")
 
 
 def _versions(state: dict[str, Any]) -> dict[str, Any]:
@@ -115,8 +122,8 @@ def _versions(state: dict[str, Any]) -> dict[str, Any]:
     return {name: metadata.get(key, of_predecessor.get(key)) for name, key in names.items()}
 
 
-def _named(model: Any) -> Iterator[tuple[str, Tensor]]:
-    yield from ((name, value) for name, value in model.items() if isinstance(value, Tensor))
+def _named(model: Any) -> Iterator[tuple[str, Any]]:
+    yield from ((name, value) for name, value in model.items() if hasattr(value, "dtype"))
 
 
 def _bytes(count: float) -> str:

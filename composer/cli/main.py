@@ -1,4 +1,4 @@
-"""The command ``composer``."""
+"""The command ``composer``: launches programs, and has some tools."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from composer._version import __version__
-from composer.cli import checkpoint
+from composer.cli import launcher
+from composer.cli.launch_options import COMMANDS
 
 __all__ = ["main"]
 
@@ -24,10 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["checkpoint", "inspect", "no_such_file.pt"])
     1
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] not in COMMANDS:
+        return launcher.main(arguments)
+    # They import torch, for which help and mistakes of the launcher should not wait.
+    from composer.cli import checkpoint, env
+
     parser = argparse.ArgumentParser(prog="composer", description="Tools for training with composer.")
-    parser.add_argument("--version", action="version", version=f"composer {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     checkpoint.add_to(commands)
+    env.add_to(commands)
     given = parser.parse_args(arguments)
     try:
         given.run(given)

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from composer.core.file_names import format_name_with_dist_and_time as format_name_with_dist_and_time
     from composer.core.interval import create_interval_scheduler as create_interval_scheduler
     from composer.devices import get_device as get_device
+    from composer.distributed.config import FSDP2Config as FSDP2Config
+    from composer.distributed.config import FSDPConfig as FSDPConfig
+    from composer.distributed.config import ParallelismConfig as ParallelismConfig
+    from composer.distributed.config import ParallelismType as ParallelismType
+    from composer.distributed.config import TPConfig as TPConfig
+    from composer.distributed.fsdp import is_model_fsdp as is_model_fsdp
+    from composer.environment import configure_excepthook as configure_excepthook
+    from composer.environment import disable_env_report as disable_env_report
+    from composer.environment import enable_env_report as enable_env_report
+    from composer.environment import get_composer_env_dict as get_composer_env_dict
+    from composer.environment import print_env as print_env
     from composer.export import ExportFormat as ExportFormat
     from composer.export import Transform as Transform
     from composer.export import export_for_inference as export_for_inference
@@ -53,6 +64,7 @@ if TYPE_CHECKING:
     from composer.trees import ensure_tuple as ensure_tuple
     from composer.trees import map_collection as map_collection
     from composer.utils import checkpoint as checkpoint
+    from composer.utils import collect_env as collect_env
     from composer.utils import dist as dist
     from composer.utils import file_helpers as file_helpers
     from composer.utils import import_helpers as import_helpers
@@ -60,6 +72,7 @@ if TYPE_CHECKING:
     from composer.utils import misc as misc
     from composer.utils import module_surgery as module_surgery
     from composer.utils import object_store as object_store
+    from composer.utils import parallelism as parallelism
     from composer.utils import remote_uploader as remote_uploader
     from composer.utils import reproducibility as reproducibility
     from composer.utils import retrying as retrying
@@ -73,17 +86,22 @@ else:
             "ExportFormat": "composer.export",
             "FORMAT_NAME_WITH_DIST_AND_TIME_TABLE": "composer.core.file_names",
             "FORMAT_NAME_WITH_DIST_TABLE": "composer.core.file_names",
+            "FSDP2Config": "composer.distributed.config",
+            "FSDPConfig": "composer.distributed.config",
             "GCSObjectStore": "composer.storage.object_stores",
             "LibcloudObjectStore": "composer.storage.libcloud",
             "MissingConditionalImportError": "composer._lazy",
             "OCIObjectStore": "composer.storage.object_stores",
             "ObjectStore": "composer.storage.object_store",
             "ObjectStoreTransientError": "composer.storage.errors",
+            "ParallelismConfig": "composer.distributed.config",
+            "ParallelismType": "composer.distributed.config",
             "PartialFilePath": "composer.core.file_names",
             "RemoteFilesExistingCheckStatus": "composer.storage.remote_uploader",
             "RemoteUploader": "composer.storage.remote_uploader",
             "S3ObjectStore": "composer.storage.object_stores",
             "SFTPObjectStore": "composer.storage.object_stores",
+            "TPConfig": "composer.distributed.config",
             "Transform": "composer.export",
             "VersionedDeprecationWarning": "composer.warnings",
             "add_vision_dataset_transform": "composer.algorithms.utils.vision_datasets",
@@ -91,9 +109,13 @@ else:
             "batch_set": "composer.trees",
             "build_remote_backend": "composer.storage.object_store",
             "checkpoint": "composer.utils.checkpoint",
+            "collect_env": "composer.utils.collect_env",
+            "configure_excepthook": "composer.environment",
             "create_interval_scheduler": "composer.core.interval",
             "create_symlink_file": "composer.checkpoint.latest",
+            "disable_env_report": "composer.environment",
             "dist": "composer.utils.dist",
+            "enable_env_report": "composer.environment",
             "ensure_folder_has_no_conflicting_files": "composer.checkpoint.folders",
             "ensure_folder_is_empty": "composer.checkpoint.folders",
             "ensure_tuple": "composer.trees",
@@ -103,11 +125,13 @@ else:
             "file_helpers": "composer.utils.file_helpers",
             "format_name_with_dist": "composer.core.file_names",
             "format_name_with_dist_and_time": "composer.core.file_names",
+            "get_composer_env_dict": "composer.environment",
             "get_device": "composer.devices",
             "get_file": "composer.storage.transfer",
             "get_save_filename": "composer.checkpoint.save",
             "import_helpers": "composer.utils.import_helpers",
             "inference": "composer.utils.inference",
+            "is_model_fsdp": "composer.distributed.fsdp",
             "list_remote_objects": "composer.storage.object_store",
             "load_checkpoint": "composer.checkpoint.load",
             "map_collection": "composer.trees",
@@ -116,7 +140,9 @@ else:
             "misc": "composer.utils.misc",
             "module_surgery": "composer.utils.module_surgery",
             "object_store": "composer.utils.object_store",
+            "parallelism": "composer.utils.parallelism",
             "parse_uri": "composer.storage.uris",
+            "print_env": "composer.environment",
             "quantize_dynamic": "composer.export",
             "remote_uploader": "composer.utils.remote_uploader",
             "reproducibility": "composer.utils.reproducibility",

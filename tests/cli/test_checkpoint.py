@@ -7,6 +7,7 @@ import torch
 
 from composer.checkpoint.load import read_checkpoint
 from composer.cli.main import main
+from tests.checkpoint.content import same
 from tests.checkpoint.test_predecessor import FOLDER
 from tests.trainer.resuming import build, shuffled
 
@@ -55,3 +56,14 @@ def test_convert(path, tmp_path, capsys) -> None:
     assert rows(capsys.readouterr().out)["model"][-3:] == ["9", "404", "B"]
     model = read_checkpoint(path)["state"]["model"]
     assert all(torch.equal(model[name], value) for name, value in read_checkpoint(weights)["state"]["model"].items())
+
+
+def test_a_folder_of_several_processes(path, tmp_path, capsys) -> None:
+    folder, file = str(tmp_path / "a.dcp"), str(tmp_path / "b.pt")
+    assert main(["checkpoint", "inspect", path, "--weights"]) == 0
+    before = capsys.readouterr().out.splitlines()
+    assert main(["checkpoint", "convert", path, folder]) == 0
+    assert main(["checkpoint", "inspect", folder, "--weights"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == before[1:]  # all but the name and the size of the files
+    assert main(["checkpoint", "convert", folder, file]) == 0
+    assert same(read_checkpoint(file), read_checkpoint(path))

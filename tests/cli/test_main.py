@@ -32,6 +32,19 @@ def test_errors_are_one_line(capsys, tmp_path) -> None:
     assert capsys.readouterr().err == f"composer: There is no checkpoint '{tmp_path / 'none.pt'}'.\n"
 
 
+@pytest.mark.parametrize("module", ["composer", "composer.cli", "composer.cli.launcher", "composer.cli.main"])
+def test_doors(module: str) -> None:
+    program = f"import runpy, sys; sys.argv[1:] = ['--help']; runpy.run_module({module!r}, run_name='__main__')"
+    heavy = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
+    command = [sys.executable, "-c", f"{heavy}; {program}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "usage: composer [-n N] [OPTION ...] SCRIPT [ARGUMENT ...]"
+    # Help comes at once.
+    assert lines[-1] == "False"
+
+
 def test_as_a_process(tmp_path) -> None:
     command = [sys.executable, "-m", "composer.cli.main", "checkpoint", "inspect", str(tmp_path / "none.pt")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

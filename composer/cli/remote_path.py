@@ -1,0 +1,44 @@
+"""``composer_validate_remote_path``: whether a URI can be read from this machine, and what is there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """List the files below a URI.
+
+    Args:
+        arguments: What was written after the name of the command; None takes that of the process.
+
+    Returns:
+        The exit code: 1 where the URI cannot be read.
+
+    >>> from composer.storage import Folder
+    >>> Folder("memory://validated").write_text("run/ep1.pt", "weights")
+    >>> main(["memory://validated/run"])
+    run/ep1.pt
+    0
+    """
+    parser = argparse.ArgumentParser(prog="composer_validate_remote_path", description="List the files below a URI.")
+    parser.add_argument("uri", help="such as s3://bucket/run")
+    uri = parser.parse_args(arguments).uri
+    from composer.storage.object_store import list_remote_objects
+
+    try:
+        names = list_remote_objects(uri)
+    except Exception as error:
+        # The clients of stores have errors of many kinds; each is the answer to what was asked.
+        print(f"composer: {uri} cannot be read: {error}", file=sys.stderr)  # noqa: T201 - this is a program
+        return 1
+    for name in names:
+        print(name)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Where ranks write, and what is told of those that failed."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from composer.cli.launch_logs import RankLogs, exit_code, report_failures
+from composer.cli.launch_rank import STDERR_FILE, STDOUT_FILE
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def envs(first: int = 0, count: int = 2, size: int = 2, attempt: int = 0) -> dict[int, dict[str, str]]:
+    """The environment variables of the ranks of a node, as torch's launcher makes them."""
+    same = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": first // count}
+    same |= {"TORCHELASTIC_RESTART_COUNT": attempt, "TORCHELASTIC_MAX_RESTARTS": 2}
+    made = [{"RANK": first + i, "LOCAL_RANK": i, **same} for i in range(count)]
+    return {i: {name: str(value) for name, value in env.items()} for i, env in enumerate(made)}
+
+
+def failed(**codes: int) -> dict[int, ProcessFailure]:
+    """How ranks ended, in the order in which that was seen, all within one second."""
+    made = {int(rank[1:]): ProcessFailure(0, 1000 + int(rank[1:]), code, "") for rank, code in codes.items()}
+    for failure in made.values():
+        failure.timestamp = 5
+    return made
+
+
+def report(logs: RankLogs, failures: dict[int, ProcessFailure]) -> tuple[int, str]:
+    stream = io.StringIO()
+    return report_failures(failures, logs, stream), stream.getvalue()
+
+
+def test_the_first_rank_of_a_node_writes_to_the_terminal() -> None:
+    logs, ranks = RankLogs(None, None), envs(first=2, size=4)
+    destination = logs.reify(ranks)
+    assert destination.stdouts == destination.stderrs == {0: "", 1: ""}
+    assert STDOUT_FILE not in ranks[0]
+    assert logs.files(2) is None
+    assert tuple(map(str, logs.files(3))) == (ranks[1][STDOUT_FILE], ranks[1][STDERR_FILE])
+    assert [ranks[i]["NODE_RANK"] for i in ranks] == ["1", "1"]
+    assert ranks[1]["TORCHELASTIC_ERROR_FILE"] == destination.error_files[1]
+
+
+def test_files_of_the_user(tmp_path) -> None:
+    logs, ranks = RankLogs(f"{tmp_path}/o{{rank}}", f"{tmp_path}/e/{{node_rank}}-{{local_rank}}"), envs()
+    logs.reify(ranks)
+    assert logs.files(1) == (tmp_path / "o1", tmp_path / "e" / "0-1")
+    logs.close(keep=True)
+    assert not logs.folder.exists()
+
+
+def test_ranks_that_are_not_those_announced() -> None:
+    RankLogs(None, None, {"RANK": 2, "WORLD_SIZE": 4}).reify(envs(first=2, size=4))
+    with pytest.raises(ValueError, match="RANK is 2, not 3, WORLD_SIZE is 4, not 8"):
+        RankLogs(None, None, {"RANK": 3, "WORLD_SIZE": 8}).reify(envs(first=2, size=4))
+
+
+def test_the_folder_stays_where_something_is_in_it(capsys) -> None:
+    logs = RankLogs(None, None)
+    logs.reify(envs())
+    logs.files(1)[0].write_text("")
+    logs.close(keep=True)
+    assert not logs.folder.exists()
+    logs = RankLogs(None, None)
+    logs.reify(envs())
+    logs.files(1)[0].write_text("something")
+    logs.close(keep=True)
+    assert capsys.readouterr().err == f"composer: what the ranks wrote is in {logs.folder}\n"
+    assert logs.folder.exists()
+    logs.close(keep=False)
+    assert not logs.folder.exists()
+
+
+def test_the_cause_is_not_who_was_told_to_end() -> None:
+    logs = RankLogs(None, None)
+    logs.reify(envs(count=4, size=4))
+    logs.files(2)[1].write_text("".join(f"line {i}\n" for i in range(10_000)))
+    code, told = report(logs, failed(r0=143, r2=3, r1=-15, r3=-15))
+    assert code == 3
+    lines = told.splitlines()
+    assert lines[0] == f"composer: rank 2 (process 1002) failed with exit code 3. The end of {logs.files(2)[1]}:"
+    assert lines[2].startswith("line ")
+    assert lines[-2:] == ["line 9999", ""] or lines[-1] == "line 9999"
+    assert 1000 < len(lines) < 3000
+    assert "rank 1" not in told
+
+
+def test_of_several_the_first_that_wrote() -> None:
+    logs = RankLogs(None, None)
+    logs.reify(envs(count=3, size=3))
+    for rank, when in ((1, 200), (2, 100)):
+        logs.files(rank)[1].write_text(f"error of {rank}")
+        os.utime(logs.files(rank)[1], (when, when))
+    code, told = report(logs, failed(r0=1, r1=4, r2=7))
+    assert code == 7
+    lines = [line for line in told.splitlines() if line.startswith("composer: ")]
+    assert lines[0].startswith("composer: rank 2 ")
+    assert lines[1:] == [
+        f"composer: then rank 1 failed with exit code 4: {logs.files(1)[1]}",
+        "composer: then rank 0 failed with exit code 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (-9, "ended by SIGKILL, which the system sends where memory"),
+        (-11, "ended by SIGSEGV;"),
+        (-63, "ended by signal 63"),
+    ],
+)
+def test_signals(code: int, told: str) -> None:
+    logs = RankLogs(None, None)
+    logs.reify(envs())
+    left, text = report(logs, failed(r0=code))
+    assert left == exit_code(code) == 128 - code
+    assert told in text
+    assert "what it wrote is above" in text
+    assert "it wrote nothing" in report(logs, failed(r1=1))[1]
+
+
+def test_all_told_to_end_from_outside() -> None:
+    logs = RankLogs(None, None)
+    logs.reify(envs())
+    assert report(logs, failed(r0=-15, r1=143))[0] == 143
+
+
+def test_a_restart_shows_why(capsys) -> None:
+    logs = RankLogs(None, None)
+    logs.reify(envs())
+    before = logs.files(1)[1]
+    before.write_text("the reason\n")
+    logs.reify(envs(attempt=1))
+    assert capsys.readouterr().err == f"composer: restart 1 of 2. The end of {before}:\n\nthe reason\n\n"
+    assert logs.files(1)[1] != before
+    logs.reify(envs(attempt=2))
+    assert capsys.readouterr().err == "composer: restart 2 of 2\n"

@@ -1,0 +1,27 @@
+"""``composer_validate_remote_path``."""
+
+from __future__ import annotations
+
+import pytest
+
+from composer.cli.remote_path import main
+from composer.storage import Folder
+
+
+def test_lists_what_is_there(capsys) -> None:
+    folder = Folder("memory://remote-path")
+    folder.write_text("run/ep1.pt", "a")
+    folder.write_text("run/ep2.pt", "b")
+    folder.write_text("other.txt", "c")
+    assert main(["memory://remote-path/run"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["run/ep1.pt", "run/ep2.pt"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"), [("some/path", "is a path of this machine"), ("nosuchstore://bucket/run", "nosuchstore")]
+)
+def test_what_cannot_be_read(uri: str, told: str, capsys) -> None:
+    assert main([uri]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"composer: {uri} cannot be read: ")
+    assert told in error
