@@ -17,6 +17,7 @@ import torch.distributed as torch_dist
 
 from composer import dist
 from composer.devices import DeviceCPU
+from composer.dist import setup
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
 
@@ -142,10 +143,13 @@ def test_backends(monkeypatch, device, backend):
 def test_a_gpu_rank_is_bound_to_its_gpu(monkeypatch):
     seen = {}
     monkeypatch.setattr(torch_dist, "init_process_group", lambda backend, **rest: seen.update(rest))
+    monkeypatch.setattr(setup, "meet", lambda rank, world_size, timeout: (rank, world_size, timeout))
+    monkeypatch.setattr(setup, "start_roll_call", lambda timeout: None)
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    dist.initialize_dist("gpu")
+    dist.initialize_dist("gpu", timeout=9)
     assert seen["device_id"] == torch.device("cuda", 1)
+    assert (seen["rank"], seen["world_size"], seen["store"]) == (5, 8, (5, 8, 9))
 
 
 def test_sampler_shares(single):

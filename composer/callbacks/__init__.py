@@ -28,6 +28,7 @@ __getattr__, __dir__, __all__ = attach(
         "OOMObserver": "composer.callbacks.oom_observer",
         "OptimizerMonitor": "composer.callbacks.optimizer_monitor",
         "RuntimeEstimator": "composer.callbacks.runtime_estimator",
+        "SlowRankMonitor": "composer.callbacks.slow_rank_monitor",
         "SpeedMonitor": "composer.callbacks.speed_monitor",
         "SystemMetricsMonitor": "composer.callbacks.system_metrics_monitor",
         "ThresholdStopper": "composer.callbacks.threshold_stopper",

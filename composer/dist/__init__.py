@@ -2,12 +2,13 @@
 
 Everything here works in a single process without any set-up: the rank is 0, the world size is 1 and collectives return
 what they were given. Several processes are started by ``composer -n 8 train.py`` or ``torchrun``, which set the
-environment variables ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and ``NODE_RANK`` or
-``GROUP_RANK``.
+environment variables ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``NODE_RANK`` or ``GROUP_RANK``,
+``MASTER_ADDR`` and ``MASTER_PORT``.
 """
 
 from __future__ import annotations
 
+from composer.dist.agreement import check_same
 from composer.dist.collectives import (
     all_gather,
     all_gather_object,
@@ -26,6 +27,7 @@ from composer.dist.ranks import (
     is_available,
     is_initialized,
 )
+from composer.dist.roll_call import AbsentRankError, name_absent_ranks, note_step
 from composer.dist.setup import get_sampler, initialize_dist
 from composer.dist.waiting import (
     busy_wait_for_local_rank_zero,
@@ -36,6 +38,7 @@ from composer.dist.waiting import (
 )
 
 __all__ = [
+    "AbsentRankError",
     "MissingEnvironmentError",
     "all_gather",
     "all_gather_object",
@@ -44,6 +47,7 @@ __all__ = [
     "broadcast",
     "broadcast_object_list",
     "busy_wait_for_local_rank_zero",
+    "check_same",
     "get_global_rank",
     "get_local_rank",
     "get_local_world_size",
@@ -55,6 +59,8 @@ __all__ = [
     "is_available",
     "is_initialized",
     "local_rank_zero_download_and_wait",
+    "name_absent_ranks",
+    "note_step",
     "run_local_rank_zero_first",
     "write_signal_file",
 ]

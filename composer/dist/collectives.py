@@ -10,6 +10,7 @@ from torch import Tensor
 
 from composer._text import one_of
 from composer.dist.ranks import get_world_size, is_initialized
+from composer.dist.roll_call import Together
 
 __all__ = [
     "all_gather",
@@ -34,11 +35,13 @@ def barrier(group: torch_dist.ProcessGroup | None = None) -> None:
 
     Raises:
         RuntimeError: Several processes run and the process group is not set up.
+        AbsentRankError: Others did not come in time.
 
     >>> barrier()
     """
     if communicates():
-        torch_dist.barrier(group)
+        with Together(group):
+            torch_dist.barrier(group)
 
 
 def all_reduce(tensor: Tensor, reduce_operation: str = "SUM", group: torch_dist.ProcessGroup | None = None) -> None:
@@ -52,6 +55,7 @@ def all_reduce(tensor: Tensor, reduce_operation: str = "SUM", group: torch_dist.
     Raises:
         ValueError: The operation is unknown.
         RuntimeError: Several processes run and the process group is not set up.
+        AbsentRankError: Others did not come in time.
 
     >>> count = torch.tensor(3)
     >>> all_reduce(count)
@@ -60,7 +64,8 @@ def all_reduce(tensor: Tensor, reduce_operation: str = "SUM", group: torch_dist.
     """
     name = one_of("reduce_operation", reduce_operation.upper(), _REDUCE_OPERATIONS)
     if communicates():
-        torch_dist.all_reduce(tensor, op=getattr(torch_dist.ReduceOp, name), group=group)
+        with Together(group):
+            torch_dist.all_reduce(tensor, op=getattr(torch_dist.ReduceOp, name), group=group)
 
 
 def broadcast(tensor: Tensor, src: int, group: torch_dist.ProcessGroup | None = None) -> None:
@@ -73,11 +78,13 @@ def broadcast(tensor: Tensor, src: int, group: torch_dist.ProcessGroup | None = 
 
     Raises:
         RuntimeError: Several processes run and the process group is not set up.
+        AbsentRankError: Others did not come in time.
 
     >>> broadcast(torch.zeros(2), src=0)
     """
     if communicates():
-        torch_dist.broadcast(tensor, src, group)
+        with Together(group):
+            torch_dist.broadcast(tensor, src, group)
 
 
 def broadcast_object_list(object_list: list[Any], src: int = 0, group: torch_dist.ProcessGroup | None = None) -> None:
@@ -90,6 +97,7 @@ def broadcast_object_list(object_list: list[Any], src: int = 0, group: torch_dis
 
     Raises:
         RuntimeError: Several processes run and the process group is not set up.
+        AbsentRankError: Others did not come in time.
 
     >>> names = ["run-1"]
     >>> broadcast_object_list(names)
@@ -97,7 +105,8 @@ def broadcast_object_list(object_list: list[Any], src: int = 0, group: torch_dis
     ['run-1']
     """
     if communicates():
-        torch_dist.broadcast_object_list(object_list, src, group)
+        with Together(group):
+            torch_dist.broadcast_object_list(object_list, src, group)
 
 
 def all_gather(tensor: Tensor, group: torch_dist.ProcessGroup | None = None) -> list[Tensor]:
@@ -109,6 +118,7 @@ def all_gather(tensor: Tensor, group: torch_dist.ProcessGroup | None = None) -> 
 
     Raises:
         RuntimeError: Several processes run and the process group is not set up.
+        AbsentRankError: Others did not come in time.
 
     >>> all_gather(torch.tensor([1, 2]))
     [tensor([1, 2])]
@@ -116,7 +126,8 @@ def all_gather(tensor: Tensor, group: torch_dist.ProcessGroup | None = None) -> 
     if not communicates():
         return [tensor]
     gathered = [torch.empty_like(tensor) for _ in range(torch_dist.get_world_size(group))]
-    torch_dist.all_gather(gathered, tensor.contiguous(), group)
+    with Together(group):
+        torch_dist.all_gather(gathered, tensor.contiguous(), group)
     return gathered
 
 
@@ -129,6 +140,7 @@ def all_gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None)
 
     Raises:
         RuntimeError: Several processes run and the process group is not set up.
+        AbsentRankError: Others did not come in time.
 
     >>> all_gather_object("node-a")
     ['node-a']
@@ -136,7 +148,8 @@ def all_gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None)
     if not communicates():
         return [obj]
     gathered: list[Any] = [None] * torch_dist.get_world_size(group)
-    torch_dist.all_gather_object(gathered, obj, group)
+    with Together(group):
+        torch_dist.all_gather_object(gathered, obj, group)
     return gathered
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import torch.distributed as torch_dist
 
 __all__ = [
     "MissingEnvironmentError",
+    "describe_ranks",
     "get_global_rank",
     "get_local_rank",
     "get_local_world_size",
@@ -168,3 +170,22 @@ def missing_environment(name: str, world_size: int) -> str:
         f"The world size is {world_size}, but the environment variable {name} is not set. "
         "Start the processes with `composer -n N script.py` or torchrun, which set it."
     )
+
+
+def describe_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks as words, runs of them in short.
+
+    Args:
+        ranks: In any order.
+
+    >>> describe_ranks([3]), describe_ranks([7, 0, 1, 2, 5])
+    ('rank 3', 'ranks 0-2, 5, 7')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {', '.join(parts)}"

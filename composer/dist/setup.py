@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Sized
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from composer._lazy import import_extra
 from composer._text import one_of, positive
+from composer.dist.meeting import meet
 from composer.dist.ranks import (
     MissingEnvironmentError,
     get_global_rank,
@@ -22,6 +24,7 @@ from composer.dist.ranks import (
     is_initialized,
     missing_environment,
 )
+from composer.dist.roll_call import start_roll_call
 
 __all__ = [
     "get_sampler",
@@ -49,15 +52,18 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     """Set up the process group, unless it is set up already.
 
     Tensors on an accelerator travel by its own backend, tensors and objects on the CPU by gloo. A single process gets a
-    group of its own, so that code written for groups runs.
+    group of its own, so that code written for groups runs. Where there are several, a thread of each answers those that
+    wait for it in vain, see :func:`name_absent_ranks`.
 
     Args:
         device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` is the accelerator where there is one.
-        timeout: Seconds until a collective that not all processes have joined fails.
+        timeout: Seconds until a collective that not all processes have joined fails, and until processes that wait for
+            all to start give up. Of a group that is set up already, what it was set up with.
 
     Raises:
-        RuntimeError: Set up already with another backend, or the device has none and several processes run.
-        MissingEnvironmentError: Several processes run and this one has no ``RANK``.
+        RuntimeError: Set up already with another backend, the device has none and several processes run, or the
+            processes did not all meet; names those that did not come.
+        MissingEnvironmentError: Several processes run and this one has no ``RANK``, ``MASTER_ADDR`` or ``MASTER_PORT``.
         ValueError: The device is unknown, or the timeout is not positive.
 
     >>> initialize_dist("cpu")
@@ -70,6 +76,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     world_size = get_world_size()
     if is_initialized():
         _check_backend(kind, backend)
+        start_roll_call(timeout)
         return
     if not is_available() or (not backend and world_size > 1):
         if world_size == 1:
@@ -88,7 +95,12 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
         raise MissingEnvironmentError(missing_environment("RANK", world_size))
     # A bound device spares the guess, and the warning, of which GPU a barrier is to use.
     bound = torch.device("cuda", get_local_rank()) if kind == "cuda" else None
-    torch_dist.init_process_group(backend, timeout=delta, device_id=bound)
+    rank = get_global_rank()
+    store = meet(rank, world_size, timeout)
+    torch_dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world_size, timeout=delta, device_id=bound
+    )
+    start_roll_call(timeout)
 
 
 def get_sampler(
@@ -110,13 +122,26 @@ def get_sampler(
         rank: Which share; this process's rank if ``None``.
         seed: Of the order; the same on each rank.
 
+    Raises:
+        TypeError: The dataset has no length.
+        ValueError: There is no such share.
+
     >>> list(get_sampler([5, 6, 7, 8], num_replicas=2, rank=1))
     [1, 3]
     """
+    if not isinstance(dataset, Sized):
+        raise TypeError(
+            f"dataset must have a length to be dealt out, but {type(dataset).__name__} has none. An iterable dataset "
+            f"has to deal itself out, by composer.dist.get_global_rank() and get_world_size()."
+        )
+    num_replicas = get_world_size() if num_replicas is None else positive("num_replicas", num_replicas)
+    rank = get_global_rank() if rank is None else rank
+    if not 0 <= rank < num_replicas:
+        raise ValueError(f"rank must be from 0 to {num_replicas - 1}, as num_replicas={num_replicas}, but got {rank}.")
     return DistributedSampler(
         dataset,
-        num_replicas=get_world_size() if num_replicas is None else num_replicas,
-        rank=get_global_rank() if rank is None else rank,
+        num_replicas=num_replicas,
+        rank=rank,
         shuffle=shuffle,
         seed=seed,
         drop_last=drop_last,

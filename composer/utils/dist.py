@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from composer.dist import (
+    AbsentRankError,
     MissingEnvironmentError,
     all_gather,
     all_gather_object,
@@ -11,6 +12,7 @@ from composer.dist import (
     broadcast,
     broadcast_object_list,
     busy_wait_for_local_rank_zero,
+    check_same,
     get_global_rank,
     get_local_rank,
     get_local_world_size,
@@ -22,11 +24,14 @@ from composer.dist import (
     is_available,
     is_initialized,
     local_rank_zero_download_and_wait,
+    name_absent_ranks,
+    note_step,
     run_local_rank_zero_first,
     write_signal_file,
 )
 
 __all__ = [
+    "AbsentRankError",
     "MissingEnvironmentError",
     "all_gather",
     "all_gather_object",
@@ -35,6 +40,7 @@ __all__ = [
     "broadcast",
     "broadcast_object_list",
     "busy_wait_for_local_rank_zero",
+    "check_same",
     "get_global_rank",
     "get_local_rank",
     "get_local_world_size",
@@ -46,6 +52,8 @@ __all__ = [
     "is_available",
     "is_initialized",
     "local_rank_zero_download_and_wait",
+    "name_absent_ranks",
+    "note_step",
     "run_local_rank_zero_first",
     "write_signal_file",
 ]

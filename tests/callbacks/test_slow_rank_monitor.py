@@ -1,0 +1,194 @@
+"""SlowRankMonitor: with one process, with two whose clocks are set, and with events of a device."""
+
+from __future__ import annotations
+
+import socket
+import time
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from composer import State, Timestamp, dist
+from composer.callbacks import SlowRankMonitor, slow_rank_monitor
+from composer.core.logger import Logger
+from composer.loggers import InMemoryLogger
+from composer.warnings import ComposerWarning
+from tests.callbacks.cases import Case
+from tests.ranks import Ranks
+
+# Where several processes train by it, what differs by chance is not warned of.
+CASE = Case(make=lambda folder: SlowRankMonitor(batch_log_interval=2, threshold=1e9))
+
+NAMES = ("rank", "slowdown", "seconds", "median_seconds")
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def train(
+    monitor: SlowRankMonitor, clock: Clock, data: float, forward: float, steps: int = 4, step_seconds: float = 1.0
+) -> dict[str, list[Any]]:
+    """Fire the events of some steps, each with two microbatches; return what was logged, by name."""
+    log = InMemoryLogger()
+    state = State(model=torch.nn.Linear(1, 1), callbacks=[log])
+    logger = Logger(state, [log])
+    monitor.fit_start(state, logger)
+    for step in range(1, steps + 1):
+        monitor.before_dataloader(state, logger)
+        clock.now += data
+        monitor.after_dataloader(state, logger)
+        for _ in range(2):
+            clock.now += 100  # of what does not count: callbacks, the backward pass
+            monitor.before_forward(state, logger)
+            clock.now += forward / 2
+            monitor.before_backward(state, logger)
+        state.timestamp = Timestamp(batch=step, total_wct=step * step_seconds)
+        monitor.batch_end(state, logger)
+    return {name.partition("/")[2]: [value for _, value in entries] for name, entries in log.data.items()}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(slow_rank_monitor, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
+    """What other ranks tell, after this one, which is the first."""
+    told: list[tuple[float, float, str]] = []
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1 + len(told))
+    monkeypatch.setattr(dist, "all_gather_object", lambda mine: [mine, *told])
+    return told
+
+
+def test_alone_there_is_nothing_to_log(clock) -> None:
+    assert train(SlowRankMonitor(1), clock, 0.1, 0.1) == {}
+
+
+def test_the_slowest_rank_is_logged(clock, others) -> None:
+    others += [(0.1, 0.2, "b"), (0.0, 0.4, "c"), (0.15, 0.5, "d")]
+    with pytest.warns(ComposerWarning, match="Rank 3 on d is 1.62 times as slow as the others"):
+        found = train(SlowRankMonitor(2), clock, data=0.25, forward=0.25)
+    assert found["rank"] == [3, 3]
+    assert found["slowdown"] == pytest.approx([1.625, 1.625])
+    assert found["seconds"] == pytest.approx([0.65, 0.65])
+    assert found["median_seconds"] == pytest.approx([0.4, 0.4])
+    assert tuple(found) == NAMES
+
+
+def test_the_warning_says_what_is_slow_and_comes_once(clock, others) -> None:
+    others += [(0.1, 0.1, "b")]
+    monitor = SlowRankMonitor(1, threshold=1.2)
+    expected = (
+        f"Rank 0 on {socket.gethostname()} is 2.50 times as slow as the others, which wait for it: in a step it takes "
+        "0.5 s (0.3 s to wait for data, 0.2 s forward), their median is 0.2 s."
+    )
+    with pytest.warns(ComposerWarning) as caught:
+        train(monitor, clock, data=0.3, forward=0.2)
+        others[0] = (2.0, 0.0, "b")
+        train(monitor, clock, data=0.3, forward=0.2)
+    told = [str(warning.message) for warning in caught]
+    assert told[0] == expected
+    assert len(told) == 2
+    assert told[1].startswith("Rank 1 on b is 4.00 times")
+
+
+@pytest.mark.parametrize(
+    ("other", "step_seconds"), [((0.0, 0.41, "b"), 1.0), ((0.0, 0.3, "b"), 5.0)], ids=["below", "of no weight"]
+)
+def test_no_warning_of_what_does_not_matter(clock, others, other, step_seconds) -> None:
+    others += [other]
+    found = train(SlowRankMonitor(2), clock, 0.2, 0.4 if other[1] == 0.41 else 0.3, step_seconds=step_seconds)
+    assert found["rank"] == [0, 0]
+
+
+def test_only_the_first_process_warns(clock, others, monkeypatch) -> None:
+    monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
+    others += [(5.0, 0.0, "b")]
+    assert train(SlowRankMonitor(2), clock, 0.1, 0.1)["rank"] == [1, 1]
+
+
+def test_where_the_others_take_no_time(clock, others) -> None:
+    others += [(0.0, 0.0, "b")]
+    with pytest.warns(ComposerWarning, match="is inf times as slow"):
+        assert train(SlowRankMonitor(4), clock, 0.1, 0.1)["slowdown"] == [float("inf")]
+
+
+class Event:
+    """An event of a device that takes a second for each, and runs one behind the host."""
+
+    made: list[Event]
+
+    def __init__(self, device: torch.device, enable_timing: bool) -> None:
+        assert (device.type, enable_timing) == ("cuda", True)
+        self.at = len(Event.made)
+        Event.made.append(self)
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return self.at < len(Event.made) - 1
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1000.0 * (end.at - self.at)
+
+
+def test_a_device_is_timed_by_its_events_and_not_waited_for(others, monkeypatch) -> None:
+    others += [(0.0, 1.0, "b")]
+    Event.made = []
+    monkeypatch.setattr(torch, "Event", Event)
+    log = InMemoryLogger()
+    state = State(model=torch.nn.Linear(1, 1), callbacks=[log])
+    state.device = SimpleNamespace(torch_device=torch.device("cuda", 0))
+    logger, monitor = Logger(state, [log]), SlowRankMonitor(2, threshold=9)
+    monitor.fit_start(state, logger)
+    for step in range(1, 5):
+        monitor.before_forward(state, logger)
+        monitor.before_backward(state, logger)
+        state.timestamp = Timestamp(batch=step, total_wct=step)
+        monitor.batch_end(state, logger)
+    # The last pair of two steps is not done when they are compared, and counts in the next.
+    assert [value for _, value in log.data["slow_rank/median_seconds"]] == [0.5, 1.0]
+    assert [value for _, value in log.data["slow_rank/seconds"]] == [1.0, 1.0]
+    assert len(monitor._pending) == 1
+
+
+def both_train() -> Any:
+    """Rank 1 waits four times as long for its data."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            clock = Clock()
+            slow_rank_monitor.time = clock
+            found = train(SlowRankMonitor(2), clock, 0.1 + 0.3 * dist.get_global_rank(), 0.1)
+    finally:
+        slow_rank_monitor.time = time
+    return found, [str(warning.message) for warning in caught]
+
+
+def test_two_processes(two_ranks: Ranks) -> None:
+    (found, told), (same, nothing) = two_ranks.run(both_train)
+    assert found == same
+    assert found["rank"] == [1, 1]
+    assert found["slowdown"] == pytest.approx([2.5, 2.5])
+    assert (len(told), nothing) == (1, [])
+    assert told[0].startswith("Rank 1 on ")
+
+
+@pytest.mark.parametrize("name", ["batch_log_interval", "threshold"])
+def test_refuses_impossible_arguments(name) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be greater than 0"):
+        SlowRankMonitor(**{name: 0})

@@ -1,0 +1,72 @@
+"""Values that have to be the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from composer import dist
+from composer.dist.agreement import disagreements
+from composer.dist.ranks import describe_ranks
+from tests.ranks import Ranks
+
+
+def each_checks() -> list[str]:
+    """What each rank is told of values that are the same, that differ, and that cannot be hashed."""
+    rank = dist.get_global_rank()
+    told = []
+    for value in ("adam", f"adam{rank}", [rank // 2], {"lr": 0.1}):
+        try:
+            dist.check_same("optimizer", value)
+            told.append("")
+        except ValueError as error:
+            told.append(str(error))
+    return told
+
+
+def test_all_processes_are_told_who_has_what(two_ranks: Ranks) -> None:
+    message = "optimizer must be the same in all processes. rank 0: 'adam0'; rank 1: 'adam1'."
+    assert two_ranks.run(each_checks) == [["", message, "", ""]] * 2
+
+
+def test_alone_all_agree() -> None:
+    dist.check_same("optimizer", object())
+
+
+def test_ranks_with_one_value_stand_together() -> None:
+    everyone = [{"name": "adam"}, {"name": "sgd"}, {"name": "adam"}, {}]
+    assert disagreements(everyone) == {"name": "ranks 0, 2: 'adam'; rank 1: 'sgd'; rank 3: None"}
+    assert disagreements(everyone[:2], [4, 7]) == {"name": "rank 4: 'adam'; rank 7: 'sgd'"}
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_something_is_found_exactly_where_values_differ(values) -> None:
+    found = disagreements([{"x": value} for value in values])
+    assert bool(found) == (len(set(values)) > 1)
+    if found:
+        assert found["x"].count("rank") == len(set(values))
+
+
+@given(st.sets(st.integers(0, 40), min_size=1))
+def test_ranks_can_be_read_back(ranks) -> None:
+    word, _, text = describe_ranks(ranks).partition(" ")
+    assert word == ("rank" if len(ranks) == 1 else "ranks")
+    found: set[int] = set()
+    for part in text.split(", "):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    assert found == ranks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"dataset": iter([1])}, TypeError, "dataset must have a length to be dealt out, but list_iterator has none"),
+        ({"dataset": [1], "num_replicas": 0}, ValueError, "num_replicas must be greater than 0"),
+        ({"dataset": [1], "num_replicas": 2, "rank": 2}, ValueError, "rank must be from 0 to 1, .* but got 2"),
+    ],
+)
+def test_what_cannot_be_dealt_out(arguments, kind, message) -> None:
+    with pytest.raises(kind, match=message):
+        dist.get_sampler(**arguments)
