@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 
 from composer import trees
 from composer._containers import is_mapping, is_sequence, rebuild, with_attributes, with_items
+from composer.core.data_pass import PassFactory
+from composer.core.dealing import DataShare
 from composer.core.types import Batch
 from composer.warnings import ComposerWarning
 
@@ -64,6 +66,7 @@ class DataSpec:
         self.split_batch = split_batch or split
         self.get_num_samples_in_batch = get_num_samples_in_batch or count_samples
         self._count_tokens = get_num_tokens_in_batch
+        self._passes: PassFactory | None = None
         dataset = getattr(dataloader, "dataset", None)
         # An iterable data set may have a length that does not say how much it yields.
         sized = isinstance(dataset, Sized) and not isinstance(dataset, torch.utils.data.IterableDataset)
@@ -117,6 +120,32 @@ class DataSpec:
             return len(cast(Sized, self.dataloader))
         except (TypeError, NotImplementedError):
             return None
+
+    def length_of(self, share: DataShare, *, whole_batches: bool = False) -> int | None:
+        """Return the number of steps in a pass of several processes; None where the loader does not tell.
+
+        Args:
+            share: What this process gets.
+            whole_batches: Whether the loader's own batches are dealt out, as in evaluations.
+
+        >>> spec = DataSpec(DataLoader(torch.utils.data.TensorDataset(torch.arange(10)), batch_size=2))
+        >>> spec.length, spec.length_of(DataShare(0, 2))
+        (5, 3)
+        """
+        if share.size == 1:
+            return self.length
+        return PassFactory(self.dataloader, 0, share, whole_batches).length
+
+    def passes(self, seed: int, share: DataShare) -> PassFactory:
+        """Return what begins passes over the loader's own batches, in several processes.
+
+        Args:
+            seed: Of the run, the same in all processes.
+            share: What this process gets.
+        """
+        if self._passes is None or self._passes.share != share:
+            self._passes = PassFactory(self.dataloader, seed, share, whole_batches=True)
+        return self._passes
 
     @property
     def batch_size(self) -> int | None:

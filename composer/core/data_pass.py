@@ -11,8 +11,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from composer import rng
-from composer.core.indices import Indices, resumable
+from composer import dist, rng
+from composer._text import plural
+from composer.core.dealing import WHOLE, DataShare, is_divided
+from composer.core.indices import Indices, length_of, resumable
 from composer.core.types import Batch
 from composer.core.workers import iterate
 
@@ -29,9 +31,14 @@ class PassFactory:
     (as torchdata's ``StatefulDataLoader`` and streaming's loader have); its data set's; the indices of its samples,
     which are known without fetching any; else the batches before are fetched again.
 
+    In several processes data with indices is dealt out, see :class:`.Indices`; all other loaders are each process's
+    own, as is the place in them.
+
     Args:
         loader: Yields batches.
-        seed: Of the run.
+        seed: Of the run, the same in all processes.
+        share: What this process gets.
+        whole_batches: Whether the loader's own batches are dealt out, rather than the samples of a step.
 
     >>> next(PassFactory([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None}))
     3
@@ -39,6 +46,8 @@ class PassFactory:
 
     loader: Any
     seed: int
+    share: DataShare = WHOLE
+    whole_batches: bool = False
     _made: tuple[Indices, DataLoader[Any]] | None = field(default=None, repr=False)
 
     @property
@@ -54,6 +63,32 @@ class PassFactory:
         return "indices" if by_index else "replay"
 
     @property
+    def length(self) -> int | None:
+        """Number of steps of a whole pass, or None where the loader does not tell."""
+        if self.kind != "indices":
+            return length_of(self.loader)
+        return Indices(self.loader, self.share, whole_batches=self.whole_batches).steps_after(0)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process's data, and the place in it, are not those of the others."""
+        if self.kind == "dataset":
+            return not _counts_samples(self.loader.dataset)
+        return self.kind != "indices" or is_divided(self.loader, self.share)
+
+    def _dealt(self) -> tuple[Indices, DataLoader[Any]]:
+        if self._made is None:
+            indices = Indices(self.loader, self.share, whole_batches=self.whole_batches)
+            indices.seed = self.seed
+            if self.share.size > 1 and not indices.is_divided:
+                # Each process may have been given a generator of its own.
+                own_seed = [indices.own_seed]
+                dist.broadcast_object_list(own_seed)
+                indices.own_seed = own_seed[0]
+            self._made = indices, resumable(self.loader, indices, self.seed + self.share.rank)
+        return self._made
+
+    @property
     def _has_workers(self) -> bool:
         """Whether the data set that changes is a copy in another process."""
         return getattr(self.loader, "num_workers", 0) > 0
@@ -64,10 +99,11 @@ class PassFactory:
         Args:
             epoch: Which, from 0.
             batch: Number of batches of it that are done.
-            saved: What :meth:`DataPass.state_dict` gave when they were; None at the beginning of a pass.
+            saved: What :meth:`place` gave when they were; None at the beginning of a pass.
 
         Raises:
-            ValueError: The loader is of another kind than the one that was saved.
+            ValueError: The loader is of another kind than the one that was saved, or its place cannot be found by this
+                number of processes.
         """
         set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
         if set_epoch is not None:
@@ -75,13 +111,15 @@ class PassFactory:
         kind = self.kind
         if saved is not None and saved["kind"] == "any":
             # Written by a version that kept no more than the number of batches.
-            saved = {"kind": kind if kind == "indices" else "replay", "rng": None}
-            kind = saved["kind"]
+            kind = kind if kind == "indices" else "replay"
+            saved = {"kind": kind, "ranks": [{"kind": kind, "rng": None}] * self.share.size}
         if saved is not None and saved["kind"] != kind:
             raise ValueError(
                 f"The place in the training data was saved by {_BY[saved['kind']]}, but the data given now goes by "
                 f"{_BY[kind]}. Give the same kind of loader, or spin_dataloaders=False to begin the data anew."
             )
+        if saved is not None and (self.is_own or kind == "replay"):
+            saved = self._of_this_rank(saved)
         if kind == "replay":
             return self._by_replay(batch, saved)
         owner = self.loader if kind == "loader" else self.loader.dataset
@@ -91,17 +129,46 @@ class PassFactory:
             owner.load_state_dict(saved["state"])
         if saved is not None and saved.get("over"):
             return DataPass(kind, iter(()), owner=owner)
-        return DataPass(
-            kind, self._by_indices(epoch, batch) if kind == "indices" else iterate(self.loader), owner=owner
-        )
+        if kind == "indices":
+            return self._by_indices(epoch, batch, saved, owner)
+        return DataPass(kind, iterate(self.loader), owner=owner)
 
-    def _by_indices(self, epoch: int, batch: int) -> Iterator[Batch]:
-        if self._made is None:
-            indices = Indices(self.loader)
-            self._made = indices, resumable(self.loader, indices, self.seed)
-        indices, loader = self._made
-        indices.seed, indices.epoch, indices.start = self.seed, epoch, batch
-        return iterate(loader)
+    def place(self, current: DataPass, sample: int, *, sized: bool = True) -> dict[str, Any]:
+        """Return what later processes need to go on where this one and the others are; all of them have to call this.
+
+        Args:
+            current: The pass of this process.
+            sample: Number of samples of the pass that are done, by all processes.
+            sized: Whether the number of batches tells where the pass ends.
+        """
+        if self.share.size == 1 or not self.is_own:
+            return current.state_dict(sample, sized=sized)
+        # Others may have more batches than this process.
+        mine = current.state_dict(sample, sized=False)
+        ranks = dict(dist.all_gather_object((self.share.rank, mine)))
+        return {"kind": current.kind, "ranks": [ranks[rank] for rank in range(self.share.size)]}
+
+    def _of_this_rank(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was saved of the own data of this process."""
+        ranks: list[Any] = saved.get("ranks", [saved])
+        if len(ranks) != self.share.size:
+            now = plural(self.share.size, "rank")
+            raise ValueError(
+                f"The place in the training data was saved by {plural(len(ranks), 'rank')}, each with data of its own, "
+                f"but there {'is' if self.share.size == 1 else 'are'} now {now}. Resume with as many, or give "
+                f"spin_dataloaders=False to begin the data anew. The samples of a torch DataLoader with a plain "
+                f"sampler are dealt out to any number."
+            )
+        return ranks[self.share.rank]
+
+    def _by_indices(self, epoch: int, batch: int, saved: Mapping[str, Any] | None, owner: Any) -> DataPass:
+        indices, loader = self._dealt()
+        start = 0 if saved is None else saved.get("place", batch * indices.step)
+        indices.epoch, indices.start = epoch, start
+        # Where processes or samples in a batch are not as many as before, the pass has another number of batches.
+        rest = None if saved is None else indices.steps_after(start)
+        length = None if rest is None else batch + rest
+        return DataPass("indices", iterate(loader), owner=owner, place=start, step=indices.step, length=length)
 
     def _by_replay(self, batch: int, saved: Mapping[str, Any] | None) -> DataPass:
         if saved is None or batch == 0:
@@ -130,18 +197,31 @@ class DataPass:
         iterator: Yields the batches.
         owner: The loader or data set that keeps its place.
         start: The state of the random generators at the beginning.
+        place: Number of entries of the order of indices that were done before.
+        step: Number of them that each step takes.
+        length: Number of batches of the whole pass, where it is another than usual.
 
     >>> list(DataPass("indices", iter([1, 2])))
     [1, 2]
     """
 
     def __init__(
-        self, kind: str, iterator: Iterator[Batch], *, owner: Any = None, start: dict[str, Any] | None = None
+        self,
+        kind: str,
+        iterator: Iterator[Batch],
+        *,
+        owner: Any = None,
+        start: dict[str, Any] | None = None,
+        place: int = 0,
+        step: int = 1,
+        length: int | None = None,
     ) -> None:
         self.kind = kind
+        self.length = length
         self._iterator = iterator
         self._owner = owner
         self._start = start
+        self._place, self._step = place, step
         # The next batch, if it had to be looked for already.
         self._held: list[Batch] = []
 
@@ -151,7 +231,9 @@ class DataPass:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        return self._held.pop() if self._held else next(self._iterator)
+        batch = self._held.pop() if self._held else next(self._iterator)
+        self._place += self._step
+        return batch
 
     def state_dict(self, sample: int = 0, *, sized: bool = True) -> dict[str, Any]:
         """Return what a later process needs to go on here.
@@ -163,12 +245,13 @@ class DataPass:
         """
         if self.kind == "replay":
             return {"kind": self.kind, "rng": self._start}
+        place = {"kind": self.kind, "place": self._place} if self.kind == "indices" else {"kind": self.kind}
         if self._owner is None:
-            return {"kind": self.kind}
-        state = {"kind": self.kind, "state": _state_of(self._owner, sample)}
+            return place
+        state = {**place, "state": _state_of(self._owner, sample)}
         if sized or not self._is_over():
             return state
-        return {"kind": self.kind, "state": _state_of(self._owner, sample), "over": True}
+        return {**place, "state": _state_of(self._owner, sample), "over": True}
 
     def _is_over(self) -> bool:
         if not self._held:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Permutation", "mix_seed"]
+__all__ = ["Listed", "Permutation", "mix_seed"]
 
 # torch.randperm takes a few milliseconds up to here, and about a second for ten million.
 _WHOLE = 1 << 20
@@ -20,6 +21,38 @@ _ROUNDS = 6
 _MASK = (1 << 64) - 1
 
 Numbers: TypeAlias = "npt.NDArray[np.uint64]"
+
+
+class Listed:
+    """An order that is known as a whole, with parts as of a :class:`Permutation`.
+
+    Args:
+        n: How many numbers.
+        draw: Returns them, when a part is asked for; None for 0 ... n - 1.
+
+    >>> Listed(10).part(1, 8, 3)
+    [1, 4, 7]
+    """
+
+    def __init__(self, n: int, draw: Callable[[], torch.Tensor] | None = None) -> None:
+        self.n = n
+        self._draw = draw
+
+    def part(self, start: int, stop: int, step: int = 1) -> list[int]:
+        """Return the numbers at the places from ``start`` to before ``stop``.
+
+        Args:
+            start: The first place, from 0.
+            stop: The place after the last; the end where it is greater.
+            step: From one place to the next.
+        """
+        if self._draw is None:
+            return list(range(start, min(stop, self.n), step))
+        return self._drawn[start:stop:step].tolist()
+
+    @functools.cached_property
+    def _drawn(self) -> torch.Tensor:
+        return cast("Callable[[], torch.Tensor]", self._draw)()[: self.n]
 
 
 class Permutation:
@@ -46,26 +79,27 @@ class Permutation:
     def __init__(self, n: int, seed: int) -> None:
         self.n, self.seed = n, seed
 
-    def part(self, start: int, stop: int) -> list[int]:
+    def part(self, start: int, stop: int, step: int = 1) -> list[int]:
         """Return the numbers at the places from ``start`` to before ``stop``.
 
         Args:
             start: The first place, from 0.
             stop: The place after the last; the end where it is greater.
+            step: From one place to the next.
         """
         stop = min(stop, self.n)
         if self.n <= _WHOLE:
-            return self._whole[start:stop].tolist()
-        return self._compute(start, stop)
+            return self._whole[start:stop:step].tolist()
+        return self._compute(start, stop, step)
 
     @functools.cached_property
     def _whole(self) -> torch.Tensor:
         return torch.randperm(self.n, generator=torch.Generator().manual_seed(self.seed))
 
-    def _compute(self, start: int, stop: int) -> list[int]:
+    def _compute(self, start: int, stop: int, step: int) -> list[int]:
         import numpy as np
 
-        numbers = np.arange(start, stop, dtype=np.uint64)
+        numbers = np.arange(start, stop, step, dtype=np.uint64)
         outside = np.ones(len(numbers), dtype=bool)
         while outside.any():
             numbers[outside] = self._encrypt(numbers[outside])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from composer import dist
 from composer.core.time import TimeUnit
 from composer.trainer.run import Run
 from composer.trainer.schedules import refresh_schedules
@@ -25,7 +26,10 @@ def advance(run: Run) -> None:
         phase.mark = now
     else:
         told = run.exchange.counts()
+        dist.note_step(phase.timestamp.count(TimeUnit.BATCH) + 1)
         phase.timestamp = phase.timestamp.to_next_batch(told.samples, told.tokens, told.seconds)
+        if told.stop:
+            run.state.stop_training(everywhere=True)
     if run.options.step_schedulers_every_batch:
         for scheduler in run.state.schedulers:
             scheduler.step()

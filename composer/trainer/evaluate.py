@@ -10,8 +10,12 @@ from composer.core.evaluator import Evaluator
 from composer.core.event import Event
 from composer.core.model import ComposerModel
 from composer.core.time import TimeUnit
-from composer.trainer.metrics import named_values, place
-from composer.trainer.passes import count_batch, one_pass
+from composer.core.types import Batch
+from composer.distributed.statistics import share_statistics
+from composer.trainer.auto_evaluation import AutoEvaluation, check_auto_evaluation
+from composer.trainer.metrics import computed, named_values, place
+from composer.trainer.microbatch import as_many_as_others
+from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
 
@@ -53,6 +57,7 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         log: Whether the metrics are logged.
     """
     state, fire = run.state, run.engine.run_event
+    check_auto_evaluation(run, evaluator)
     metrics = state.eval_metrics[evaluator.label]
     place(metrics, state)
     for metric in metrics.values():
@@ -61,17 +66,18 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
     subset = next((n for n in (subset_num_batches, evaluator.subset_num_batches) if n is not None), -1)
     with one_pass(run, state.eval_phase, evaluator.dataloader, evaluator.label, subset) as batches:
         fire(Event.EVAL_START)
+        share_statistics(state.model)
         for state.batch in batches:
             fire(Event.EVAL_BATCH_START)
-            samples = _evaluate_batch(run, evaluator)
-            count_batch(state.eval_phase, samples)
+            batches.count(_evaluate_batch(run, evaluator, counts=not batches.is_idle))
             fire(Event.EVAL_BATCH_END)
-            if run.interruption is not None:
-                run.interruption.check_alone()
+            batches.leave_if_asked()
         values: dict[str, Any] = {}
-        for name, metric in metrics.items():
-            if metric.update_called:
-                values.update(named_values(f"metrics/{evaluator.label}/{name}", metric.compute()))
+        for name, value in computed(metrics, run.strategy.data_group).items():
+            values.update(named_values(f"metrics/{evaluator.label}/{name}", value))
+        size = evaluator.device_eval_microbatch_size
+        if log and evaluator.auto_microbatching and size is not None:
+            run.logger.enqueue({f"trainer/{evaluator.label}/device_eval_microbatch_size": size})
         if values and log:
             run.logger.enqueue(values)
             if run.summary is not None:
@@ -79,21 +85,33 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         fire(Event.EVAL_END)
 
 
-def _evaluate_batch(run: Run, evaluator: Evaluator) -> int:
+def _evaluate_batch(run: Run, evaluator: Evaluator, *, counts: bool) -> int:
     """Run one batch through the model and the metrics; return its number of samples."""
-    state, fire, spec = run.state, run.engine.run_event, evaluator.dataloader
-    model = cast(ComposerModel, state.model)
+    state, spec = run.state, evaluator.dataloader
     samples = spec.get_num_samples_in_batch(state.batch)
+    if evaluator.auto_microbatching:
+        finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
+        finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))
+        return samples
     size = evaluator.device_eval_microbatch_size
     microbatches = [state.batch] if size is None or size >= samples else spec.split_batch(state.batch, size)
-    for microbatch in microbatches:
-        state.batch = microbatch
-        if spec.microbatch_transforms is not None:
-            state.batch = spec.microbatch_transforms(state.batch)
-        with nullcontext() if run.autocast is None else run.autocast():
-            fire(Event.EVAL_BEFORE_FORWARD)
-            state.outputs = model.eval_forward(state.batch)
-            fire(Event.EVAL_AFTER_FORWARD)
-            for metric in state.eval_metrics[evaluator.label].values():
-                state.metric_outputs = model.update_metric(state.batch, state.outputs, metric)
+    several = len(microbatches)
+    if run.exchange is not None and run.strategy.meets_in_forward and size is not None:
+        microbatches = as_many_as_others(microbatches)
+    for number, microbatch in enumerate(microbatches):
+        _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < several)
     return samples
+
+
+def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, counts: bool) -> None:
+    """Take a part of a batch through the model, and the metrics where it counts."""
+    state, fire, spec = run.state, run.engine.run_event, evaluator.dataloader
+    model = cast(ComposerModel, state.model)
+    state.batch = microbatch if spec.microbatch_transforms is None else spec.microbatch_transforms(microbatch)
+    with nullcontext() if run.autocast is None else run.autocast():
+        fire(Event.EVAL_BEFORE_FORWARD)
+        state.outputs = model.eval_forward(state.batch)
+        fire(Event.EVAL_AFTER_FORWARD)
+        metrics = state.eval_metrics[evaluator.label] if counts else {}
+        for metric in metrics.values():
+            state.metric_outputs = model.update_metric(state.batch, state.outputs, metric)

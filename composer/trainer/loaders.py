@@ -6,22 +6,20 @@ import functools
 import itertools
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
-from composer import trees
+from composer import dist, trees
 from composer.core.data import DataSpec
 from composer.core.data_pass import PassFactory
 from composer.core.event import Event
 from composer.core.phase import Phase
 from composer.core.types import Batch
 from composer.devices import Device
+from composer.trainer.lockstep import END, Lockstep
 from composer.trainer.run import Run
 
-__all__ = ["batches", "begin_pass", "load", "to_device"]
-
-_END: Any = object()
+__all__ = ["batches", "begin_pass", "is_at_end", "load", "most", "to_device"]
 
 
 def batches(run: Run) -> Iterator[Batch]:
@@ -43,19 +41,22 @@ def batches(run: Run) -> Iterator[Batch]:
     iterator = phase.iterator
     while True:
         fire(Event.BEFORE_DATALOADER)
-        done = phase.timestamp.batch_in_epoch.value
-        batch = _END if phase.length is not None and done >= phase.length else next(iterator, _END)
-        if batch is _END:
+        batch = END if is_at_end(phase) else next(iterator, END)
+        if run.lockstep is not None:
+            batch = _in_step(run, run.lockstep, batch)
+        if batch is END:
             break
-        state.batch = batch = load(batch, spec, state.device)
-        run.samples = spec.get_num_samples_in_batch(batch)
-        run.tokens = int(spec.get_num_tokens_in_batch(batch))
-        if run.exchange is not None:
-            _tell(run)
+        state.batch = batch = load(batch, spec, state.device, run.strategy.batch_dtype)
+        if run.lockstep is None or not run.lockstep.is_idle:
+            run.samples = spec.get_num_samples_in_batch(batch)
+            run.tokens = int(spec.get_num_tokens_in_batch(batch))
+            if run.lockstep is not None:
+                _tell(run)
+                run.lockstep.meet()
         fire(Event.AFTER_DATALOADER)
         yield state.batch
     phase.iterator = None
-    if done == 0:
+    if phase.timestamp.batch_in_epoch.value == 0:
         raise ValueError(
             f"train_dataloader yielded no batch in epoch {phase.timestamp.epoch.value}: {spec.dataloader!r}. It is "
             f"empty, drops its only batch (drop_last=True), or is an iterator, which can be read once; give an object "
@@ -63,13 +64,64 @@ def batches(run: Run) -> Iterator[Batch]:
         )
 
 
-def _tell(run: Run) -> None:
+def is_at_end(phase: Phase) -> bool:
+    """Tell whether the pass under way has had all of its batches, as far as their number is known.
+
+    A pass that was begun by another number of processes, or with another batch size, has another number of batches
+    than the ones after it.
+
+    Args:
+        phase: That of the training.
+
+    >>> from composer.core import TrainerMode
+    >>> is_at_end(Phase(TrainerMode.TRAIN, length=2))
+    False
+    """
+    length, own = phase.length, getattr(phase.iterator, "length", None)
+    if own is not None:
+        is_part = length is not None and phase.passes is not None and length != phase.passes.length
+        length = min(length, own) if is_part else own
+    return length is not None and phase.timestamp.batch_in_epoch.value >= length
+
+
+def _in_step(run: Run, lockstep: Lockstep, batch: Batch) -> Batch:
+    """Return the batch, or one in its place where other processes go on without this one."""
+    if batch is not END:
+        lockstep.keep(batch)
+        return batch
+    if is_at_end(run.state.train_phase):
+        return END  # as all know
+    run.samples = run.tokens = 0
+    return lockstep.substitute(lambda: _tell(run, has_batch=False))
+
+
+def _tell(run: Run, *, has_batch: bool = True) -> None:
     """Begin to tell the other processes of the batch."""
     assert run.exchange is not None
     phase, now = run.state.train_phase, time.perf_counter()
     signum = None if run.interruption is None else run.interruption.signum
-    run.exchange.send_counts(run.samples, run.tokens, now - phase.mark, signum)
+    run.exchange.send_counts(
+        run.samples,
+        run.tokens,
+        now - phase.mark,
+        signum,
+        run.state.stop_asked,
+        has_batch=has_batch,
+        looks=_looks(run),
+    )
     phase.mark = now
+
+
+def _looks(run: Run) -> bool:
+    """Ask the loggers whether they are due after this batch: all processes compute metrics together, or none does."""
+    if not run.logger.destinations:
+        return False
+    phase = run.state.train_phase
+    now, phase.timestamp = phase.timestamp, phase.timestamp.to_next_batch(run.samples, run.tokens)
+    try:
+        return run.logger.poll()
+    finally:
+        phase.timestamp = now
 
 
 def begin_pass(run: Run) -> Iterator[Batch]:
@@ -79,34 +131,64 @@ def begin_pass(run: Run) -> Iterator[Batch]:
         run: The run.
     """
     phase: Phase = run.state.train_phase
-    if phase.passes is None or phase.passes.loader is not phase.loader.dataloader:
-        phase.passes = PassFactory(phase.loader.dataloader, run.state.seed)
+    passes = _passes(run, phase)
     epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
     saved = phase.resume
     phase.resume = None
     if not run.options.overfit_batches:
-        return phase.passes.begin(epoch, 0 if saved is None else done, saved)
+        return passes.begin(epoch, 0 if saved is None else done, saved)
     if phase.repeated is None:
-        first = phase.passes.begin(epoch=0)
+        first = passes.begin(epoch=0)
         phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
-        phase.length = len(phase.repeated)
+        phase.length = most(len(phase.repeated))
     return itertools.islice(phase.repeated, done, None)
 
 
-def load(batch: Batch, spec: DataSpec, device: Device) -> Batch:
+def _passes(run: Run, phase: Phase) -> PassFactory:
+    """What begins passes over the loader that there is now."""
+    if phase.passes is None or phase.passes.loader is not phase.loader.dataloader:
+        phase.passes = PassFactory(phase.loader.dataloader, run.state.rank_zero_seed, run.state.data_share)
+        if run.exchange is not None:
+            run.lockstep = Lockstep(run.exchange)
+    return phase.passes
+
+
+def most(length: int | None) -> int | None:
+    """Return the number of batches of the process that has the most; None where one does not know.
+
+    Args:
+        length: That of this process, or None.
+
+    >>> most(3)
+    3
+    """
+    if dist.get_world_size() == 1:
+        return length
+    lengths = torch.tensor([length or 0, length is None], dtype=torch.int64)
+    dist.all_reduce(lengths, "MAX")
+    number, unknown = lengths.tolist()
+    return None if unknown else number
+
+
+def load(batch: Batch, spec: DataSpec, device: Device, dtype: torch.dtype | None = None) -> Batch:
     """Move a batch to the device and apply the data's transforms.
 
     Args:
         batch: What the loader yielded.
         spec: Describes the data.
         device: Where to.
+        dtype: Format that floating-point numbers are brought to then; None leaves them as they are.
 
     >>> from composer.devices import get_device
     >>> load(torch.ones(2), DataSpec([], batch_transforms=lambda batch: batch * 2), get_device("cpu"))
     tensor([2., 2.])
     """
     batch = to_device(batch, device)
-    return batch if spec.batch_transforms is None else spec.batch_transforms(batch)
+    if spec.batch_transforms is not None:
+        batch = spec.batch_transforms(batch)
+    if dtype is None:
+        return batch
+    return trees.map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, batch)
 
 
 def to_device(batch: Batch, device: Device) -> Batch:

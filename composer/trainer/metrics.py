@@ -10,21 +10,31 @@ import torch
 from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.types import Batch
+from composer.metrics.over_processes import computed
 from composer.trainer.modes import eval_mode
 from composer.trainer.run import Run
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-__all__ = ["log_train_metrics", "named_values", "place", "reset_train_metrics", "update_train_metrics"]
+__all__ = [
+    "computed",
+    "log_train_metrics",
+    "metrics_are_due",
+    "named_values",
+    "place",
+    "reset_train_metrics",
+    "update_train_metrics",
+]
 
 
-def update_train_metrics(run: Run, batch: Batch) -> None:
+def update_train_metrics(run: Run, batch: Batch, *, counts: bool = True) -> None:
     """Update the metrics with ``state.outputs``.
 
     Args:
         run: The run; where its state has no outputs, they are computed.
         batch: The microbatch as it was before algorithms edited it.
+        counts: Whether it counts; one that does not goes through the model all the same, where others wait for that.
     """
     state = run.state
     model = cast(ComposerModel, state.model)
@@ -36,7 +46,7 @@ def update_train_metrics(run: Run, batch: Batch) -> None:
             # Without outputs, which a callback may have let go of, this is a forward pass like any other.
             with eval_mode(model), nullcontext() if run.autocast is None else run.autocast():
                 outputs = model.eval_forward(batch, state.outputs)
-        for metric in state.train_metrics.values():
+        for metric in state.train_metrics.values() if counts else ():
             model.update_metric(batch, outputs, metric)
             # Checking the values of a batch waits for the device; the first batch has been checked.
             if getattr(metric, "validate_args", False):
@@ -55,6 +65,19 @@ def reset_train_metrics(state: State) -> None:
         metric.reset()
 
 
+def metrics_are_due(run: Run) -> bool:
+    """Tell whether somebody looks at the metrics after this batch, in any process: to compute them takes all.
+
+    Args:
+        run: The run.
+    """
+    if run.exchange is None:
+        looks = bool(run.logger.destinations) and run.logger.poll()
+    else:
+        looks = run.exchange.counts().looks  # the loggers were asked when the batch was there
+    return looks and bool(run.state.train_metrics)
+
+
 def log_train_metrics(run: Run, step: int) -> None:
     """Log the values since the epoch began.
 
@@ -64,9 +87,8 @@ def log_train_metrics(run: Run, step: int) -> None:
     """
     label = run.state.train_phase.label
     values: dict[str, Any] = {}
-    for name, metric in run.state.train_metrics.items():
-        if metric.update_called:
-            values.update(named_values(f"metrics/{label}/{name}", metric.compute()))
+    for name, value in computed(run.state.train_metrics, run.strategy.data_group).items():
+        values.update(named_values(f"metrics/{label}/{name}", value))
     if values:
         run.logger.enqueue(values, step)
 

@@ -16,17 +16,95 @@ from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.core.workers import iterate
+from composer.trainer.exchange import Exchange
 from composer.trainer.loaders import load
+from composer.trainer.lockstep import END, Lockstep
 from composer.trainer.modes import eval_mode
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
-__all__ = ["count_batch", "one_pass"]
+__all__ = ["OnePass", "one_pass"]
+
+
+class OnePass:
+    """The batches of a pass, the same number for all processes; made by :func:`one_pass`.
+
+    Args:
+        run: The run.
+        phase: The active phase.
+
+    >>> from types import SimpleNamespace
+    >>> from composer.core import TrainerMode
+    >>> OnePass(SimpleNamespace(exchange=None), Phase(TrainerMode.EVAL)).is_idle
+    False
+    """
+
+    def __init__(self, run: Run, phase: Phase) -> None:
+        self._run, self._phase = run, phase
+        self._exchange = None if run.exchange is None else Exchange(run.exchange.copies)
+        self._lockstep = None if self._exchange is None else Lockstep(self._exchange)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the batch is one that keeps step with other processes, and is not to count."""
+        return self._lockstep is not None and self._lockstep.is_idle
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin the pass."""
+        run, phase = self._run, self._phase
+        spec: DataSpec = phase.loader
+        phase.mark = time.perf_counter()
+        rest = itertools.islice(_begin(run, spec), phase.length)
+        while True:
+            batch = next(rest, END)
+            if self._lockstep is not None:
+                if batch is END:
+                    batch = self._lockstep.substitute(lambda: self._tell(0, has_batch=False))
+                else:
+                    self._lockstep.keep(batch)
+            if batch is END:
+                break
+            batch = load(batch, spec, run.state.device, run.strategy.batch_dtype)
+            if self._lockstep is not None and not self.is_idle:
+                self._tell(spec.get_num_samples_in_batch(batch))
+                self._lockstep.meet()
+            yield batch
+            phase.mark = time.perf_counter()
+        if phase.timestamp.batch.value == 0:
+            message = f"The data {phase.label!r} yielded no batch, so there is nothing to report: {spec.dataloader!r}."
+            warnings.warn(message, ComposerWarning, stacklevel=2)
+
+    def count(self, samples: int) -> None:
+        """Count the batch in work.
+
+        Args:
+            samples: Number of samples in it; of this process, where there are several.
+        """
+        if self._exchange is not None:
+            samples = self._exchange.counts().samples
+        phase = self._phase
+        phase.timestamp = phase.timestamp.to_next_batch(samples, duration=time.perf_counter() - phase.mark)
+
+    def leave_if_asked(self) -> None:
+        """Leave where a signal asks to stop, in all processes after the same batch.
+
+        Raises:
+            Interrupted: One does.
+        """
+        if self._run.interruption is not None:
+            self._run.interruption.check(None if self._exchange is None else self._exchange.counts().signum)
+
+    def _tell(self, samples: int, *, has_batch: bool = True) -> None:
+        assert self._exchange is not None
+        signum = None if self._run.interruption is None else self._run.interruption.signum
+        self._exchange.send_counts(samples, 0, 0.0, signum, has_batch=has_batch)
 
 
 @contextlib.contextmanager
-def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) -> Generator[Iterator[Batch]]:
+def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) -> Generator[OnePass]:
     """Make a phase active, the model evaluate and gradients not be recorded; give the batches of the data.
+
+    Several processes take the batches of a ``DataLoader`` in turn, so each batch is as a single process would have it.
 
     Afterwards the state's phase, batch and outputs, the mode of each module and the random generators are what they
     were, so that training does not depend on how often it is evaluated.
@@ -40,38 +118,19 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
     """
     state = run.state
     before = (state.phase, state.batch, state.outputs)
+    length = spec.length_of(state.data_share, whole_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
-    phase.length = spec.length if subset == -1 else min(subset, spec.length or subset)
+    phase.length = length if subset == -1 else min(subset, length or subset)
     state.phase = phase
     try:
         with eval_mode(state.model), rng.preserved(), torch.no_grad():
-            yield _batches(run, phase)
+            yield OnePass(run, phase)
     finally:
         state.phase, state.batch, state.outputs = before
 
 
-def count_batch(phase: Phase, samples: int) -> None:
-    """Count a batch of a pass.
-
-    Args:
-        phase: The active phase.
-        samples: Number of samples in the batch.
-
-    >>> from composer.core import TrainerMode
-    >>> phase = Phase(TrainerMode.EVAL)
-    >>> count_batch(phase, 8)
-    >>> phase.timestamp.sample
-    Time(8, TimeUnit.SAMPLE)
-    """
-    phase.timestamp = phase.timestamp.to_next_batch(samples, duration=time.perf_counter() - phase.mark)
-
-
-def _batches(run: Run, phase: Phase) -> Iterator[Batch]:
-    spec: DataSpec = phase.loader
-    phase.mark = time.perf_counter()
-    for batch in itertools.islice(iterate(spec.dataloader), phase.length):
-        yield load(batch, spec, run.state.device)
-        phase.mark = time.perf_counter()
-    if phase.timestamp.batch.value == 0:
-        message = f"The data {phase.label!r} yielded no batch, so there is nothing to report: {spec.dataloader!r}."
-        warnings.warn(message, ComposerWarning, stacklevel=2)
+def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
+    share = run.state.data_share
+    if share.size == 1:
+        return iterate(spec.dataloader)
+    return spec.passes(run.state.rank_zero_seed, share).begin(epoch=0)

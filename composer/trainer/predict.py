@@ -5,17 +5,25 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from composer import trees
+from composer import dist, trees
 from composer.core.data import DataSpec
 from composer.core.event import Event
-from composer.trainer.passes import count_batch, one_pass
+from composer.distributed.statistics import share_statistics
+from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 
 __all__ = ["predict"]
 
+# Outputs of so many batches travel together.
+_AT_ONCE = 64
+
 
 def predict(run: Run, spec: DataSpec, subset_num_batches: int = -1, *, return_outputs: bool = True) -> list[Any]:
     """Return the model's outputs, one entry for each batch, on the CPU.
+
+    Several processes predict the batches of a ``DataLoader`` in turn; each returns the outputs of all, in the order of
+    the batches. Of other data each process predicts its own, and the outputs follow each other as the steps do, in each
+    step by rank.
 
     Args:
         run: The run.
@@ -24,9 +32,10 @@ def predict(run: Run, spec: DataSpec, subset_num_batches: int = -1, *, return_ou
         return_outputs: Whether to keep the outputs; callbacks see them either way.
     """
     state, fire = run.state, run.engine.run_event
-    outputs: list[Any] = []
+    outputs: list[list[Any]] = []
     with one_pass(run, state.predict_phase, spec, "predict", subset_num_batches) as batches:
         fire(Event.PREDICT_START)
+        share_statistics(state.model)
         for state.batch in batches:
             if spec.microbatch_transforms is not None:
                 state.batch = spec.microbatch_transforms(state.batch)
@@ -36,8 +45,22 @@ def predict(run: Run, spec: DataSpec, subset_num_batches: int = -1, *, return_ou
                 state.outputs = state.model(state.batch)
                 fire(Event.PREDICT_AFTER_FORWARD)
             if return_outputs:
-                outputs.append(trees.map_tensors(lambda tensor: tensor.detach().cpu(), state.outputs))
-            count_batch(state.predict_phase, spec.get_num_samples_in_batch(state.batch))
+                # In a list, or nothing where the batch only keeps step with other processes.
+                done = [trees.map_tensors(lambda tensor: tensor.detach().cpu(), state.outputs)]
+                outputs.append([] if batches.is_idle else done)
+            batches.count(spec.get_num_samples_in_batch(state.batch))
             fire(Event.PREDICT_BATCH_END)
         fire(Event.PREDICT_END)
-    return outputs
+    if run.exchange is not None:
+        outputs = _of_all(run, outputs)
+    return [output for one in outputs for output in one]
+
+
+def _of_all(run: Run, outputs: list[list[Any]]) -> list[list[Any]]:
+    """The outputs of all processes, step by step."""
+    share, gathered = run.state.data_share, list[list[Any]]()
+    for first in range(0, len(outputs), _AT_ONCE):
+        parts = dict(dist.all_gather_object((share.rank, outputs[first : first + _AT_ONCE])))
+        steps = zip(*(parts[rank] for rank in range(share.size)), strict=True)
+        gathered += [part for step in steps for part in step]
+    return gathered

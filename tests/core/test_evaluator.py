@@ -74,14 +74,16 @@ class TestArguments:
 
     @pytest.mark.parametrize("size", [0, -1, 0.5, "many"])
     def test_microbatch_size(self, size):
-        message = f"device_eval_microbatch_size must be a positive whole number; got {size!r}."
+        message = f"device_eval_microbatch_size must be a positive whole number, or 'auto' to find it; got {size!r}."
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             evaluator_of(device_eval_microbatch_size=size)
         assert evaluator_of(device_eval_microbatch_size=3).device_eval_microbatch_size == 3
 
-    def test_automatic_microbatch_size_comes_later(self):
-        with pytest.raises(NotImplementedError, match="device_eval_microbatch_size='auto' is not available yet"):
-            evaluator_of(device_eval_microbatch_size="auto")
+    def test_automatic_microbatch_size(self):
+        evaluator = evaluator_of(device_eval_microbatch_size="auto")
+        assert evaluator.auto_microbatching
+        assert evaluator.device_eval_microbatch_size is None
+        assert not evaluator_of(device_eval_microbatch_size=3).auto_microbatching
 
     @pytest.mark.parametrize("count", [0, -2, 0.5, "all"])
     def test_subset(self, count):
