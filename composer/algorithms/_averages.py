@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from composer._text import plural
-from composer.algorithms._shards import held
+from composer.dist.divided import held
 
 __all__ = ["Pairs", "beside", "weights_of"]
 

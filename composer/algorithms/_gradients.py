@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from composer.dist.divided import held, joint_norm, norms
 
 __all__ = ["gradients_of", "parameters_of", "scale_gradients", "total_norm"]
 
@@ -41,14 +42,12 @@ def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Return the Euclidean norm of all gradients taken as one vector, a scalar on the device of the first.
 
+    Of gradients that are divided among processes it is that of the whole; every process must take part.
+
     >>> total_norm([torch.tensor([3.0]), torch.tensor([[4.0]])])
     tensor(5.)
     """
-    device = gradients[0].device
-    norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]
-    norm: Any = torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]))
-    # Of sharded gradients each process has a part.
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return joint_norm(norms(gradients))
 
 
 def scale_gradients(gradients: Sequence[Tensor], factor: Tensor) -> None:
@@ -59,6 +58,7 @@ def scale_gradients(gradients: Sequence[Tensor], factor: Tensor) -> None:
     >>> gradient
     tensor([1., 2.])
     """
-    for device in {gradient.device for gradient in gradients}:
-        group = [gradient for gradient in gradients if gradient.device == device]
+    parts = held(gradients)
+    for device in {part.device for part in parts}:
+        group = [part for part in parts if part.device == device]
         torch._foreach_mul_(group, factor.to(device))  # pyright: ignore[reportPrivateImportUsage]

@@ -96,6 +96,7 @@ class EMA(Algorithm):
 
     sharding = Sharding.SAFE
     sharding_reason = "Each process averages the weights that it holds."
+    engine_conflict = "It reads the weights and puts averages in their place."
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from composer._text import non_negative, one_of, plural
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
+from composer.dist.divided import held, is_divided, row_norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -53,7 +54,7 @@ def apply_gradient_clipping(
             matrix, a filter of a convolution, a whole bias) to at most the threshold times the norm of its weights.
         clipping_threshold: The bound t, 0 or greater; infinity is off. Usual: 0.1 to 2 for the norm, 0.01 (batches of
             some thousands) to 0.16 for the adaptive form.
-        fsdp_enabled: Not needed any more, since sharded gradients are recognised.
+        fsdp_enabled: Not needed any more, since divided gradients are recognised.
 
     Raises:
         ValueError: The type is unknown, or the threshold negative.
@@ -76,7 +77,7 @@ def apply_gradient_clipping(
     if clipping_type == "adaptive":
         _clip_units(parameters, clipping_threshold)
     elif clipping_type == "value":
-        _clip_elements(gradients_of(parameters), clipping_threshold)
+        _clip_elements(held(gradients_of(parameters)), clipping_threshold)
     else:
         gradients = gradients_of(parameters)
         factor = clipping_threshold / (total_norm(gradients) + _SMALLEST_NORM)
@@ -131,6 +132,19 @@ class GradientClipping(Algorithm):
         self.clipping_threshold = clipping_threshold
         self._policies = _policies(clipping_type, clipping_threshold)
         self._each = not isinstance(clipping_type, str) or isinstance(clipping_threshold, Sequence)
+        self._by_engine = False
+        if len(self._policies) != 1 or self._policies[0][0] != "norm" or not self._policies[0][1]:
+            self.engine_conflict = "Of all ways to clip it has the norm, with one threshold above 0."
+
+    def leave_to_engine(self) -> float | None:
+        """Return the bound of the norm, or None for infinity, to an engine that clips; this method does not any more.
+
+        >>> GradientClipping("norm", 1.0).leave_to_engine()
+        1.0
+        """
+        self._by_engine = True
+        bound = self._policies[0][1]
+        return None if bound == float("inf") else bound
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that there is a policy for each optimizer."""
@@ -142,6 +156,8 @@ class GradientClipping(Algorithm):
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Clip the gradients of the batch."""
+        if self._by_engine:
+            return
         if not self._each:
             apply_gradient_clipping(parameters_of(state.optimizers), *self._policies[0])
             return
@@ -190,29 +206,24 @@ def _clip_elements(gradients: list[Tensor], threshold: float) -> None:
 def _clip_units(parameters: Sequence[Tensor], threshold: float) -> None:
     small: list[Tensor] = []
     for parameter, gradient in zip(parameters, gradients_of(parameters), strict=True):
-        if not _are_large([gradient]):
+        if not is_divided(parameter) and not _are_large([gradient]):
             small.append(parameter)
             continue
         # One by one: a gradient is still in the cache when it is scaled.
-        bound = _unit_norms(parameter).clamp_(min=_SMALLEST_WEIGHT_NORM).mul_(threshold)
-        gradient.mul_(bound.div_(_unit_norms(gradient).clamp_(min=_SMALLEST_NORM)).clamp_(max=1.0))
+        bound = row_norms(parameter).clamp_(min=_SMALLEST_WEIGHT_NORM).mul_(threshold)
+        factor = bound.div_(row_norms(gradient).clamp_(min=_SMALLEST_NORM)).clamp_(max=1.0)
+        held([gradient])[0].mul_(factor)
     if small:
         _clip_small_units(small, threshold)
 
 
 def _clip_small_units(parameters: Sequence[Tensor], threshold: float) -> None:
     gradients = gradients_of(parameters)
-    bounds = [_unit_norms(parameter) for parameter in parameters]
-    norms = [_unit_norms(gradient) for gradient in gradients]
+    bounds = [row_norms(parameter) for parameter in parameters]
+    norms = [row_norms(gradient) for gradient in gradients]
     torch._foreach_clamp_min_(bounds, _SMALLEST_WEIGHT_NORM)  # pyright: ignore[reportPrivateImportUsage]
     torch._foreach_mul_(bounds, threshold)  # pyright: ignore[reportPrivateImportUsage]
     torch._foreach_clamp_min_(norms, _SMALLEST_NORM)  # pyright: ignore[reportPrivateImportUsage]
     torch._foreach_div_(bounds, norms)  # pyright: ignore[reportPrivateImportUsage]
     torch._foreach_clamp_max_(bounds, 1.0)  # pyright: ignore[reportPrivateImportUsage]
     torch._foreach_mul_(gradients, bounds)  # pyright: ignore[reportPrivateImportUsage]
-
-
-def _unit_norms(tensor: Tensor) -> Tensor:
-    """The norm of each row or filter, of shape (N, 1, ...); of a vector or a scalar the norm of the whole."""
-    dims = tuple(range(1, tensor.ndim)) or None
-    return torch.linalg.vector_norm(tensor.detach(), dim=dims, keepdim=True)

@@ -110,6 +110,7 @@ class LayerFreezing(Algorithm):
 
     sharding = Sharding.SAFE
     sharding_reason = "All processes freeze the same layers."
+    engine_conflict = "It takes parameters from the optimizer."
     find_unused_parameters = True
 
     def __init__(

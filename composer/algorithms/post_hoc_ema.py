@@ -25,9 +25,11 @@ from composer import dist
 from composer.algorithms._averages import Pairs, beside, weights_of
 from composer.algorithms._power_averages import LONGEST, combination, exponent_of, step_of
 from composer.checkpoint import archive
+from composer.checkpoint.tensors import divided_as
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.dist.divided import is_divided
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -164,6 +166,7 @@ class PostHocEMA(Algorithm):
 
     sharding = Sharding.SAFE
     sharding_reason = "Each process averages the weights that it holds; snapshots are put together for all."
+    engine_conflict = "It reads the weights and puts averages in their place."
 
     def __init__(
         self,
@@ -214,7 +217,7 @@ class PostHocEMA(Algorithm):
         """
         averages = reconstruct_ema(self.snapshots, length, updates)
         weights = weights_of(model)
-        Pairs(weights, {name: average.to(weights[name].device) for name, average in averages.items()}).load()
+        Pairs(weights, {name: _beside(weights[name], average) for name, average in averages.items()}).load()
         return model
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -316,6 +319,11 @@ def _checked(length: float) -> float:
 def _whole(average: Any) -> Tensor:
     """A copy on the host, of all parts if these are divided among processes."""
     return (average.full_tensor() if hasattr(average, "full_tensor") else average).detach().to("cpu", copy=True)
+
+
+def _beside(weight: Tensor, average: Tensor) -> Tensor:
+    """An average from the host on the device of its weight, in parts if the weight is."""
+    return divided_as(average, weight) if is_divided(weight) else average.to(weight.device)
 
 
 def _ending(updates: int) -> str:

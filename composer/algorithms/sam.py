@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 
 from composer._text import non_negative, positive
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
-from composer.algorithms._shards import held
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
 from composer.core.time import TimeUnit
+from composer.dist.divided import held, inner_products, like
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -208,27 +208,28 @@ class SAMOptimizer(Optimizer):
 
     def _move_to_worst(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Add e to the parameters. The gradients have served, and are overwritten."""
+        weights, slopes = held(parameters), held(gradients)
         if not self.adaptive:
             factor = self.rho / (total_norm(gradients) + self.epsilon)
-            if all(parameter.device.type == "cpu" for parameter in parameters):  # one pass over memory
-                torch._foreach_addcmul_(parameters, gradients, [factor] * len(gradients))  # pyright: ignore[reportPrivateImportUsage]
+            if all(weight.device.type == "cpu" for weight in weights):  # one pass over memory
+                torch._foreach_addcmul_(weights, slopes, [factor] * len(slopes))  # pyright: ignore[reportPrivateImportUsage]
                 return
         else:
-            sizes = torch._foreach_abs(parameters)  # pyright: ignore[reportPrivateImportUsage]
+            sizes = torch._foreach_abs(weights)  # pyright: ignore[reportPrivateImportUsage]
             torch._foreach_add_(sizes, self.eta)  # pyright: ignore[reportPrivateImportUsage]
-            torch._foreach_mul_(gradients, sizes)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_mul_(slopes, sizes)  # pyright: ignore[reportPrivateImportUsage]
             factor = self.rho / (total_norm(gradients) + self.epsilon)
-            torch._foreach_mul_(gradients, sizes)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_mul_(slopes, sizes)  # pyright: ignore[reportPrivateImportUsage]
         scale_gradients(gradients, factor)
-        torch._foreach_add_(parameters, gradients)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_add_(weights, slopes)  # pyright: ignore[reportPrivateImportUsage]
 
     @torch.no_grad()
     def _reuse(self, parameters: list[Tensor]) -> None:
         gradients = gradients_of(parameters)
         factor = self.reuse * total_norm(gradients) / (total_norm(self.directions) + self.epsilon)
-        moves = list(torch._foreach_mul(self.directions, 1.0))  # pyright: ignore[reportPrivateImportUsage]
+        moves = list(torch._foreach_mul(held(self.directions), 1.0))  # pyright: ignore[reportPrivateImportUsage]
         scale_gradients(moves, factor)
-        torch._foreach_add_(gradients, moves)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_add_(held(gradients), moves)  # pyright: ignore[reportPrivateImportUsage]
 
 
 class SAM(Algorithm):
@@ -274,6 +275,7 @@ class SAM(Algorithm):
 
     sharding = Sharding.SAFE
     sharding_reason = "The norm is that of all parts together, and each process moves the weights that it holds."
+    engine_conflict = "It computes the gradients twice in a step, at moved weights."
 
     def __init__(
         self,
@@ -366,10 +368,10 @@ def _check(rho: float, epsilon: float, interval: int, eta: float, reuse: float) 
 
 def _orthogonal(gradients: list[Tensor], plain: list[Tensor]) -> list[Tensor]:
     """The part of the gradients, as one vector, that is orthogonal to the plain ones."""
-    products = torch._foreach_mul(gradients, plain)  # pyright: ignore[reportPrivateImportUsage]
-    along = torch.stack([product.sum().to(plain[0].device) for product in products]).sum()
+    along = torch.stack([product.to(plain[0].device) for product in inner_products(gradients, plain)]).sum()
     scale_gradients(plain, along / total_norm(plain).square().clamp_min(1e-24))
-    return list(torch._foreach_sub(gradients, plain))  # pyright: ignore[reportPrivateImportUsage]
+    parts = torch._foreach_sub(held(gradients), held(plain))  # pyright: ignore[reportPrivateImportUsage]
+    return [like(gradient, part) for gradient, part in zip(gradients, parts, strict=True)]
 
 
 def _random_state(optimizer: Optimizer) -> dict[str, Tensor]:

@@ -123,6 +123,7 @@ class ScheduleFree(Algorithm):
     }
     sharding = Sharding.SAFE
     sharding_reason = "Each process averages the weights that it holds."
+    engine_conflict = "It reads the weights and puts averages in their place."
 
     def __init__(self, calibration_batches: int = 8) -> None:
         self.calibration_batches = non_negative("calibration_batches", calibration_batches)

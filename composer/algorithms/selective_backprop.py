@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from composer import trees
+from composer import dist, trees
 from composer._text import in_unit_interval, non_negative, positive
 from composer.algorithms._images import select_samples
 from composer.core.algorithm import Algorithm
@@ -26,6 +26,7 @@ from composer.core.data import DataSpec
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
 from composer.core.time import Time
+from composer.dist.divided import is_divided
 from composer.precision import get_precision_context
 
 if TYPE_CHECKING:
@@ -211,15 +212,17 @@ class SelectiveBackprop(Algorithm):
             state.precision, state.precision_config, device_type=state.device.torch_device.type
         )
         losses: list[Tensor] = []
+        parts = _microbatches(state)
+        repeated = [parts[-1]] * (_most_anywhere(len(parts), state.model) - len(parts))
         with _evaluating(state.model), context:
-            for part in _microbatches(state):
+            for part in [*parts, *repeated]:
                 state.batch = part
                 if self.scale_factor < 1:
                     inputs = state.batch_get_item(self.input_key)
                     scaled = trees.map_tensors(lambda tensor: _scaled(tensor, self.scale_factor), inputs)
                     state.batch_set_item(self.input_key, scaled)
                 losses.append(_losses(model.loss, model(state.batch), state.batch))
-        indices = _draw(torch.cat(losses), self.keep)
+        indices = _draw(torch.cat(losses[: len(parts)]), self.keep)
 
         def select(tensor: Tensor) -> Tensor:
             return select_samples(tensor, indices) if tensor.ndim and len(tensor) == size else tensor
@@ -292,6 +295,15 @@ def _microbatches(state: State) -> list[Any]:
         parts = list((DataSpec([]) if spec is None else spec).split_batch(state.batch, size))
     transforms = None if spec is None else spec.microbatch_transforms
     return parts if transforms is None else [transforms(part) for part in parts]
+
+
+def _most_anywhere(number: int, model: nn.Module) -> int:
+    """The most parts that a process has, where weights are divided: then all go through the model together."""
+    if dist.get_world_size() == 1 or not any(map(is_divided, model.parameters())):
+        return number
+    most = torch.tensor(number)
+    dist.all_reduce(most, "MAX")
+    return int(most)
 
 
 def _num_samples(input: Any) -> int:

@@ -19,10 +19,10 @@ from torch.utils.hooks import RemovableHandle
 from composer import dist
 from composer._text import one_of, positive
 from composer.algorithms._gradients import gradients_of, parameters_of, total_norm
-from composer.algorithms._shards import held
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.dist.divided import held
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -112,6 +112,7 @@ class SpikeSkip(Algorithm):
     slot = Slot.PRECISION
     sharding = Sharding.SAFE
     sharding_reason = "Loss and norm are those of all processes, which decide alike."
+    engine_conflict = "It reads the gradients and leaves out steps."
 
     def __init__(self, num_std: float = 6.0, window: int = 128, watch: str = "both") -> None:
         self.num_std = positive("num_std", num_std)

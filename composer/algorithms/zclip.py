@@ -134,6 +134,7 @@ class ZClip(Algorithm):
     }
     sharding = Sharding.SAFE
     sharding_reason = "The norm is that of all parts together, and all processes have the same statistics."
+    engine_conflict = "It scales the gradients."
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from composer._text import did_you_mean, one_of
+from composer.metrics.over_processes import computed
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -72,7 +73,7 @@ def check_monitored(state: State, monitor: str, label: str) -> None:
 def read_monitored(state: State, monitor: str, label: str) -> Tensor | None:
     """Return a metric of the data that was just worked on, as a scalar on the CPU; None where it is of other data.
 
-    This waits for the device.
+    This waits for the device, and where there are several processes, for all of them.
 
     Args:
         state: The state.
@@ -86,9 +87,10 @@ def read_monitored(state: State, monitor: str, label: str) -> Tensor | None:
     if state.dataloader_label != label:
         return None
     metric = _find(_metrics(state, label) or {}, monitor, label)
-    if not metric.update_called:
+    values = computed({monitor: metric}, getattr(metric, "process_group", None))
+    if not values:
         return None
-    value = metric.compute()
+    value = values[monitor]
     if isinstance(value, Mapping) or (isinstance(value, Tensor) and value.numel() != 1):
         raise TypeError(f"monitor={monitor!r} is a metric of several values, of which none can be compared: {value!r}.")
     return torch.as_tensor(value).detach().reshape(()).cpu()

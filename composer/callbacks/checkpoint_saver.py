@@ -13,23 +13,22 @@ from composer import dist
 from composer._text import did_you_mean, one_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.folders import (
-    counters,
     ensure_folder_has_no_conflicting_files,
-    matching_files,
+    remove_checkpoint,
     remove_partial_files,
 )
-from composer.checkpoint.latest import create_symlink_file, link, resolve
+from composer.checkpoint.latest import create_symlink_file, link, newest_in
 from composer.checkpoint.remote import RemoteCheckpoints
-from composer.checkpoint.retention import Retention, SavedCheckpoint
+from composer.checkpoint.retention import SavedCheckpoint, retention_of
 from composer.checkpoint.safetensors_files import check_format
-from composer.checkpoint.save import collect
+from composer.checkpoint.save import collect, folders_for, template_for
 from composer.checkpoint.writer import CheckpointWriter
 from composer.core._names import check_template, format_name
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.time import Time, TimeUnit
-from composer.storage.transfer import LINK_SUFFIX, remove
+from composer.storage.transfer import LINK_SUFFIX
 from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -47,6 +46,9 @@ class CheckpointSaver(Callback):
 
     A checkpoint is written under a temporary name and renamed when it is complete; the link moves after that, and what
     is superfluous goes last. So at any moment the link points at a whole checkpoint.
+
+    Where ``state.checkpoint_folders`` says so, as it does with ``parallelism_config={"fsdp": {"state_dict_type":
+    "sharded"}}``, each process writes its part, and a checkpoint is a folder of the name that stands there.
 
     Args:
         folder: Where to, a path or URI, with names in braces such as ``{run_name}``.
@@ -112,10 +114,10 @@ class CheckpointSaver(Callback):
         self.save_interval = save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
         self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
         self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
-        self.num_checkpoints_to_keep = num_checkpoints_to_keep
+        self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
         self.monitor = monitor
         check_format("filename", self.filename, weights_only=weights_only)
-        self._retention = _retention(num_checkpoints_to_keep, keep_best, keep_every, mode, monitor)
+        self._retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode, monitor)
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
         self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
         self._remote: RemoteCheckpoints | None = None
@@ -137,6 +139,9 @@ class CheckpointSaver(Callback):
     def init(self, state: State, logger: Logger) -> None:
         """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
         self._saved, self._obsolete, self._number, self._last_batch, self._remote = [], [], 0, None, None
+        folders = folders_for(state, self.filename, weights_only=self.weights_only)
+        if folders is not None and folders.engine is not None and self.asynchronous:
+            raise ValueError("save_async=True, but DeepSpeed's engine writes a checkpoint itself, before it goes on.")
         if dist.get_global_rank() == 0:
             remote = self._elsewhere(state)
             if remote is not None:
@@ -173,20 +178,10 @@ class CheckpointSaver(Callback):
         Args:
             state: The state of the run.
         """
-        remote, name = self._elsewhere(state), self.filename.replace("{run_name}", state.run_name)
+        remote, name = self._elsewhere(state), self._template(state)
         if remote is not None:
             return remote.newest(name, self._latest_name(state))
-        pointer = self.latest(state)
-        linked = None if pointer is None else resolve(pointer)
-        since = 0 if linked is None or pointer is None or not os.path.lexists(pointer) else pointer.lstat().st_mtime_ns
-        come = () if linked is None else counters(linked.name, name)
-        # Later by the clock alone is what a copy of the folder may make of any; further alone, what another run left.
-        later = [
-            (path.stat().st_mtime_ns, path)
-            for path in matching_files(self.resolved_folder(state), name)
-            if path.stat().st_mtime_ns > since and (counters(path.name, name) > come or not come)
-        ]
-        found = max(later)[1] if later else linked
+        found = newest_in(self.resolved_folder(state), name, self.latest(state))
         return None if found is None else str(found)
 
     def latest(self, state: State) -> Path | None:
@@ -202,7 +197,7 @@ class CheckpointSaver(Callback):
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
         if dist.get_global_rank() != 0:
             return
-        folder, name = self.resolved_folder(state), self.filename.replace("{run_name}", state.run_name)
+        folder, name = self.resolved_folder(state), self._template(state)
         ours = {Path(path).name for path in self.saved_checkpoints}
         remote = self._elsewhere(state)
         # The process that saved what is resumed may have ended before it removed them.
@@ -214,7 +209,7 @@ class CheckpointSaver(Callback):
                 remote.refuse_later(name, state.timestamp, ours)
             return
         for path in left:
-            remove(path)
+            remove_checkpoint(path)
         for begun in (name, self.latest_filename):
             if begun is not None:
                 remove_partial_files(folder, begun.replace("{run_name}", state.run_name))
@@ -255,7 +250,7 @@ class CheckpointSaver(Callback):
                 remote.close()
 
     def save(self, state: State, logger: Logger) -> None:
-        """Save now, unless this batch is saved already.
+        """Save now, unless this batch is saved already; all processes must call this.
 
         Args:
             state: The state of the run.
@@ -266,9 +261,12 @@ class CheckpointSaver(Callback):
         """
         self._writer.wait()  # what that changes comes first
         batch = int(state.timestamp.count(TimeUnit.BATCH))
-        if self._last_batch == batch:
+        # Only who writes knows of a failure, after which the same batch may be saved again.
+        is_saved = [self._last_batch == batch]
+        dist.broadcast_object_list(is_saved)
+        if is_saved[0]:
             return
-        name = format_name(self.filename, state.run_name, state.timestamp, rank=0)
+        name = format_name(self._template(state), state.run_name, state.timestamp, rank=0)
         place = self.place(state, name)
         score = self._score(state)
         self._last_batch = batch
@@ -283,25 +281,29 @@ class CheckpointSaver(Callback):
         content = collect(
             state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
         )
-        if dist.get_global_rank() == 0:
-            path, latest, remote = self.resolved_folder(state) / name, self.latest(state), self._elsewhere(state)
-            obsolete, link_name, copies = self._obsolete, self._latest_name(state), self._names_for_loggers(state)
+        path, latest, remote = self.resolved_folder(state) / name, self.latest(state), self._elsewhere(state)
+        obsolete, link_name, copies = self._obsolete, self._latest_name(state), self._names_for_loggers(state)
+        folders = folders_for(state, self.filename, weights_only=self.weights_only)
+        is_first = dist.get_global_rank() == 0
+        if remote is not None and folders is not None:
+            remote.meet()
 
-            def then() -> None:
-                if latest is not None and remote is None:
-                    link(latest, path)
-                _hand_on(logger, path, *copies)
-                if remote is not None:
-                    remote.publish(name, link_name, obsolete)
-                    return
+        def then() -> None:
+            if is_first and latest is not None and remote is None:
+                link(latest, path)
+            if is_first or remote is not None:  # to a folder elsewhere, each process has its own part
+                _hand_on(logger, path, copies[0], copies[1] if is_first else None)
+            if remote is not None:
+                remote.publish(name, link_name, obsolete)
+            elif is_first:
                 for one in obsolete:
-                    remove(one)
+                    remove_checkpoint(one)
 
-            def otherwise() -> None:
-                # What was to make room for this one is still there.
-                (self._saved, self._obsolete), self._last_batch = before, None
+        def otherwise() -> None:
+            # What was to make room for this one is still there.
+            (self._saved, self._obsolete), self._last_batch = before, None
 
-            self._writer.write(content, path, then, otherwise)
+        self._writer.write(content, path, then, otherwise, folders=folders, apart=remote is not None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is kept, and what is being removed."""
@@ -320,7 +322,7 @@ class CheckpointSaver(Callback):
         self._number = state.get("number", 0)
 
     def _save_if_due(self, event: Event, state: State, logger: Logger) -> None:
-        if self.save_interval(state, event) and self._last_batch != state.timestamp.count(TimeUnit.BATCH):
+        if self.save_interval(state, event):
             self.save(state, logger)
 
     def _score(self, state: State) -> float | None:
@@ -341,13 +343,21 @@ class CheckpointSaver(Callback):
             self._remote = RemoteCheckpoints(folder, self._on_failure, close_timeout=self._upload_timeout)
         return self._remote
 
+    def _template(self, state: State) -> str:
+        """The name of the checkpoints of this run, but for the counters."""
+        return self._named(state, self.filename).replace("{run_name}", state.run_name)
+
+    def _named(self, state: State, filename: str) -> str:
+        return template_for(state, filename, weights_only=self.weights_only)
+
     def _latest_name(self, state: State) -> str | None:
         return _name_now(self.latest_filename, state)
 
     def _names_for_loggers(self, state: State) -> tuple[str | None, str | None]:
         """The names of a checkpoint and of the link for the destinations that keep files."""
         latest = None if self.latest_filename is None else self.latest_remote_file_name
-        return _name_now(self.remote_file_name, state), _name_now(latest, state)
+        name = None if self.remote_file_name is None else self._named(state, self.remote_file_name)
+        return _name_now(name, state), _name_now(latest, state)
 
 
 _FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
@@ -379,20 +389,3 @@ def _refuse_compressed(filename: str) -> str:
 
 def _template(argument: str, name: str | Path | None) -> str | None:
     return None if name is None else check_template(argument, os.fspath(name), timed=True)
-
-
-def _retention(newest: int, best: int, every: int, mode: Any, monitor: str | None) -> Retention:
-    if newest < -1:
-        raise ValueError(f"num_checkpoints_to_keep must be a number, or -1 for all; got {newest}.")
-    if newest == 0 and not best:
-        raise ValueError("num_checkpoints_to_keep=0 would remove what was just saved; give 1 to keep the newest.")
-    if best < 0 or every < 0:
-        raise ValueError(f"keep_best and keep_every must not be negative; got {best} and {every}.")
-    if newest == -1 and (best or every):
-        raise ValueError(
-            "keep_best and keep_every choose among what num_checkpoints_to_keep would remove, and -1 keeps all; give "
-            "num_checkpoints_to_keep=1 to keep the newest beside those."
-        )
-    if (best > 0) != (monitor is not None):
-        raise ValueError("keep_best and monitor go together: the number to keep, and 'eval/<metric>' to compare by.")
-    return Retention(newest, best, every, one_of("mode", mode, ("min", "max")))

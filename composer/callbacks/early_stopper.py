@@ -105,7 +105,7 @@ class EarlyStopper(Callback):
             return
         unit = self.patience.unit
         if state.timestamp.count(unit) - self.best_occurred.count(unit) > self.patience.value:
-            state.stop_training()
+            state.stop_training(everywhere=True)
 
     def _improves(self, value: Tensor, best: Tensor) -> bool:
         if best.isnan():

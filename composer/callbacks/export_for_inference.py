@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from composer import dist
 from composer.core._names import check_template
 from composer.core.callback import Callback
+from composer.dist.divided import is_divided
 from composer.export import ExportFormat, Transform, export_for_inference, export_of_run
 from composer.storage.delivery import check_destination
 
@@ -35,7 +36,8 @@ class ExportForInferenceCallback(Callback):
         output_names: A name for each tensor that the model returns.
 
     Raises:
-        ValueError: The format or a placeholder of the path is unknown.
+        ValueError: The format or a placeholder of the path is unknown; when training starts also if weights are
+            divided among processes.
 
     >>> ExportForInferenceCallback("onnx", "{run_name}/model.onnx").save_format
     <ExportFormat.ONNX: 'onnx'>
@@ -64,6 +66,15 @@ class ExportForInferenceCallback(Callback):
         to_logger = self.save_object_store is None and logger.has_file_upload_destination()
         if dist.get_global_rank() == 0 and not to_logger:
             check_destination(self.save_path, self.save_object_store)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Refuse weights that cannot be exported before the training rather than after it."""
+        if any(is_divided(tensor) for tensor in state.model.state_dict().values()):
+            raise ValueError(
+                "ExportForInferenceCallback needs whole weights in each process, but they are divided among processes. "
+                "Leave it out, save a checkpoint, and export from that: export_for_inference(new_model, ..., "
+                "load_path=...)."
+            )
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Export."""

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from composer import dist
 from composer._text import in_unit_interval
 from composer.callbacks._cadence import Cadence
-from composer.callbacks._norms import l2_norms, total_norm
 from composer.core.callback import Callback
 from composer.core.data import count_samples
 from composer.core.time import Time
+from composer.dist.divided import joint_norm, norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -83,6 +83,8 @@ class GradientNoiseScale(Callback):
 
     Paper: https://arxiv.org/abs/1812.06162 (McCandlish et al. 2018)
     """
+
+    engine_conflict = "It reads the gradients."
 
     def __init__(self, interval: int | str | Time = "10ba", decay: float = 0.95) -> None:
         self.decay = in_unit_interval("decay", decay)
@@ -211,7 +213,7 @@ class _Step:
 
 def _squared_norm(model: nn.Module) -> Tensor:
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return total_norm(l2_norms(gradients)).square()
+    return joint_norm(norms(gradients)).square()
 
 
 def _count(state: State) -> int:

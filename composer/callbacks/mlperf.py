@@ -197,7 +197,7 @@ class MLPerfCallback(Callback):
             self.success = True
             self._stop_clock("success", epochs)
             if self.exit_at_target:
-                state.stop_training()
+                state.stop_training(everywhere=True)
 
     def close(self, state: State, logger: Logger) -> None:
         """Stop the clock of a run that did not succeed, and hand over the files."""

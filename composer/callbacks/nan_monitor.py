@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from composer import dist
 from composer.callbacks._readback import Readback
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
@@ -15,6 +16,7 @@ from composer.core.time import TimeUnit
 if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
+    from composer.core.timestamp import Timestamp
 
 __all__ = ["NaNMonitor"]
 
@@ -22,7 +24,8 @@ __all__ = ["NaNMonitor"]
 class NaNMonitor(Callback):
     """Raises ``RuntimeError`` when the loss of a microbatch is NaN, and names the batch.
 
-    On the CPU it raises at once. On an accelerator the check runs there and its result comes to the host beside the
+    On the CPU it raises at once, and where there are several processes, in all of them after the step, whichever had
+    the batch. On an accelerator the check runs there and its result comes to the host beside the
     work, so that no step waits for it: the error names the batch in which the NaN was, and comes as soon as the device
     has got there, usually a few batches after the host passed it. At the end of an epoch, before an evaluation and at
     the end of the training it waits for the checks under way, so no such checkpoint or score is of a broken model.
@@ -46,9 +49,13 @@ class NaNMonitor(Callback):
 
     def after_loss(self, state: State, logger: Logger) -> None:
         """Check the loss on its device, and raise for what has become known."""
-        now = state.timestamp
-        self._readback.put((now.count(TimeUnit.BATCH), now.count(TimeUnit.EPOCH)), _any_nan(state.loss))
-        self._raise_for(self._readback.arrived())
+        if dist.get_world_size() == 1:
+            self._check(state.loss, state.timestamp)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Check the mean of the losses of several processes, so that none is left waiting for one that raised."""
+        if dist.get_world_size() > 1 and state.previous_timestamp is not None:
+            self._check(state.total_loss_dict, state.previous_timestamp)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Wait for the checks of the epoch, before its checkpoint."""
@@ -65,6 +72,10 @@ class NaNMonitor(Callback):
     def close(self, state: State, logger: Logger) -> None:
         """Forget what is under way."""
         self._readback = Readback()
+
+    def _check(self, loss: Any, now: Timestamp) -> None:
+        self._readback.put((now.count(TimeUnit.BATCH), now.count(TimeUnit.EPOCH)), _any_nan(loss))
+        self._raise_for(self._readback.arrived())
 
     def _raise_for(self, results: list[tuple[Any, bool | int | float]]) -> None:
         for (batch, epoch), is_nan in results:

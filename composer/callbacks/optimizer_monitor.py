@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from composer._text import positive
-from composer.callbacks._norms import l2_norms, total_norm, whole
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
+from composer.dist.divided import joint_norm, norms, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +61,8 @@ class OptimizerMonitor(Callback):
     {'l2_norm/grad/weight': 5.0, 'l2_norm/grad/global': 5.0}
     """
 
+    engine_conflict = "It reads the gradients."
+
     def __init__(self, log_optimizer_metrics: bool = True, batch_log_interval: int = 10) -> None:
         self.log_optimizer_metrics = log_optimizer_metrics
         self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
@@ -103,8 +105,8 @@ def _optimizer_metrics(trained: Mapping[str, Tensor], optimizers: Sequence[Optim
 def _named_norms(kind: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     if not tensors:
         return {}
-    norms = l2_norms(list(tensors.values()))
-    return {f"l2_norm/{kind}/{name}": norm for name, norm in zip(tensors, norms, strict=True)}
+    found = norms(list(tensors.values()))
+    return {f"l2_norm/{kind}/{name}": norm for name, norm in zip(tensors, found, strict=True)}
 
 
 def _globals(metrics: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -113,4 +115,4 @@ def _globals(metrics: Mapping[str, Any]) -> dict[str, Tensor]:
     for name, value in metrics.items():
         if name.startswith("l2_norm/") and isinstance(value, Tensor):
             kinds[name.split("/")[1]].append(value)
-    return {f"l2_norm/{kind}/global": total_norm(norms) for kind, norms in kinds.items()}
+    return {f"l2_norm/{kind}/global": joint_norm(found) for kind, found in kinds.items()}

@@ -84,4 +84,4 @@ class ThresholdStopper(Callback):
     def _look(self, state: State) -> None:
         value = read_monitored(state, self.monitor, self.dataloader_label)
         if value is not None and self.comp_func(value, torch.tensor(self.threshold, dtype=torch.float64)):
-            state.stop_training()
+            state.stop_training(everywhere=True)

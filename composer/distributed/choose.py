@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
+from composer.distributed.config import ParallelismConfig, as_parallelism_config
 from composer.distributed.ddp import DDPStrategy
+from composer.distributed.deepspeed import DeepSpeedStrategy
 from composer.distributed.strategy import SingleProcess, Strategy
 
 if TYPE_CHECKING:
@@ -35,8 +37,41 @@ def choose_strategy(
     >>> choose_strategy().name
     'single'
     """
+    if deepspeed_config is not None:
+        given = {
+            "parallelism_config": parallelism_config is not None,
+            "ddp_sync_strategy": ddp_sync_strategy is not None,
+            "find_unused_parameters": find_unused_parameters,
+        }
+        for name, is_given in given.items():
+            if is_given:
+                raise ValueError(f"{name} and deepspeed_config are both given; leave one of them out.")
+        return DeepSpeedStrategy(deepspeed_config)
+    config = as_parallelism_config(parallelism_config)
+    if config is not None:
+        return _dividing(config, ddp_sync_strategy, find_unused_parameters)
     if dist.get_world_size() > 1:
         return DDPStrategy(ddp_sync_strategy, find_unused_parameters=find_unused_parameters)
     if ddp_sync_strategy is not None:
         DDPStrategy(ddp_sync_strategy)  # refuses what does not exist, also where it is not needed
     return SingleProcess()
+
+
+def _dividing(config: ParallelismConfig, sync: str | None, find_unused_parameters: bool) -> Strategy:
+    """The strategy for weights that are divided."""
+    # Imported when used: both bring in a part of torch that takes as long to import as all the rest.
+    from composer.distributed.fsdp import FSDPStrategy
+    from composer.distributed.tensor import TensorStrategy
+
+    if config.tp is not None and config.tp.tensor_parallel_degree == dist.get_world_size():
+        if config.fsdp is not None:
+            raise ValueError(
+                f"tp: tensor_parallel_degree={config.tp.tensor_parallel_degree} takes all processes, so that none are "
+                f"left for 'fsdp'; leave it out, or lower the degree."
+            )
+        if sync is not None:
+            raise ValueError(
+                "ddp_sync_strategy is about processes with data of their own, which 'tp' alone does not have."
+            )
+        return TensorStrategy(config.tp)
+    return FSDPStrategy(config, sync, find_unused_parameters=find_unused_parameters)

@@ -5,9 +5,10 @@ g = 1/W * sum_r g_r        Li et al. 2020, https://arxiv.org/abs/2006.15704
 
 from __future__ import annotations
 
+import gc
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as torch_dist
@@ -16,12 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from composer import dist
 from composer._text import one_of
+from composer.distributed.buckets import Buckets
 from composer.distributed.strategy import Strategy
 
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["DDPStrategy", "DDPSyncStrategy", "ddp_sync_context", "prepare_ddp_module"]
+__all__ = ["DDPStrategy", "DDPSyncStrategy", "average_gradients", "ddp_sync_context", "prepare_ddp_module"]
 
 
 class DDPSyncStrategy(StrEnum):
@@ -53,11 +55,14 @@ class DDPStrategy(Strategy):
     """
 
     name = "ddp"
+    can_catch_up = True
 
     def __init__(self, sync: str | DDPSyncStrategy | None = None, *, find_unused_parameters: bool = False) -> None:
         self.sync = None if sync is None else DDPSyncStrategy(one_of("ddp_sync_strategy", sync, list(DDPSyncStrategy)))
         self.find_unused_parameters = find_unused_parameters
         self._parameters: list[nn.Parameter] = []
+        self._unused = False
+        self._buckets: Buckets | None = None
 
     def prepare(self, state: State) -> None:
         """Wrap the model; the weights of the first process become those of all.
@@ -70,8 +75,8 @@ class DDPStrategy(Strategy):
             self.sync = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
         self.meets_in_forward = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
         self._parameters = list(state.model.parameters())
-        wrapped = prepare_ddp_module(state.model, unused)
-        self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
+        self._unused = unused
+        self._wrap(state.model)
 
     def accumulate(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return the context for a microbatch, in which gradients are averaged or only added up.
@@ -79,12 +84,65 @@ class DDPStrategy(Strategy):
         Args:
             is_last: Whether it is the last of its batch.
         """
+        if self._buckets is not None:
+            self._buckets.sent = 0
         return _sync_context(self.module, is_last, self.sync)
+
+    def watch(self) -> None:
+        """Count the buckets of gradients that a backward pass has sent.
+
+        Where gradients are averaged with every microbatch, or parameters may be unused, they are averaged after the
+        backward passes from now on: the same gradients, and nothing that others could wait for.
+        """
+        if self._buckets is not None:
+            return
+        if self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC or self._unused:
+            self.sync, self.meets_in_forward = DDPSyncStrategy.FORCED_SYNC, False
+        self._buckets = Buckets()
+        self._count_buckets()
+
+    def catch_up(self, microbatches: int) -> None:
+        """Send zeros in place of the gradients that the others expect.
+
+        Args:
+            microbatches: Number of those of the batch that are not done.
+        """
+        if self._buckets is not None and self.sync is DDPSyncStrategy.SINGLE_AUTO_SYNC and self.module is not None:
+            # Only the backward pass of the last microbatch sends any.
+            self._buckets.send_rest(self.module, after=self._buckets.sent if microbatches == 1 else 0)
+
+    def recover(self, state: State) -> None:
+        """Wrap the model anew, where a backward pass that broke off leaves the wrapper in the middle of sending.
+
+        Args:
+            state: The state of the run.
+        """
+        for optimizer in state.optimizers:
+            optimizer.zero_grad()  # views of what was sent
+        if self.module is not None and self.sync is DDPSyncStrategy.FORCED_SYNC:
+            # Only the first forward pass would send buffers, and some processes have had it.
+            cast("Any", self.module).require_forward_param_sync = False
+            return
+        if self.module is not None:
+            # Before it goes, in case somebody else has a reference to it.
+            cast("Any", self.module)._remove_autograd_hooks()
+            self.module = None
+            gc.collect()
+        self._wrap(state.model)
+
+    def _wrap(self, model: nn.Module) -> None:
+        wrapped = prepare_ddp_module(model, self._unused)
+        self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
+        self._count_buckets()
+
+    def _count_buckets(self) -> None:
+        if self._buckets is not None and self.module is not None:
+            self._buckets.attach(self.module)
 
     def reduce(self) -> None:
         """Average the gradients, where this was put off until now."""
         if self.sync is DDPSyncStrategy.FORCED_SYNC:
-            _average(self._parameters)
+            average_gradients(self._parameters)
 
     def close(self) -> None:
         """Give the model back, without the hooks that wait for other processes."""
@@ -147,7 +205,7 @@ class _AveragingContext(AbstractContextManager[None]):
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         self._inner.__exit__(kind, *error)
         if kind is None:
-            _average(self._parameters)
+            average_gradients(self._parameters)
 
 
 def _sync_context(module: nn.Module | None, is_last: bool, sync: DDPSyncStrategy | None) -> AbstractContextManager[Any]:
@@ -155,20 +213,28 @@ def _sync_context(module: nn.Module | None, is_last: bool, sync: DDPSyncStrategy
     return nullcontext() if now or not isinstance(module, DistributedDataParallel) else module.no_sync()
 
 
-def _average(parameters: list[nn.Parameter]) -> None:
-    """Average the gradients that any process has; others count as zero there."""
-    if dist.get_world_size() == 1 or not parameters:
+def average_gradients(parameters: list[nn.Parameter], group: torch_dist.ProcessGroup | None = None) -> None:
+    """Average the gradients that any process has; others count as zero there.
+
+    Args:
+        parameters: The same on each process.
+        group: The processes; all if None.
+
+    >>> average_gradients([nn.Parameter(torch.ones(1))])
+    """
+    size = torch_dist.get_world_size(group) if dist.is_initialized() else 1
+    if size == 1 or not parameters:
         return
     # On the host, by gloo: to read it waits for no device.
     has = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
-    torch_dist.all_reduce(has, torch_dist.ReduceOp.MAX)
+    torch_dist.all_reduce(has, torch_dist.ReduceOp.MAX, group)
     works: list[Any] = []
     for parameter, needed in zip(parameters, has.tolist(), strict=True):
         if needed:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradient: Tensor = parameter.grad
-            gradient.div_(dist.get_world_size())
-            works.append(torch_dist.all_reduce(gradient, async_op=True))
+            gradient.div_(size)
+            works.append(torch_dist.all_reduce(gradient, group=group, async_op=True))
     for work in works:
         work.wait()

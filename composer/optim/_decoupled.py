@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from composer.dist.divided import held, like
 from composer.warnings import NotIntendedUseWarning
 
 __all__ = ["Parameters", "adamw_", "bias_correction", "decay_share", "evaluate", "remember_rate", "sgdw_"]
@@ -74,6 +75,7 @@ def sgdw_(
     nesterov: bool,
 ) -> None:
     """Step with momentum, after taking the share ``decay`` off the weights; fills in missing buffers."""
+    divided, params, grads = params, held(params), held(grads)
     if _acts(decay):
         _shrink(params, decay)
     for places in _alike(params, buffers if momentum else None):
@@ -81,11 +83,12 @@ def sgdw_(
         is_first = bool(momentum) and buffers[places[0]] is None
         kept: list[Tensor] = []
         if momentum:
-            kept = [
-                torch.clone(slope).detach() if is_first else _there(buffers[i]) for i, slope in _pairs(places, slopes)
-            ]
-            for place, buffer in _pairs(places, kept):
-                buffers[place] = buffer
+            if is_first:
+                kept = [torch.clone(slope).detach() for slope in slopes]
+                for place, buffer in _pairs(places, kept):
+                    buffers[place] = like(divided[place], buffer)
+            else:
+                kept = held([_there(buffers[place]) for place in places])
         if not isinstance(lr, Tensor) and _may_fuse(weights, slopes, kept):
             torch._fused_sgd_(
                 weights,
@@ -127,6 +130,10 @@ def adamw_(
     eps: float,
 ) -> None:
     """Step as Adam does, after taking the share ``decay`` off the weights; ``steps`` count this one already."""
+    # Each process steps with what it has of divided tensors.
+    params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = map(
+        held, (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
+    )
     # The fused kernel decays in the same pass, by a rate relative to lr.
     by_kernel = not isinstance(lr, Tensor) and not isinstance(decay, Tensor) and lr > 0
     for places in _alike(params):

@@ -1,0 +1,62 @@
+"""In which formats weights are gathered and gradients are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+from composer._text import one_of
+from composer.precision import Precision
+
+__all__ = ["mixed_precision_policy"]
+
+_DTYPES = {
+    "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16, "amp_fp8": torch.bfloat16, "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64,
+    "fp16": torch.float16, "fp32": torch.float32,
+}  # fmt: skip
+_POLICY_KEYS = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_inputs", "buffer_dtype")
+
+
+def mixed_precision_policy(
+    mixed_precision: str | Mapping[str, Any], precision: str | Precision | None = None
+) -> MixedPrecisionPolicy:
+    """Return in which formats weights are gathered and gradients added up.
+
+    Autocast goes on beside it: with ``"DEFAULT"`` it finds weights in the format that it would have cast them to, which
+    halves what is gathered. Inputs of blocks are cast only in precisions without autocast, since residual streams are
+    of float32 with it.
+
+    Args:
+        mixed_precision: ``"DEFAULT"``, ``"PURE"``, ``"FULL"`` or a mapping, see :class:`.FSDPConfig`.
+        precision: That of the training.
+
+    Raises:
+        ValueError: A key or a format does not exist.
+
+    >>> mixed_precision_policy("DEFAULT", "amp_bf16").param_dtype
+    torch.bfloat16
+    """
+    precision = Precision.FP32 if precision is None else Precision(precision)
+    short = None if precision is Precision.FP32 else _DTYPES[precision.value]
+    if isinstance(mixed_precision, str):
+        if short is None or mixed_precision == "FULL":
+            return MixedPrecisionPolicy(cast_forward_inputs=False)
+        reduce = torch.float32 if mixed_precision == "DEFAULT" else short
+        return MixedPrecisionPolicy(param_dtype=short, reduce_dtype=reduce, cast_forward_inputs=False)
+    values: dict[str, Any] = {"cast_forward_inputs": short is None}
+    for key, value in mixed_precision.items():
+        one_of("fsdp: the key of mixed_precision", key, _POLICY_KEYS)
+        values[key] = _as_dtype(key, value) if key.endswith("_dtype") else bool(value)
+    if values.pop("buffer_dtype", None) not in (None, torch.float32):
+        raise ValueError("fsdp: buffer_dtype is not available: buffers keep their dtype, in which they are summed up.")
+    return MixedPrecisionPolicy(**values)
+
+
+def _as_dtype(key: str, value: Any) -> torch.dtype | None:
+    if value is None or isinstance(value, torch.dtype):
+        return value
+    return _DTYPES[one_of(f"fsdp: {key}", str(value).lower().removeprefix("torch."), _DTYPES)]

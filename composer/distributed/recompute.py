@@ -1,0 +1,120 @@
+"""Activations that are not kept for the backward pass: computed again, or kept in the memory of the host.
+
+With n blocks of one size, the memory for activations falls from n blocks to their inputs and one block, for one more
+forward pass. Papers: Chen et al. 2016, https://arxiv.org/abs/1604.06174; selective, Korthikanti et al. 2022,
+https://arxiv.org/abs/2205.05198
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from composer.distributed.wrapping import said_by_model, units_of
+
+__all__ = ["recompute", "recomputed_modules"]
+
+_KEPT = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.convolution.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+
+
+def recomputed_modules(model: nn.Module, every: int = 1) -> list[nn.Module]:
+    """Return the modules whose activations are not kept.
+
+    The model may say it: a module by its attribute ``_activation_checkpointing``, or the model or a child of it by a
+    method ``activation_checkpointing_fn(module)``. Else they are the units of :func:`.units_of`.
+
+    Args:
+        model: The model.
+        every: Takes only each so many of them, the first included.
+
+    Raises:
+        ValueError: The model says nothing, and has no repeated blocks.
+
+    >>> blocks = [nn.TransformerEncoderLayer(4, 2, 4) for _ in range(3)]
+    >>> len(recomputed_modules(nn.Sequential(*blocks), every=2))
+    2
+    """
+    said = said_by_model(model, "_activation_checkpointing", "activation_checkpointing_fn")
+    if said is None:
+        chosen = [unit.module for unit in reversed(units_of(model))]
+    else:
+        chosen = [module for module in model.modules() if module is not model and said(module)]
+    if not chosen:
+        raise ValueError(
+            f"activation_checkpointing: {type(model).__name__} has no repeated blocks and does not say which modules "
+            f"to recompute. Set module._activation_checkpointing = True on some, or give the model a method "
+            f"activation_checkpointing_fn(module)."
+        )
+    return chosen[::every]
+
+
+def recompute(
+    modules: Sequence[nn.Module], *, selective: bool = False, offload: bool = False, drop: bool = True
+) -> None:
+    """Let modules not keep the activations inside them.
+
+    The modules stay what they are: their names, their classes and their hooks. Gradients are the same, since random
+    numbers are drawn again as they were.
+
+    Args:
+        modules: The modules.
+        selective: Whether the outputs of matrix products, convolutions and attention are kept all the same, which take
+            longest to compute.
+        offload: Whether what is kept waits in the memory of the host.
+        drop: Whether activations are computed again at all.
+
+    >>> module = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    >>> recompute([module])
+    >>> module(torch.ones(1, 2)).shape, list(module.state_dict())
+    (torch.Size([1, 2]), ['0.weight', '0.bias'])
+
+    Papers: https://arxiv.org/abs/1604.06174 (Chen et al. 2016), https://arxiv.org/abs/2205.05198 (Korthikanti et al.
+    2022)
+    """
+    for module in modules:
+        # An attribute of this one module: hooks stay around it, and it keeps its class and the names of its weights.
+        module.forward = _Sparing(module.forward, drop=drop, selective=selective, offload=offload)
+
+
+class _Sparing:
+    """A forward pass that does not keep its activations."""
+
+    def __init__(self, forward: Any, *, drop: bool, selective: bool, offload: bool) -> None:
+        functools.update_wrapper(self, forward)
+        self._forward = forward
+        self._drop, self._selective, self._offload = drop, selective, offload
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._forward(*args, **kwargs)
+        if not self._offload:
+            return self._run(*args, **kwargs)
+        with save_on_cpu(pin_memory=torch.accelerator.is_available()):
+            return self._run(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._drop:
+            return self._forward(*args, **kwargs)
+        if not self._selective:
+            return checkpoint(self._forward, *args, use_reentrant=False, **kwargs)
+        context = functools.partial(create_selective_checkpoint_contexts, _policy)
+        return checkpoint(self._forward, *args, use_reentrant=False, context_fn=context, **kwargs)
+
+
+def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer.distributed.mixed_precision import mixed_precision_policy
+from composer.precision import Precision
+
+SHORT, WIDE = torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "precision", "expected"),
+    [
+        ("DEFAULT", None, (None, None, False)),
+        ("DEFAULT", "fp32", (None, None, False)),
+        ("PURE", "fp32", (None, None, False)),
+        ("DEFAULT", "amp_bf16", (SHORT, WIDE, False)),
+        ("DEFAULT", Precision.AMP_FP16, (torch.float16, WIDE, False)),
+        ("DEFAULT", "amp_fp8", (SHORT, WIDE, False)),
+        ("PURE", "amp_bf16", (SHORT, SHORT, False)),
+        ("FULL", "amp_bf16", (None, None, False)),
+        ({}, "fp32", (None, None, True)),
+        ({"param_dtype": "bf16", "reduce_dtype": "fp32", "buffer_dtype": None}, "fp32", (SHORT, WIDE, True)),
+        ({"param_dtype": torch.float16}, "amp_bf16", (torch.float16, None, False)),
+        ({"param_dtype": "torch.bfloat16", "cast_forward_inputs": False}, "fp32", (SHORT, None, False)),
+    ],
+)
+def test_policies(value, precision, expected):
+    policy = mixed_precision_policy(value, precision)
+    assert (policy.param_dtype, policy.reduce_dtype, policy.cast_forward_inputs) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"param": "bf16"}, "Did you mean 'param_dtype'"),
+        ({"param_dtype": "bf17"}, "param_dtype must be one of"),
+        ({"buffer_dtype": "bf16"}, "buffers keep their dtype"),
+    ],
+)
+def test_mistakes(value, words):
+    with pytest.raises(ValueError, match=words):
+        mixed_precision_policy(value)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from composer.distributed.recompute import recompute, recomputed_modules
+from tests.distributed.sharded import Block, Blocks
+from tests.distributed.test_wrapping import Net, Saying
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return function(*args, **(kwargs or {}))
+
+
+def _gradients(model: nn.Module, **arguments):
+    """Gradients with dropout, and how often operations ran."""
+    modules = [module for module in model.modules() if isinstance(module, Block)]
+    if arguments:
+        recompute(modules, **arguments)
+    torch.manual_seed(0)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    dropout = nn.Dropout(0.5)
+    modules[0].register_forward_hook(lambda module, inputs, output: dropout(output))
+    saved = []
+    with (
+        torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t),
+        Counting() as counting,
+    ):
+        loss = model((x, None)).square().sum()
+        loss.backward()
+    return [p.grad for p in model.parameters()], counting.counts, sum(saved), [module.calls for module in modules]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"drop": True}, {"selective": True}, {"offload": True}, {"drop": False, "offload": True}]
+)
+def test_gradients_are_the_same(arguments):
+    model = Blocks()
+    twin = copy.deepcopy(model)
+    expected, _, plain, _ = _gradients(model)
+    found, counts, saved, calls = _gradients(twin, **arguments)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    drops = arguments.get("drop", True)
+    assert calls == [2 if drops else 1] * 3
+    assert saved < plain
+    # Each block has two products of matrices, the ends of the model one each; selective ones are not repeated.
+    forward = counts["addmm"]
+    assert forward == (14 if drops and not arguments.get("selective") else 8)
+
+
+def test_random_numbers_are_drawn_again():
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+    twin, x = copy.deepcopy(block), torch.randn(8, 4)
+    recompute([twin])
+    for module in (block, twin):
+        torch.manual_seed(3)
+        module(x).sum().backward()
+    for one, other in zip(block.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
+
+
+def test_names_classes_and_hooks_stay():
+    model = Blocks()
+    names, kinds = list(model.state_dict()), [type(module) for module in model.modules()]
+    calls = []
+    model.blocks[0].register_forward_hook(lambda *_: calls.append(1))
+    recompute(list(model.blocks))
+    assert list(model.state_dict()) == names
+    assert [type(module) for module in model.modules()] == kinds
+    model((torch.randn(2, 4, dtype=torch.float64), None)).sum().backward()
+    assert calls == [1]  # not again in the backward pass
+
+
+def test_nothing_is_kept_without_a_backward_pass():
+    block = Block().double()
+    recompute([block])
+    with torch.no_grad():
+        assert not block(torch.randn(2, 6, dtype=torch.float64)).requires_grad
+    assert block.calls == 1
+
+
+def test_a_copy_computes_with_its_own_weights():
+    block = nn.Linear(2, 2)
+    recompute([block])
+    twin = copy.deepcopy(block)
+    nn.init.zeros_(twin.weight)
+    nn.init.zeros_(twin.bias)
+    assert twin(torch.ones(1, 2)).abs().sum() == 0
+
+
+# ------------------------------------------------------------------------------------------- which modules
+
+
+def test_blocks_by_themselves():
+    model = Net(5)
+    assert recomputed_modules(model) == list(model.blocks)
+    assert recomputed_modules(model, every=2) == [model.blocks[i] for i in (0, 2, 4)]
+
+
+def test_modules_say_it():
+    model = Saying()
+    model.head._activation_checkpointing = True
+    assert recomputed_modules(model) == [model.head]
+    model.activation_checkpointing_fn = lambda module: isinstance(module, nn.Embedding)
+    assert recomputed_modules(model) == [model.embedding, model.head]
+
+
+def test_none_to_be_found():
+    with pytest.raises(ValueError, match="Linear has no repeated blocks"):
+        recomputed_modules(nn.Linear(1, 1))
