@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = attach(
         "DamagedCheckpointError": "composer.checkpoint.archive",
         "UnsafeCheckpointError": "composer.checkpoint.archive",
         "convert_checkpoint": "composer.checkpoint.convert",
+        "download_monolithic_checkpoint": "composer.checkpoint.download",
         "get_metadata_state_dict": "composer.checkpoint.state_dict",
         "get_model_state_dict": "composer.checkpoint.state_dict",
         "get_optim_state_dict": "composer.checkpoint.state_dict",

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch.torch_version import TorchVersion
 
-__all__ = ["DamagedCheckpointError", "UnsafeCheckpointError", "check", "read", "replacing", "write"]
+__all__ = ["DamagedCheckpointError", "UnsafeCheckpointError", "check", "read", "replacing", "sync_folder", "write"]
 
 
 class DamagedCheckpointError(RuntimeError):
@@ -86,15 +86,16 @@ def replacing(path: Path | str) -> Generator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def read(path: Path | str, map_location: str = "cpu") -> dict[str, Any]:
+def read(path: Path | str, map_location: str = "cpu", *, mapped: bool = False) -> dict[str, Any]:
     """Read a checkpoint.
 
     Args:
         path: A file written by :func:`write`, by the predecessor, or by :func:`torch.save` of plain content.
         map_location: Where its tensors go.
+        mapped: Whether its tensors come from the disk when they are used, where the format allows that.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -113,7 +114,8 @@ def read(path: Path | str, map_location: str = "cpu") -> dict[str, Any]:
     torch.empty(0, device=map_location)  # a device that is not there is no damage of the file
     try:
         with torch.serialization.safe_globals(_allowed()):
-            content = torch.load(path, map_location=map_location, weights_only=True)
+            mapped = mapped and zipfile.is_zipfile(path)
+            content = torch.load(path, map_location=map_location, weights_only=True, mmap=mapped or None)
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
             f"{str(path)!r} holds more than tensors, numbers, text and containers of them, and is not read, because "
@@ -254,8 +256,14 @@ def _reason(error: Exception) -> str:
     return f"{found[0] if found else text.partition('. ')[0].partition(chr(10))[0].rstrip('.')}."
 
 
-def _sync_folder(folder: Path) -> None:
-    """Have the new name on the disk too; where a folder cannot be opened as a file, the system takes care of it."""
+def sync_folder(folder: Path) -> None:
+    """Have new names on the disk too; where a folder cannot be opened as a file, the system takes care of it.
+
+    Args:
+        folder: Has the names.
+
+    >>> sync_folder(tmp_path)
+    """
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

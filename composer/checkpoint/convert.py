@@ -1,4 +1,4 @@
-"""Weights from one kind of file to another: checkpoints, safetensors files, folders of Hugging Face models."""
+"""Checkpoints in other forms: files, folders of several processes, safetensors, folders of Hugging Face models."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from composer.checkpoint import archive
 from composer.checkpoint.huggingface import read_folder, write_folder
 from composer.checkpoint.load import read_checkpoint
 from composer.checkpoint.safetensors_files import is_safetensors, write_safetensors
+from composer.checkpoint.sharded import divide, write
+from composer.checkpoint.stored import is_folder
 
 __all__ = ["convert_checkpoint"]
 
@@ -16,11 +18,12 @@ _WITH_WEIGHTS = ("model", "integrations", "metadata")
 
 
 def convert_checkpoint(source: Path | str, destination: Path | str, *, overwrite: bool = False) -> None:
-    """Write the weights of a checkpoint in another form.
+    """Write a checkpoint in another form.
 
-    The form is told by the name: ".safetensors" is a safetensors file, a name without an end is the folder of a Hugging
-    Face model, all else is a checkpoint of weights alone. A folder can be made where the checkpoint has the
-    configuration of the model, as checkpoints of Hugging Face models have.
+    The form is told by the name: ".safetensors" is a safetensors file, ".dcp" a folder such as several processes write,
+    a name without an end the folder of a Hugging Face model, all else a file. Files and folders of processes hold the
+    same, all of it; other forms, and files that are made of these, have the weights alone. The folder of a Hugging
+    Face model can be made where the checkpoint has the configuration of the model, as those of such models have.
 
     Args:
         source: What to read.
@@ -38,11 +41,13 @@ def convert_checkpoint(source: Path | str, destination: Path | str, *, overwrite
     {'state': {'model': {'weight': tensor([1.])}}}
     """
     source, destination = Path(source), Path(destination)
-    before, after = "folder" if source.is_dir() else _form(source), _form(destination)
+    before = ("parts" if is_folder(source) else "folder") if source.is_dir() else _form(source)
+    after = _form(destination)
     if before == after:
         raise ValueError(f"{str(source)!r} and {str(destination)!r} are of one form; copy it.")
-    if destination.exists() and (after == "folder" or not overwrite):
-        remedy = "Give another name." if after == "folder" else "Give another name, or overwrite=True."
+    keeps = after in ("folder", "parts")
+    if destination.exists() and (keeps or not overwrite):
+        remedy = "Give another name." if keeps else "Give another name, or overwrite=True."
         raise FileExistsError(f"There is {str(destination)!r} already. {remedy}")
     content = read_folder(source) if before == "folder" else read_checkpoint(source)
     state: dict[str, Any] = content["state"]
@@ -53,8 +58,15 @@ def convert_checkpoint(source: Path | str, destination: Path | str, *, overwrite
     elif after == "safetensors":
         write_safetensors(state["model"], destination)
     else:
-        archive.write({"state": {name: state[name] for name in _WITH_WEIGHTS if name in state}}, destination)
+        if {before, after} != {"parts", "checkpoint"}:
+            content = {"state": {name: state[name] for name in _WITH_WEIGHTS if name in state}}
+        if after == "parts":
+            write(divide(content), destination)
+        else:
+            archive.write(content, destination)
 
 
 def _form(path: Path) -> str:
-    return "safetensors" if is_safetensors(path) else "checkpoint" if path.suffix else "folder"
+    if is_safetensors(path):
+        return "safetensors"
+    return "parts" if path.suffix == ".dcp" else "checkpoint" if path.suffix else "folder"

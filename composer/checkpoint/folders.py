@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import re
+import secrets
+import shutil
 import string
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from composer.core._names import PROCESS_KEYS, TIME_KEYS
 from composer.core.timestamp import Timestamp
+from composer.storage.folder import Folder
+from composer.storage.transfer import remove
+from composer.storage.uris import is_remote, local_path, split
 
 __all__ = [
+    "REST",
     "counters",
     "ensure_folder_has_no_conflicting_files",
     "ensure_folder_is_empty",
     "matching_files",
     "refuse_later",
+    "remove_checkpoint",
     "remove_partial_files",
 ]
+
+REST = "composer.pt"
+"""The file of a checkpoint that is a folder which is written last."""
 
 _COUNTERS = ("epoch", "batch", "sample", "token", "iteration", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 
@@ -147,7 +157,40 @@ def remove_partial_files(folder_name: Path | str, filename: str) -> None:
     folder, pattern = Path(folder_name), _pattern(filename)
     for path in folder.glob(".*.tmp"):
         if pattern.fullmatch(path.name[1:].rpartition(".")[0].rpartition(".")[0]):
-            path.unlink(missing_ok=True)
+            _remove(path)
+
+
+def remove_checkpoint(path: Path | str) -> None:
+    """Remove a checkpoint, a file or a folder, if it is there; none is left that looks whole and is not.
+
+    Args:
+        path: A path or URI.
+
+    >>> (tmp_path / "ep1").mkdir()
+    >>> remove_checkpoint(tmp_path / "ep1")
+    >>> list(tmp_path.iterdir())
+    []
+    """
+    if not is_remote(path):
+        local = local_path(path)
+        if local.is_dir() and not local.is_symlink():
+            local = local.rename(local.with_name(f".{local.name}.{secrets.token_hex(4)}.tmp"))
+        _remove(local)
+        return
+    above, name = split(str(path))
+    if Folder(above).exists(name):
+        remove(path)
+        return
+    folder = Folder(str(path))
+    folder.remove(REST)  # first, as it tells that the others are complete
+    folder.remove_all()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _pattern(filename: str) -> re.Pattern[str]:

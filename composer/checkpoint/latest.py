@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from composer.checkpoint.archive import replacing
+from composer.checkpoint.folders import counters, matching_files
 from composer.storage.transfer import copy_file
 from composer.storage.uris import is_remote, local_path
 
-__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "resolve"]
+__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "newest_in", "resolve"]
 
 _SUFFIX = ".symlink"
 
@@ -54,6 +55,33 @@ def resolve(path: Path) -> Path | None:
         return None
     target = path.parent / extract_path_from_symlink(text)
     return target if target.exists() else None
+
+
+def newest_in(folder: Path, filename: str, pointer: Path | None) -> Path | None:
+    """Return the newest checkpoint in a folder; None if there is none.
+
+    That is what the link points at, unless a crash has come between a checkpoint and its link.
+
+    Args:
+        folder: The folder; may be absent.
+        filename: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
+        pointer: The link; None where there is to be none.
+
+    >>> (tmp_path / "ep1.pt").touch()
+    >>> link(tmp_path / "latest.pt", tmp_path / "ep1.pt")
+    >>> newest_in(tmp_path, "ep{epoch}.pt", tmp_path / "latest.pt").name
+    'ep1.pt'
+    """
+    linked = None if pointer is None else resolve(pointer)
+    since = 0 if linked is None or pointer is None or not os.path.lexists(pointer) else pointer.lstat().st_mtime_ns
+    come = () if linked is None else counters(linked.name, filename)
+    # Later by the clock alone is what a copy of the folder may make of any; further alone, what another run left.
+    later = [
+        (path.stat().st_mtime_ns, path)
+        for path in matching_files(folder, filename)
+        if path.stat().st_mtime_ns > since and (counters(path.name, filename) > come or not come)
+    ]
+    return max(later)[1] if later else linked
 
 
 def create_symlink_file(existing_path: str, destination_filename: Path | str) -> None:

@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from composer import dist
-from composer._text import one_of, plural
+from composer._text import first_of, one_of
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop
 from composer.checkpoint.parts import PARTS
 from composer.checkpoint.predecessor import CONSTANTS, upgrade
 from composer.checkpoint.recreate import algorithm_from
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
+from composer.checkpoint.sharing import Shared
+from composer.checkpoint.stored import Stored, fetch, open_folder
+from composer.checkpoint.tensors import Layout
 from composer.core._names import format_name
 from composer.core.algorithm import Algorithm
 from composer.core.event import Event
@@ -26,10 +29,11 @@ from composer.core.order import AlgorithmPass, arrange
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
+    from composer.core.checkpoint_folders import CheckpointEngine
     from composer.core.logger import Logger
     from composer.core.state import State
 
-__all__ = ["Loaded", "load_checkpoint", "read_checkpoint", "restore", "safe_torch_load"]
+__all__ = ["Loaded", "load_checkpoint", "open_checkpoint", "read_checkpoint", "restore", "safe_torch_load"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,10 @@ class Loaded:
 
 
 def read_checkpoint(path: Path | str) -> dict[str, Any]:
-    """Read a checkpoint, weights as safetensors, or a bare state dict, in the form of a checkpoint.
+    """Read a checkpoint, weights as safetensors, or a bare state dict, in the form of a checkpoint with whole tensors.
 
     Args:
-        path: The file.
+        path: The file, or the folder of a checkpoint that several processes have written.
 
     Raises:
         FileNotFoundError: There is none.
@@ -65,10 +69,31 @@ def read_checkpoint(path: Path | str) -> dict[str, Any]:
     >>> read_checkpoint(tmp_path / "weights.pt")
     {'state': {'model': {'weight': tensor([1.])}}}
     """
+    return fetch(open_checkpoint(path))
+
+
+def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = False) -> dict[str, Any]:
+    """Read a checkpoint as :func:`read_checkpoint` does, but for tensors in a folder, which are left to be read.
+
+    Args:
+        path: The file or folder.
+        mapped: Whether tensors of a file come from the disk when they are used, rather than all at once; for processes
+            that need parts of them.
+        together: Whether all processes call this.
+
+    Raises:
+        FileNotFoundError: There is none.
+        DamagedCheckpointError: It is not what was written.
+        UnsafeCheckpointError: Reading it would run code.
+
+    >>> archive.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "ep1.pt")
+    >>> open_checkpoint(tmp_path / "ep1.pt", mapped=True)
+    {'state': {'model': {'weight': tensor([1.])}}}
+    """
     path = Path(path)
     if is_safetensors(path):
         return {"state": {"model": read_safetensors(path)}}
-    content = archive.read(path)
+    content = open_folder(path, together=together) if path.is_dir() else archive.read(path, mapped=mapped)
     if isinstance(content.get("state"), dict):
         upgrade(content)
         return content
@@ -109,7 +134,7 @@ def load_checkpoint(
     """Give a run what a checkpoint holds.
 
     Args:
-        path: The file; may have ``{rank}`` in it.
+        path: The file or folder; may have ``{rank}`` in it.
         state: The state of the run.
         logger: Handed to methods that are made again.
         object_store: Where the path is, if it is no path of this machine.
@@ -135,17 +160,16 @@ def load_checkpoint(
 
     path = format_name(path, state.run_name, state.timestamp, rank=0)
     with fetched(path, object_store, progress_bar=progress_bar) as local:
-        content = read_checkpoint(local)
-    return restore(
-        state,
-        logger,
-        content,
-        weights_only=load_weights_only,
-        strict=strict_model_weights,
-        ignore_keys=ignore_keys,
-        exclude_algorithms=exclude_algorithms,
-        algorithm_passes=algorithm_passes,
-    ).rng
+        return restore(
+            state,
+            logger,
+            open_checkpoint(local, mapped=not Layout(state.model).is_whole, together=True),
+            weights_only=load_weights_only,
+            strict=strict_model_weights,
+            ignore_keys=ignore_keys,
+            exclude_algorithms=exclude_algorithms,
+            algorithm_passes=algorithm_passes,
+        ).rng
 
 
 def restore(
@@ -168,7 +192,7 @@ def restore(
     Args:
         state: The state of the run.
         logger: Handed to methods that are made again.
-        content: As :func:`read_checkpoint` returns it; edited.
+        content: As :func:`open_checkpoint` or :func:`read_checkpoint` returns it; edited.
         weights_only: Whether to leave all but the weights as they are.
         strict: Whether the names of the weights must be the same.
         ignore_keys: What to leave out, see :func:`.drop`.
@@ -188,37 +212,79 @@ def restore(
     drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
     _recreate(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
+    engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
+    _check_engine(engine, content.get("engine"), weights_only=weights_only, is_made=prepare is None)
+    if engine is not None and "model" in saved:
+        # Before it makes its own copies of them.
+        weights = fetch(saved.pop("model"))
+        _check_shapes(state.model, weights)
+        _load_model(state.model, weights, strict)
     if prepare is not None:
         prepare(state)
+    if engine is not None and "engine" in content:
+        engine.load(Path(content["folder"]), content["engine"], weights_only=weights_only)
+    # Each part is read when it is its turn, lest a device has the weights twice and the optimizers' states as well.
+    layout = Layout(state.model)
+    planner = None if state.checkpoint_folders is None else state.checkpoint_folders.load_planner
+
+    def given(name: str) -> Any:
+        value = fetch({"state": {name: saved[name]}}, layout, planner)["state"][name]
+        # Optimizers see to theirs, which may have numbers in place of names.
+        return value if name == "optimizers" else layout.placed(value, (name,))
+
     if "model" in saved:
-        _load_model(state.model, saved["model"], strict, unwrap=bool(saved.get("_is_model_ddp_wrapped")))
+        if saved.get("_is_model_ddp_wrapped"):
+            saved["model"] = {name.removeprefix("module."): value for name, value in saved["model"].items()}
+        _check_shapes(state.model, saved["model"])
+        _load_model(state.model, given("model"), strict)
     if weights_only:
         return Loaded(metadata=saved.get("metadata", {}))
     for part in PARTS:
         if part.give is not None and part.name in saved:
-            part.give(state, saved[part.name])
+            part.give(state, given(part.name))
     return Loaded(content.get("rng"), saved.get("max_duration"), saved.get("metadata", {}))
 
 
-def _load_model(model: nn.Module, saved: dict[str, Any], strict: bool, *, unwrap: bool) -> None:
-    """Load the weights; tell all names that do not fit at once."""
-    weights = {name.removeprefix("module.") if unwrap else name: value for name, value in saved.items()}
-    present = model.state_dict()
+def _check_shapes(model: nn.Module, saved: dict[str, Any]) -> None:
+    """Refuse weights of other shapes than those of the model; tell all of them at once."""
+    present = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     shapes = [
         f"{name} is {tuple(value.shape)} in the checkpoint and {tuple(present[name].shape)} in the model"
-        for name, value in weights.items()
-        if isinstance(value, Tensor) and isinstance(present.get(name), Tensor) and not is_lazy(present[name])
-        if value.shape != present[name].shape
+        for name, value in saved.items()
+        if isinstance(value, (Tensor, Stored, Shared)) and name in present and not is_lazy(present[name])
+        if tuple(value.shape) != present[name].shape
     ]
     if shapes:
-        raise ValueError(f"The checkpoint is of another model: {_some(shapes)}.")
+        raise ValueError(f"The checkpoint is of another model: {first_of(shapes)}.")
+
+
+def _check_engine(
+    engine: CheckpointEngine | None, written_by: dict[str, Any] | None, *, weights_only: bool, is_made: bool
+) -> None:
+    """Refuse what an engine cannot take over, and what only it can."""
+    if engine is None and written_by is not None:
+        raise ValueError(
+            f"The checkpoint is of {written_by['name']}, which has to load it: give deepspeed_config to the Trainer. "
+            f"Where ZeRO was in use, the script zero_to_fp32.py in the folder makes a file of the weights."
+        )
+    if engine is not None and is_made:
+        raise ValueError("A checkpoint cannot be loaded once DeepSpeed's engine is made; give the Trainer load_path.")
+    if engine is not None and written_by is None and not weights_only:
+        raise ValueError(
+            "The checkpoint is not DeepSpeed's, whose engine could go on with its training; give "
+            "load_weights_only=True to begin with its weights."
+        )
+
+
+def _load_model(model: nn.Module, weights: dict[str, Any], strict: bool) -> None:
+    """Load the weights; tell all names that do not fit at once."""
     missing, unexpected = model.load_state_dict(weights, strict=False)
     unexpected = [name for name in unexpected if not name.endswith(CONSTANTS)]
     if not missing and not unexpected:
         return
     told = [
-        *([f"the checkpoint lacks {_some(missing)}"] if missing else []),
-        *([f"the model lacks {_some(unexpected)}"] if unexpected else []),
+        *([f"the checkpoint lacks {first_of(missing)}"] if missing else []),
+        *([f"the model lacks {first_of(unexpected)}"] if unexpected else []),
     ]
     if strict:
         raise ValueError(
@@ -257,8 +323,3 @@ def _recreate(
     for algorithm in arrange(made, Event.INIT, passes):
         if algorithm.match(Event.INIT, state):
             algorithm.apply(Event.INIT, state, logger)
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first few of many."""
-    return ", ".join(names[:5]) + (f" and {plural(len(names) - 5, 'other')}" if len(names) > 5 else "")

@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from composer._text import plural
+from composer._text import first_of, plural
+from composer.checkpoint.tensors import Layout
 from composer.warnings import ComposerWarning
 
 __all__ = ["class_name", "optimizer_state", "set_optimizer_state"]
@@ -85,19 +86,20 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, saved: dict[str,
     known = set(saved["state"]) | {name for group in groups for name in group["params"]}
     if unknown := sorted(known - set(names)):
         raise ValueError(
-            f"The checkpoint has the state of {kind} for parameters that the model does not have: {_some(unknown)}. "
+            f"The checkpoint has the state of {kind} for parameters that the model does not have: {first_of(unknown)}. "
             f"Load into the same model, or leave the state out with load_ignore_keys=['state/optimizers*']."
         )
     if new := sorted(set(names) - known):
-        message = f"The checkpoint has no state of {kind} for {_some(new)}; these begin without."
+        message = f"The checkpoint has no state of {kind} for {first_of(new)}; these begin without."
         warnings.warn(message, ComposerWarning, stacklevel=2)
+    states = Layout(model).placed(saved["state"], ("optimizers",))
     numbers = {name: number for number, name in enumerate(names)}
     present = [[names[number] for number in group["params"]] for group in current["param_groups"]]
     groups = [groups[place] for place in _places([group["params"] for group in groups], present)]
     optimizer.load_state_dict(
         {
             **saved,
-            "state": {numbers[name]: value for name, value in saved["state"].items()},
+            "state": {numbers[name]: value for name, value in states.items()},
             "param_groups": [
                 {**old, "params": now["params"]} for old, now in zip(groups, current["param_groups"], strict=True)
             ],
@@ -138,8 +140,3 @@ def _names(model: nn.Module, optimizer: Optimizer) -> list[str]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [names.get(id(parameter), f"#{number}") for number, parameter in enumerate(parameters)]
-
-
-def _some(names: list[str]) -> str:
-    """The first few of many names."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

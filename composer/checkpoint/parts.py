@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from composer import dist
+from composer import dist, trees
+from composer._text import plural
 from composer._version import __version__
 from composer.checkpoint.optimizers import class_name, optimizer_state, set_optimizer_state
+from composer.core.data_pass import DataPass
 from composer.core.timestamp import Timestamp
 from composer.warnings import ComposerWarning
 
@@ -127,9 +129,11 @@ def _give_timestamp(state: State, saved: Any) -> None:
 
 def _take_position(state: State) -> dict[str, Any]:
     phase = state.train_phase
-    keep = getattr(phase.iterator, "state_dict", None)
-    done = int(phase.timestamp.sample_in_epoch)
-    return {"train": None if keep is None else keep(done, sized=phase.length is not None), "eval": {}}
+    place = phase.resume if phase.iterator is None else None  # loaded, and not taken up yet
+    if phase.passes is not None and isinstance(phase.iterator, DataPass):
+        done = int(phase.timestamp.sample_in_epoch)
+        place = phase.passes.place(phase.iterator, done, sized=phase.length is not None)
+    return {"train": place, "eval": {}}
 
 
 def _give_position(state: State, saved: Any) -> None:
@@ -149,16 +153,29 @@ def _give_stage(state: State, saved: Any) -> None:
 
 
 def _take_metrics(state: State) -> dict[str, Any]:
-    return {
+    found = {
         "train": {name: _metric_state(metric) for name, metric in state.train_metrics.items()},
         "eval": {
             label: {name: _metric_state(metric) for name, metric in metrics.items()}
             for label, metrics in state.eval_metrics.items()
         },
     }
+    if dist.get_world_size() == 1:
+        return found
+    # Each process has counted its own data.
+    return {"ranks": dist.all_gather_object(trees.map_tensors(lambda tensor: tensor.cpu(), found))}
 
 
 def _give_metrics(state: State, saved: Any) -> None:
+    ranks = saved.get("ranks", [saved])
+    if len(ranks) != dist.get_world_size():
+        message = (
+            f"The metrics were saved by {plural(len(ranks), 'rank')}, but there are now "
+            f"{plural(dist.get_world_size(), 'rank')}: those of data in work begin anew."
+        )
+        warnings.warn(message, ComposerWarning, stacklevel=2)
+        return
+    saved = ranks[dist.get_global_rank()]
     _set_metrics(state.train_metrics, saved["train"])
     for label, metrics in state.eval_metrics.items():
         _set_metrics(metrics, saved["eval"].get(label, {}))
@@ -200,6 +217,11 @@ def _take_metadata(state: State) -> dict[str, Any]:
     }
 
 
+def _give_metadata(state: State, saved: Any) -> None:
+    if state.auto_microbatching:  # begins with what was found; a number that was given stays
+        state.device_train_microbatch_size = saved.get("device_train_microbatch_size")
+
+
 # In the order in which they are given back: what a part needs stands before it.
 PARTS: tuple[Part, ...] = (
     Part("model", _take_model, None, with_weights=True),  # loading it has options of its own
@@ -216,7 +238,7 @@ PARTS: tuple[Part, ...] = (
     Part("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),
     Part("run_name", lambda state: state.run_name),
     Part("integrations", _take_integrations, None, with_weights=True),
-    Part("metadata", _take_metadata, None, with_weights=True),
+    Part("metadata", _take_metadata, _give_metadata, with_weights=True),
 )
 """Every part of a checkpoint, in the order in which it is loaded."""
 

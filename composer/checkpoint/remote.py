@@ -9,13 +9,15 @@ import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
+
+import torch.distributed as torch_dist
 
 from composer import dist
-from composer.checkpoint.folders import counters, refuse_later
+from composer.checkpoint.folders import REST, counters, refuse_later, remove_checkpoint
 from composer.core.timestamp import Timestamp
-from composer.storage.folder import Folder
-from composer.storage.transfer import LINK_SUFFIX, link_targets, remove
+from composer.storage.folder import Entry, Folder
+from composer.storage.transfer import LINK_SUFFIX, link_targets
 from composer.storage.uploads import Job, UploadQueue
 from composer.storage.uris import split
 from composer.warnings import ComposerWarning
@@ -25,6 +27,7 @@ __all__ = ["RemoteCheckpoints"]
 _log = logging.getLogger(__name__)
 
 _PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+_PROBE = re.compile(r"\.composer-[0-9a-f]{8}")
 
 R = TypeVar("R")
 
@@ -34,7 +37,8 @@ class RemoteCheckpoints:
 
     The link, a small text file, is written when its checkpoint has arrived, and what is superfluous is removed after
     that; so at any moment the link names a whole checkpoint. One that cannot be sent stays on this machine, and the
-    error tells where.
+    error tells where. Of a checkpoint that is a folder each process sends what it has written, and the first, when all
+    has arrived, the file that tells of the others.
 
     Args:
         uri: Of the folder.
@@ -67,6 +71,7 @@ class RemoteCheckpoints:
         self._local: Path | None = None
         self._sent: list[Job] = []
         self._number = 0
+        self._group: torch_dist.ProcessGroup | None = None
 
     @property
     def local(self) -> Path:
@@ -83,13 +88,19 @@ class RemoteCheckpoints:
         """
         self.folder.probe()
 
+    def meet(self) -> None:
+        """Prepare to send checkpoints that are folders; all processes must call this, and :meth:`publish` after it."""
+        if self._group is None and dist.is_initialized():
+            # The thread that sends asks the others while training goes on.
+            self._group = cast("torch_dist.ProcessGroup", torch_dist.new_group(backend="gloo"))
+
     def publish(self, name: str, latest: str | None = None, superfluous: Iterable[str] = ()) -> None:
         """Send a checkpoint, point the link at it, and remove others; returns at once.
 
         While two are on their way, it waits, lest the disk of this machine fills.
 
         Args:
-            name: Of the file in :attr:`local`, which is removed when it has arrived.
+            name: Of the file or folder in :attr:`local`, which is removed when it has arrived.
             latest: Name of the link; None is none.
             superfluous: Paths or URIs of the others.
         """
@@ -100,17 +111,10 @@ class RemoteCheckpoints:
         path = self.local / f"{self._number}" / name
         path.parent.mkdir(parents=True)
         (self.local / name).replace(path)
-
-        def send() -> None:
-            try:
-                self.folder.upload(path, name)
-            except Exception as error:
-                error.add_note(f"The checkpoint is in {str(path)!r}.")
-                raise
-            path.unlink()
-
-        job = self._queue.submit(f"upload of {self.folder.uri_of(name)}", send)
+        job = self._send_parts(path, name) if path.is_dir() else self._send(path, name)
         self._sent.append(job)
+        if dist.get_global_rank() != 0:
+            return
         if latest is not None:
             link = f"{latest}{LINK_SUFFIX}"
             target = "../" * link.count("/") + name
@@ -118,7 +122,7 @@ class RemoteCheckpoints:
                 f"upload of {self.folder.uri_of(link)}", lambda: self.folder.write_text(link, target), [job]
             )
         for one in superfluous:
-            self._queue.submit(f"removal of {one}", lambda one=one: remove(one), [job])
+            self._queue.submit(f"removal of {one}", lambda one=one: remove_checkpoint(one), [job])
 
     def discard(self, paths: Iterable[str]) -> None:
         """Remove checkpoints; returns at once.
@@ -127,7 +131,7 @@ class RemoteCheckpoints:
             paths: Paths or URIs.
         """
         for one in paths:
-            self._queue.submit(f"removal of {one}", lambda one=one: remove(one))
+            self._queue.submit(f"removal of {one}", lambda one=one: remove_checkpoint(one))
 
     def newest(self, filename: str, latest: str | None) -> str | None:
         """Return the URI of the newest checkpoint, for all processes; None if there is none.
@@ -166,7 +170,7 @@ class RemoteCheckpoints:
         Raises:
             FileExistsError: There is a later file.
         """
-        names = [entry.name for entry in self.folder.entries()]
+        names = [entry.name for entry in self._complete()]
         refuse_later(names, self.folder.uri, filename, timestamp, except_for=except_for)
 
     def remove_partial_files(self, filename: str, latest: str | None) -> None:
@@ -178,7 +182,9 @@ class RemoteCheckpoints:
         """
         for entry in self.folder.entries():
             found = _PARTIAL.fullmatch(entry.name)
-            if found is not None and (counters(found[1], filename) or found[1] == f"{latest}{LINK_SUFFIX}"):
+            name = entry.name if found is None else found[1]
+            is_ours = counters(name, filename) or name == f"{latest}{LINK_SUFFIX}"
+            if (found is not None and is_ours) or _PROBE.fullmatch(name):
                 self.folder.remove(entry.name)
 
     def poll(self) -> None:
@@ -208,14 +214,59 @@ class RemoteCheckpoints:
         try:
             self._told(self._queue.close)
         finally:
+            group, self._group = self._group, None
+            if group is not None and dist.is_initialized():
+                torch_dist.destroy_process_group(group)
             local, self._local = self._local, None
             if local is not None and any(path.is_file() for path in local.rglob("*")):
                 _log.warning("Checkpoints that could not be sent to %s are in %s.", self.folder.uri, local)
             elif local is not None:
                 shutil.rmtree(local, ignore_errors=True)
 
+    def _send(self, path: Path, name: str) -> Job:
+        """Send a file, and remove it when it has arrived."""
+
+        def send() -> None:
+            try:
+                self.folder.upload(path, name)
+            except Exception as error:
+                error.add_note(f"The checkpoint is in {str(path)!r}.")
+                raise
+            path.unlink()
+
+        return self._queue.submit(f"upload of {self.folder.uri_of(name)}", send)
+
+    def _send_parts(self, path: Path, name: str) -> Job:
+        """Send what this process has of a folder; in the first, the job ends when the whole folder is there."""
+        mine = [one.name for one in sorted(path.iterdir()) if one.name != REST]
+        jobs = [self._send(path / one, f"{name}/{one}") for one in mine]
+
+        def agree() -> None:
+            failed = [str(job.error) for job in jobs if job.error is not None]
+            answers = dist.all_gather_object(failed, self._group)
+            # Who has failed has told it.
+            others = [text for rank, texts in enumerate(answers) for text in texts if rank != dist.get_global_rank()]
+            if others or failed:
+                raise RuntimeError(f"Not all parts of {self.folder.uri_of(name)!r} have arrived: {'; '.join(others)}")
+
+        met = self._queue.submit(f"upload of the other parts of {self.folder.uri_of(name)}", agree, behind=jobs)
+        if not (path / REST).is_file():
+            return met
+        return self._queue.submit(
+            f"upload of {self.folder.uri_of(name)}/{REST}",
+            lambda: (self.folder.upload(path / REST, f"{name}/{REST}"), (path / REST).unlink()),
+            [met],
+        )
+
+    def _complete(self) -> list[Entry]:
+        """The files, and the folders of which all has arrived."""
+        paths = [name.split("/") for name in self.folder.names()]
+        folders = [path[0] for path in paths if path[1:] == [REST]]
+        told = [(name, self.folder.entry(f"{name}/{REST}")) for name in folders]
+        return [*self.folder.entries(), *(Entry(name, one.size, one.modified) for name, one in told)]
+
     def _newest(self, filename: str, latest: str | None) -> str | None:
-        found = [entry for entry in self.folder.entries() if counters(entry.name, filename)]
+        found = [entry for entry in self._complete() if counters(entry.name, filename)]
         linked = None if latest is None else self._linked(f"{latest}{LINK_SUFFIX}")
         if latest is not None and linked is not None:
             since, come = self.folder.entry(f"{latest}{LINK_SUFFIX}").modified, counters(split(linked)[1], filename)
@@ -246,4 +297,4 @@ class RemoteCheckpoints:
 
 def _exists(uri: str) -> bool:
     folder, name = split(uri)
-    return Folder(folder).exists(name)
+    return Folder(folder).exists(name) or Folder(uri).exists(REST)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Retention", "SavedCheckpoint"]
+from composer._text import one_of
+
+__all__ = ["Retention", "SavedCheckpoint", "retention_of"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,35 @@ class Retention:
         kept |= {one.number for one in ranked[: self.best]}
         kept |= {one.number for one in saved if self.every and one.number % self.every == 0}
         return [one for one in saved if one.number not in kept]
+
+
+def retention_of(newest: int, best: int, every: int, mode: Literal["min", "max"], monitor: str | None) -> Retention:
+    """Return what is kept, as the arguments of a saver say.
+
+    Args:
+        newest: ``num_checkpoints_to_keep``.
+        best: ``keep_best``.
+        every: ``keep_every``.
+        mode: Whether a small or a large score is good.
+        monitor: Name of the metric that is the score, or None.
+
+    Raises:
+        ValueError: They do not go together.
+
+    >>> retention_of(2, 0, 10, "min", None)
+    Retention(newest=2, best=0, every=10, mode='min')
+    """
+    if newest < -1:
+        raise ValueError(f"num_checkpoints_to_keep must be a number, or -1 for all; got {newest}.")
+    if newest == 0 and not best:
+        raise ValueError("num_checkpoints_to_keep=0 would remove what was just saved; give 1 to keep the newest.")
+    if best < 0 or every < 0:
+        raise ValueError(f"keep_best and keep_every must not be negative; got {best} and {every}.")
+    if newest == -1 and (best or every):
+        raise ValueError(
+            "keep_best and keep_every choose among what num_checkpoints_to_keep would remove, and -1 keeps all; give "
+            "num_checkpoints_to_keep=1 to keep the newest beside those."
+        )
+    if (best > 0) != (monitor is not None):
+        raise ValueError("keep_best and monitor go together: the number to keep, and 'eval/<metric>' to compare by.")
+    return Retention(newest, best, every, one_of("mode", mode, ("min", "max")))

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 from composer import dist, rng
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop
+from composer.checkpoint.folders import REST
 from composer.checkpoint.parts import PARTS
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
+from composer.checkpoint.sharded import divide, files_of_process, write
+from composer.checkpoint.tensors import has_divided, whole
 from composer.core._names import format_name
 from composer.storage.delivery import deliver
 from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
+    from composer.core.checkpoint_folders import CheckpointFolders
     from composer.core.state import State
 
-__all__ = ["collect", "get_save_filename", "save_checkpoint", "write_file"]
+__all__ = ["collect", "folders_for", "get_save_filename", "save_checkpoint", "template_for", "write_file"]
 
 
 def collect(
@@ -41,8 +45,15 @@ def collect(
     # First: to tell the place in the data may mean to fetch the next batch.
     numbers = None if weights_only else rng.get_rng_state()
     parts = [part for part in PARTS if part.with_weights or not weights_only]
+    engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
+    if engine is not None:
+        parts = [part for part in parts if part.name not in ("model", "optimizers")]
     taken = {part.name: part.take(state) for part in parts if metrics or not part.on_request}
     content: dict[str, Any] = {"state": {name: value for name, value in taken.items() if value is not None}}
+    if engine is not None and weights_only:
+        content["state"]["model"] = engine.weights()
+    elif engine is not None:
+        content["engine"] = engine.description()
     if numbers is not None:
         content["rng"] = numbers
     drop(content, ignore_keys)
@@ -56,12 +67,16 @@ def save_checkpoint(
     weights_only: bool = False,
     ignore_keys: IgnoreKeys = None,
 ) -> str | None:
-    """Write a checkpoint of a run; all processes must call this, and the first writes.
+    """Write a checkpoint of a run; all processes must call this.
+
+    The first process writes a file, with whole tensors. Where ``state.checkpoint_folders`` says so, each writes its
+    part to a folder that stands beside where the file would.
 
     Args:
         state: The state of the run.
         filename: Where to, a path or URI; may have names in braces such as ``{run_name}``, ``{epoch}`` and ``{batch}``.
-            One that ends in ".safetensors" is written in that format, which has room for weights only.
+            One that ends in ".safetensors" is written in that format, which has room for weights only. Of a folder the
+            last part has another name, see :class:`.CheckpointFolders`.
         weights_only: Whether to leave out what only training needs.
         ignore_keys: What else to leave out, see :func:`.drop`.
 
@@ -79,9 +94,15 @@ def save_checkpoint(
     """
     check_format("filename", filename, weights_only=weights_only)
     content = collect(state, weights_only=weights_only, ignore_keys=ignore_keys)
-    if dist.get_global_rank() != 0:
+    path = get_save_filename(state, filename, weights_only=weights_only)
+    is_first = dist.get_global_rank() == 0
+    if (folders := folders_for(state, filename, weights_only=weights_only)) is not None:
+        _save_folder(content, path, folders)
+        return path if is_first else None
+    if has_divided(content):
+        content = whole(content)
+    if not is_first:
         return None
-    path = get_save_filename(state, filename)
     if not is_remote(path):
         write_file(content, path)
         return path
@@ -112,16 +133,72 @@ def write_file(content: dict[str, Any], path: Path | str) -> None:
         archive.write(content, path)
 
 
-def get_save_filename(state: State, filename: str = "ep{epoch}-ba{batch}-rank{rank}") -> str:
-    """Return the path of a checkpoint that is saved now.
+def get_save_filename(
+    state: State, filename: str = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
+) -> str:
+    """Return the path of a checkpoint that is saved now, of a folder where checkpoints are folders.
 
     Args:
         state: The state of the run.
         filename: May have names in braces such as ``{run_name}``, ``{epoch}`` and ``{batch}``.
+        weights_only: Whether it has weights only.
 
     >>> from composer import State
     >>> get_save_filename(State(model=torch.nn.Linear(1, 1)))
     'ep0-ba0-rank0'
     """
-    path = format_name(filename, state.run_name, state.timestamp)
+    path = format_name(template_for(state, filename, weights_only=weights_only), state.run_name, state.timestamp)
     return path if is_remote(path) else str(local_path(path))
+
+
+def folders_for(state: State, filename: str, *, weights_only: bool = False) -> CheckpointFolders | None:
+    """Return how a checkpoint is divided among processes; None where it is one file.
+
+    Args:
+        state: The state of the run.
+        filename: Name of the file; those of safetensors are always one.
+        weights_only: Whether it has weights only, which engines hand out in one piece.
+
+    >>> from composer import State
+    >>> folders_for(State(model=torch.nn.Linear(1, 1)), "ep1.pt") is None
+    True
+    """
+    folders = state.checkpoint_folders
+    if folders is None or is_safetensors(filename) or (weights_only and folders.engine is not None):
+        return None
+    return folders
+
+
+def template_for(state: State, filename: str, *, weights_only: bool = False) -> str:
+    """Return the name of checkpoints, of folders that stand where the files would where checkpoints are folders.
+
+    Args:
+        state: The state of the run.
+        filename: Name of the files, with ``{epoch}``, ``{batch}`` and the like.
+        weights_only: Whether they have weights only.
+
+    >>> from composer import State
+    >>> template_for(State(model=torch.nn.Linear(1, 1)), "ep{epoch}.pt")
+    'ep{epoch}.pt'
+    """
+    folders = folders_for(state, filename, weights_only=weights_only)
+    above, slash, _ = filename.rpartition("/")
+    return filename if folders is None else f"{above}{slash}{folders.name}"
+
+
+def _save_folder(content: dict[str, Any], path: str, folders: CheckpointFolders) -> None:
+    """Write a folder here, or elsewhere: each process sends its files, and what tells of all comes last."""
+    if not is_remote(path):
+        write(divide(content), Path(path), planner=folders.save_planner, engine=folders.engine)
+        return
+    with tempfile.TemporaryDirectory(prefix="composer-") as above:
+        local = Path(above, path.rpartition("/")[2])
+        write(divide(content), local, apart=True, planner=folders.save_planner, engine=folders.engine)
+        names = files_of_process(local)
+        for name in names:
+            if name != REST:
+                deliver(local / name, f"{path}/{name}")
+        dist.barrier()
+        if REST in names:
+            deliver(local / REST, f"{path}/{REST}")
+        dist.barrier()

@@ -7,11 +7,19 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+import torch.distributed as torch_dist
+
+from composer import dist
+from composer.checkpoint import sharded
 from composer.checkpoint.save import write_file
 from composer.checkpoint.snapshot import Snapshot
+from composer.checkpoint.tensors import has_divided, whole
 from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.core.checkpoint_folders import CheckpointFolders
 
 __all__ = ["CheckpointWriter"]
 
@@ -37,6 +45,7 @@ class CheckpointWriter:
         self._on_failure = on_failure
         self._snapshot = Snapshot()
         self._running: tuple[_Writing, _Job] | None = None
+        self._group: torch_dist.ProcessGroup | None = None
 
     def write(
         self,
@@ -44,26 +53,56 @@ class CheckpointWriter:
         path: Path,
         then: Callable[[], object] = lambda: None,
         otherwise: Callable[[], object] = lambda: None,
+        *,
+        folders: CheckpointFolders | None = None,
+        apart: bool = False,
     ) -> None:
-        """Write a checkpoint.
+        """Write a checkpoint; all processes must call this.
 
         Args:
             content: What it holds; may change as soon as this returns.
             path: Where to.
-            then: Called once it is on the disk, by the thread that calls this object.
+            then: Called once it is on the disk, by the thread that calls this object; not in processes that wrote
+                nothing.
             otherwise: Called in place of that if it could not be written.
+            folders: How it is divided among the processes; None is a file, which the first writes.
+            apart: Whether each process writes to a folder of its own.
 
         Raises:
             OSError: This one could not be written, or the one before if they are written behind the training.
         """
-        job = _Job(path, then, otherwise)
-        if not self._behind:
-            self._attempt(lambda: write_file(content, path), job)
-            return
         self.wait()
-        writing = _Writing(self._snapshot.take(content), path)
+        job = _Job(path, then, otherwise)
+        if folders is not None:
+            write = self._in_parts(content, path, folders, apart)
+        else:
+            is_copy = has_divided(content)
+            if is_copy:
+                content = whole(content)
+            if dist.get_global_rank() != 0:
+                return
+            kept = self._snapshot.take(content) if self._behind and not is_copy else content
+            write = lambda: write_file(kept, path)  # noqa: E731
+        if not self._behind:
+            self._attempt(write, job)
+            return
+        writing = _Writing(write)
         writing.start()
         self._running = writing, job
+
+    def _in_parts(
+        self, content: dict[str, Any], path: Path, folders: CheckpointFolders, apart: bool
+    ) -> Callable[[], None]:
+        """What writes this process's part, of a copy if that is to be behind the training."""
+        divided = sharded.divide(content)
+        if self._behind:
+            copy = self._snapshot.take({"rest": divided.rest, "tensors": divided.tensors})
+            divided = sharded.Divided(copy["rest"], copy["tensors"], divided.places)
+            if self._group is None and dist.is_initialized():
+                # Training goes on in the group of all meanwhile, where each operation has its turn.
+                self._group = cast("torch_dist.ProcessGroup", torch_dist.new_group(backend="gloo"))
+        group, planner, engine = self._group, folders.save_planner, folders.engine
+        return lambda: sharded.write(divided, path, apart=apart, group=group, planner=planner, engine=engine)
 
     def poll(self) -> None:
         """Tell of a failure, if the checkpoint in work has failed by now.
@@ -94,6 +133,9 @@ class CheckpointWriter:
             self.wait()
         finally:
             self._snapshot = Snapshot()
+            group, self._group = self._group, None
+            if group is not None and dist.is_initialized():
+                torch_dist.destroy_process_group(group)
 
     def _attempt(self, write: Callable[[], object], job: _Job) -> None:
         try:
@@ -117,14 +159,14 @@ class CheckpointWriter:
 class _Writing(threading.Thread):
     """Writes one checkpoint; the end of the process waits for it."""
 
-    def __init__(self, content: dict[str, Any], path: Path) -> None:
+    def __init__(self, write: Callable[[], object]) -> None:
         super().__init__(name="composer-checkpoint")
-        self._content, self._path = content, path
+        self._write = write
         self._error: Exception | None = None
 
     def run(self) -> None:
         try:
-            write_file(self._content, self._path)
+            self._write()
         except Exception as error:
             self._error = error
 

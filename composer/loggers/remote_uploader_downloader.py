@@ -180,6 +180,20 @@ class RemoteUploaderDownloader(LoggerDestination):
             return False
         return True
 
+    def list_files(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder that was uploaded, relative to it; none if there is no such folder.
+
+        Args:
+            folder: Its name, or its whole URI.
+
+        Raises:
+            OSError: The bucket cannot be asked.
+        """
+        own = self._own(folder)
+        above = None if own is None else f"{self._name(own)}/"
+        names = [] if above is None else self.remote_backend.list_objects(above)
+        return [name.removeprefix(above or "") for name in names]
+
     def get_uri_for_file(self, remote_file_name: str) -> str:
         """Return the URI of a file.
 

@@ -215,6 +215,18 @@ class Folder:
         with self._files(name) as (files, path), contextlib.suppress(FileNotFoundError):
             files.rm_file(path)
 
+    def remove_all(self) -> None:
+        """Remove the folder with everything that is in it, if it is there.
+
+        >>> folder = Folder("memory://run/old")
+        >>> folder.write_text("deep/name.txt", "night")
+        >>> folder.remove_all()
+        >>> folder.names()
+        []
+        """
+        with self._files("") as (files, root), contextlib.suppress(FileNotFoundError):
+            files.rm(root, recursive=True)
+
     def read_text(self, name: str) -> str:
         """Return the content of a small text file.
 

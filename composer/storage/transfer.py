@@ -25,7 +25,7 @@ LINK_SUFFIX = ".symlink"
 
 @contextlib.contextmanager
 def fetched(path: Path | str, object_store: Any = None, *, progress_bar: bool = True) -> Generator[Path]:
-    """Give the path of a file on this machine, which is fetched first if it is elsewhere and removed afterwards.
+    """Give the path of a file or folder on this machine, fetched first if it is elsewhere, and removed afterwards.
 
     All processes must call this; the first of each node fetches, and the others wait. ``<path>.symlink`` is followed.
 
@@ -69,7 +69,7 @@ def get_file(
     overwrite: bool = False,
     progress_bar: bool = True,
 ) -> None:
-    """Put a file that is anywhere to a path of this machine; one that is here already is linked to.
+    """Put a file that is anywhere to a path of this machine, or a folder; one that is here already is linked to.
 
     Where there is no such file, ``<path>.symlink`` is tried, a text file that holds the name of another.
 
@@ -97,7 +97,11 @@ def get_file(
 
     def get(name: str) -> None:
         if not name.endswith(LINK_SUFFIX):
-            copy_file(name, destination, object_store, progress_bar=progress_bar)
+            try:
+                copy_file(name, destination, object_store, progress_bar=progress_bar)
+            except FileNotFoundError:
+                if not _copy_folder(name, destination, object_store, progress_bar):
+                    raise
             return
         with tempfile.TemporaryDirectory(prefix="composer-") as folder:
             text = Path(folder, "link")
@@ -215,6 +219,26 @@ def _get(path: str, destination: Path, object_store: Any, progress_bar: bool) ->
         else:
             folder, name = split(path)
             Folder(folder).download(name, destination, progress)
+
+
+def _copy_folder(path: str, destination: Path, object_store: Any, progress_bar: bool) -> bool:
+    """Fetch the files of a folder, which appears when all have come; tell whether there are any."""
+    if object_store is None:
+        is_listed = is_remote(path) and parse_uri(path)[0] not in ("http", "https")
+        names = Folder(path).names() if is_listed else []
+    elif hasattr(object_store, "list_objects"):
+        names = [one.removeprefix(f"{path}/") for one in object_store.list_objects(f"{path}/")]
+    else:
+        names = object_store.list_files(path) if hasattr(object_store, "list_files") else []
+    if not names:
+        return False
+    with tempfile.TemporaryDirectory(prefix=f".{destination.name}.", suffix=".tmp", dir=destination.parent) as above:
+        begun = Path(above, destination.name)
+        for name in names:
+            (begun / name).parent.mkdir(parents=True, exist_ok=True)
+            copy_file(f"{path}/{name}", begun / name, object_store, progress_bar=progress_bar)
+        begun.rename(destination)
+    return True
 
 
 def _link(path: Path, destination: Path) -> None:

@@ -14,9 +14,11 @@ from composer.checkpoint.folders import (
     ensure_folder_has_no_conflicting_files,
     ensure_folder_is_empty,
     matching_files,
+    remove_checkpoint,
     remove_partial_files,
 )
 from composer.core._names import format_name
+from composer.storage.folder import Folder
 
 TEMPLATE = "ep{epoch}-ba{batch}-rank{rank}.pt"
 
@@ -90,3 +92,32 @@ def test_the_numbers_of_a_name_are_those_that_it_was_made_of(epoch, batch, rank)
 def test_a_counter_that_occurs_twice_must_be_the_same() -> None:
     assert counters("ep1-ep1.pt", "ep{epoch}-ep{epoch}.pt") == (1,)
     assert counters("ep1-ep2.pt", "ep{epoch}-ep{epoch}.pt") == ()
+
+
+def test_partial_folders_are_removed(tmp_path) -> None:
+    for name in (".ep1-ba2.0123abcd.tmp", ".other.0123abcd.tmp", "ep1-ba2"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+    remove_partial_files(tmp_path, "ep{epoch}-ba{batch}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.0123abcd.tmp", "ep1-ba2"]
+
+
+def test_removing_a_checkpoint(tmp_path) -> None:
+    (tmp_path / "file.pt").touch()
+    (tmp_path / "folder" / "deep").mkdir(parents=True)
+    (tmp_path / "latest.pt").symlink_to("folder")
+    for name in ("file.pt", "absent.pt", "latest.pt"):
+        remove_checkpoint(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]  # what a link names stays
+    remove_checkpoint(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_removing_a_checkpoint_elsewhere() -> None:
+    folder = Folder("memory://removing")
+    for name in ("ep1.pt", "ep1/composer.pt", "ep1/__0_0.distcp", "ep10/composer.pt"):
+        folder.write_text(name, "weights")
+    remove_checkpoint("memory://removing/ep1.pt")
+    assert folder.names() == ["ep1/__0_0.distcp", "ep1/composer.pt", "ep10/composer.pt"]
+    remove_checkpoint("memory://removing/ep1")
+    remove_checkpoint("memory://removing/absent")
+    assert folder.names() == ["ep10/composer.pt"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torchmetrics import MeanSquaredError
-from torchmetrics.aggregation import CatMetric
+from torchmetrics.aggregation import CatMetric, MeanMetric
 
-from composer import Callback, State, Timestamp
+from composer import Callback, State, Timestamp, dist
 from composer.checkpoint.parts import PARTS
 from composer.warnings import ComposerWarning
 from tests.common import Regression, TwoLayers
@@ -183,3 +183,31 @@ def test_metadata_is_plain() -> None:
     metadata = ROWS["metadata"].take(state())
     assert {type(value) for value in metadata.values()} <= {str, int, type(None)}
     assert type(metadata["torch_version"]) is str  # not torch's own kind of text
+
+
+def counted(resumed: bool) -> float:
+    """The mean over both processes, where each has counted its own data before and after."""
+    one, rank = state(), dist.get_global_rank()
+    one.train_metrics = {"mean": MeanMetric()}
+    one.train_metrics["mean"].update(torch.tensor([1.0, 2.0, 3.0][: rank + 1]))
+    if resumed:
+        other = state()
+        other.train_metrics = {"mean": MeanMetric()}
+        pass_on("metrics", one, other)
+        one = other
+    one.train_metrics["mean"].update(torch.tensor(10.0 * rank))
+    return float(one.train_metrics["mean"].compute())
+
+
+def test_metrics_of_several_processes(two_ranks) -> None:
+    assert two_ranks.run(counted, True) == two_ranks.run(counted, False) == [pytest.approx(14 / 5)] * 2
+
+
+def test_metrics_of_another_number_of_processes_begin_anew() -> None:
+    one = state()
+    one.train_metrics = {"mean": MeanMetric()}
+    give = ROWS["metrics"].give
+    assert give is not None
+    with pytest.warns(ComposerWarning, match="saved by 2 ranks, but there are now 1 rank"):
+        give(one, {"ranks": [{}, {}]})
+    assert one.train_metrics["mean"].update_count == 0

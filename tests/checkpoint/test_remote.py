@@ -145,3 +145,50 @@ def test_wrong_credentials_are_told_at_once(faulty) -> None:
     faulty.puts.append(PermissionError("wrong key"))
     with pytest.raises(PermissionError, match="wrong key"):
         RemoteCheckpoints("faulty://bucket/run").probe()
+
+
+def save_parts(remote: RemoteCheckpoints, name: str, *superfluous: str) -> None:
+    (remote.local / name).mkdir()
+    for part in ("__0_0.distcp", ".metadata", "composer.pt"):
+        (remote.local / name / part).write_text(f"{part} of {name}")
+    remote.meet()
+    remote.publish(name, "latest.pt", [f"faulty://bucket/run/{one}" for one in superfluous])
+
+
+def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None:
+    save_parts(remote, "ep1-ba2")
+    save_parts(remote, "ep2-ba4", "ep1-ba2")
+    remote.wait()
+    assert faulty.order == [".metadata", "__0_0.distcp", "composer.pt", "latest.pt.symlink"] * 2
+    assert remote.folder.names() == [
+        "ep2-ba4/.metadata",
+        "ep2-ba4/__0_0.distcp",
+        "ep2-ba4/composer.pt",
+        "latest.pt.symlink",
+    ]
+    assert remote.newest("ep{epoch}-ba{batch}", "latest.pt") == "faulty://bucket/run/ep2-ba4"
+    assert remote.newest("ep{epoch}-ba{batch}", None) == "faulty://bucket/run/ep2-ba4"
+    assert not [one for one in remote.local.rglob("*") if one.is_file()]
+    with pytest.raises(FileExistsError, match="is later than this run"):
+        remote.refuse_later("ep{epoch}-ba{batch}", Timestamp(epoch=1, batch=2), ())
+
+
+def test_a_folder_of_which_a_part_fails_is_none(faulty) -> None:
+    remote = RemoteCheckpoints("faulty://bucket/run", num_attempts=2, initial_backoff=0.001)
+    save_parts(remote, "ep1-ba2")
+    remote.wait()
+    faulty.puts.append(PermissionError("quota"))
+    save_parts(remote, "ep2-ba4", "ep1-ba2")
+    with pytest.raises(PermissionError, match="quota"):
+        remote.wait()
+    assert not remote.folder.exists("ep2-ba4/composer.pt")
+    assert remote.newest("ep{epoch}-ba{batch}", "latest.pt") == "faulty://bucket/run/ep1-ba2"
+    assert remote.folder.exists("ep1-ba2/composer.pt")
+    remote.close()
+
+
+def test_what_a_killed_process_has_tried_is_removed(remote) -> None:
+    for name in (".composer-0123abcd", "..composer-0123abcd.4567cdef.tmp", ".composer-notes", "ep1-ba2.pt"):
+        remote.folder.write_text(name, "text")
+    remote.remove_partial_files(NAME, "latest.pt")
+    assert remote.folder.names() == [".composer-notes", "ep1-ba2.pt"]

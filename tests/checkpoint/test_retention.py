@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.checkpoint.retention import Retention, SavedCheckpoint
+from composer.checkpoint.retention import Retention, SavedCheckpoint, retention_of
 
 scores = st.none() | st.floats(-5, 5) | st.just(math.nan)
 
@@ -70,3 +71,19 @@ def test_BestTopK(values, newest, best, every, mode) -> None:
 def test_what_is_kept_of_one() -> None:
     one = SavedCheckpoint("a.pt", 3, 1, 0.5)
     assert SavedCheckpoint(**one.state_dict()) == one
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-2, 0, 0, "min", None), "must be a number, or -1 for all; got -2"),
+        ((0, 0, 0, "min", None), "would remove what was just saved"),
+        ((1, -1, 0, "min", "loss"), "must not be negative"),
+        ((-1, 1, 0, "min", "loss"), "-1 keeps all"),
+        ((1, 1, 0, "min", None), "go together"),
+        ((1, 1, 0, "lowest", "loss"), "mode must be one of 'min', 'max'"),
+    ],
+)
+def test_arguments_that_do_not_go_together(arguments, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        retention_of(*arguments)

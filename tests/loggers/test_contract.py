@@ -15,12 +15,14 @@ import torch
 import composer.loggers
 from composer.core import Engine, Logger, LoggerDestination, State
 from tests.loggers.loop import Loop
+from tests.loggers.trackers import as_rank
 
 CASES = {}
 for path in sorted([*Path(__file__).parent.glob("test_*_logger.py"), Path("test_remote_uploader_downloader.py")]):
     module = importlib.import_module(f"tests.loggers.{path.stem}")
     CASES[path.stem.removeprefix("test_").replace("_", "")] = module.CASE
 
+EVERYWHERE = (composer.loggers.InMemoryLogger, composer.loggers.RemoteUploaderDownloader)
 PUBLIC = [
     value
     for value in (getattr(composer.loggers, name) for name in composer.loggers.__all__)
@@ -71,6 +73,19 @@ def test_leaves_the_process_as_it_was(make) -> None:
     loop.close()
     assert (sys.stdout, sys.stderr) == streams
     assert set(threading.enumerate()) <= threads
+
+
+def test_in_other_processes_it_costs_nothing(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics are kept and read only where something is done with them."""
+    as_rank(monkeypatch, 1)
+    destination = make()
+    received: list[dict] = []
+    monkeypatch.setattr(destination, "receive", lambda metrics, step, timestamp: received.append(metrics))
+    logger = Logger(State(torch.nn.Linear(1, 1)), destination, on_error="raise")
+    logger.log_metrics({"loss/train/total": torch.tensor(1.0)})
+    assert bool(received) == destination.logs_here
+    # The files of the cases have the same names everywhere.
+    assert destination.logs_here == isinstance(destination, EVERYWHERE)
 
 
 def test_serves_a_second_run(make) -> None:

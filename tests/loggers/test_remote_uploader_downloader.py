@@ -140,3 +140,17 @@ def test_one_for_each_bucket() -> None:
 def test_refuses(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         RemoteUploaderDownloader(*arguments)
+
+
+def test_the_files_of_a_folder(faulty, path, tmp_path) -> None:
+    uploader = RemoteUploaderDownloader("faulty://bucket/team", file_path_format_string="{run_name}/{remote_file_name}")
+    state, logger = started(uploader)
+    (tmp_path / "ep1").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "ep1" / name).write_text(name)
+    logger.upload_file("ep1", tmp_path / "ep1")
+    logger.upload_file("ep10.txt", path)
+    uploader.fit_end(state, logger)
+    assert uploader.list_files("ep1") == ["a.txt", "b.txt"]
+    assert uploader.list_files("absent") == uploader.list_files("memory://other/ep1") == []
+    uploader.close(state, logger)

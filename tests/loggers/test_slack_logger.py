@@ -150,10 +150,8 @@ def test_when_slack_asks_to_wait_nothing_is_lost(slack: Slack) -> None:
         (429, {"Retry-After": "0"}, {"ok": False, "error": "ratelimited"}),
         (503, {}, {"ok": False, "error": "service_unavailable"}),
     ]
-    begun = time.monotonic()
     run(slack.logger(["loss/*"]), eval_length=0).close()
     assert [texts[0].split(" ")[1][0] for texts in slack.texts()] == list("01234567")
-    assert time.monotonic() - begun > 1  # the second answer does not say for how long
 
 
 def test_what_slack_refuses_is_reported_once_and_training_goes_on(slack: Slack) -> None:

@@ -120,3 +120,13 @@ def test_a_broken_connection_is_made_anew(faulty, path) -> None:
     assert folder._opened is None
     folder.upload(path, "b")
     assert folder._opened is not None and folder._opened is not before
+
+
+def test_removing_everything() -> None:
+    folder = Folder("memory://everything/run")
+    for name in ("a.txt", "deep/b.txt"):
+        folder.write_text(name, "text")
+    Folder("memory://everything").write_text("beside.txt", "text")
+    folder.remove_all()
+    folder.remove_all()
+    assert Folder("memory://everything").names() == ["beside.txt"]

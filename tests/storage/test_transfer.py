@@ -197,3 +197,33 @@ def test_one_process_of_a_node_fetches_for_all(tmp_path) -> None:
     assert first[0][0] == "weights"
     assert (first[1], second[1]) == ("FileNotFoundError", "RuntimeError")
     assert (calls, none) == (3, 0)  # of an absent file, the link is asked for too
+
+
+@pytest.mark.parametrize("kind", ["uri", "link", "store", "logger"])
+def test_a_folder(kind, tmp_path) -> None:
+    folder = Folder("memory://folders/run")
+    for name in ("ep1/a.txt", "ep1/deep/b.txt", "ep10/c.txt"):
+        folder.write_text(name, name)
+    folder.write_text("latest.symlink", "ep1")
+
+    class Keeper:
+        def download_file(self, name: str, destination: str, **_: object) -> None:
+            folder.download(name, destination)
+
+        def list_files(self, name: str) -> list[str]:
+            return [one.removeprefix(f"{name}/") for one in folder.names(f"{name}/")]
+
+    path, store = {
+        "uri": ("memory://folders/run/ep1", None),
+        "link": ("memory://folders/run/latest", None),
+        "store": ("run/ep1", UriObjectStore("memory://folders")),
+        "logger": ("ep1", Keeper()),
+    }[kind]
+    get_file(path, tmp_path / "got", store, progress_bar=False)
+    files = {one.relative_to(tmp_path / "got").as_posix(): one.read_text() for one in tmp_path.rglob("*.txt")}
+    assert files == {"a.txt": "ep1/a.txt", "deep/b.txt": "ep1/deep/b.txt"}
+    assert [one.name for one in tmp_path.iterdir()] == ["got"]
+    with fetched(path, store, progress_bar=False) as local:
+        assert (local / "deep" / "b.txt").read_text() == "ep1/deep/b.txt"
+    with pytest.raises(FileNotFoundError):
+        get_file("memory://folders/run/absent", tmp_path / "other", progress_bar=False)
