@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from composer._text import did_you_mean
 from composer.core.data import DataSpec, ensure_data_spec
@@ -33,7 +33,11 @@ class Evaluator:
         subset_num_batches: Number of batches of a pass; -1 is all, None leaves it to the trainer.
         eval_interval: How often: epochs, a time string, a :class:`.Time`, or ``(state, event) -> bool``. None leaves
             it to the trainer.
-        device_eval_microbatch_size: Number of samples that go through the model at once; None is the whole batch.
+        device_eval_microbatch_size: Number of samples that go through the model at once; None is the whole batch,
+            "auto" as many as memory allows.
+
+    Attributes:
+        auto_microbatching: Whether that number is found while evaluating.
 
     Raises:
         TypeError: ``metric_names`` is not a list of strings.
@@ -51,17 +55,17 @@ class Evaluator:
         metric_names: list[str] | None = None,
         subset_num_batches: int | None = None,
         eval_interval: int | str | Time | Callable[[State, Event], bool] | None = None,
-        device_eval_microbatch_size: int | None = None,
+        device_eval_microbatch_size: int | Literal["auto"] | None = None,
     ) -> None:
         if metric_names is not None and not (
             isinstance(metric_names, list) and all(isinstance(name, str) for name in metric_names)
         ):
             raise TypeError(f"metric_names must be a list of strings; got {metric_names!r}.")
-        if device_eval_microbatch_size == "auto":
-            raise NotImplementedError("device_eval_microbatch_size='auto' is not available yet; give a number.")
-        if device_eval_microbatch_size is not None and not _is_count(device_eval_microbatch_size):
+        self.auto_microbatching = device_eval_microbatch_size == "auto"
+        size = None if device_eval_microbatch_size == "auto" else device_eval_microbatch_size
+        if size is not None and not _is_count(size):
             raise ValueError(
-                f"device_eval_microbatch_size must be a positive whole number; got {device_eval_microbatch_size!r}."
+                f"device_eval_microbatch_size must be a positive whole number, or 'auto' to find it; got {size!r}."
             )
         if subset_num_batches is not None and subset_num_batches != -1 and not _is_count(subset_num_batches):
             raise ValueError(f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}.")
@@ -69,7 +73,7 @@ class Evaluator:
         self.dataloader = ensure_data_spec(dataloader)
         self.metric_names = metric_names
         self.subset_num_batches = subset_num_batches
-        self.device_eval_microbatch_size = device_eval_microbatch_size
+        self.device_eval_microbatch_size: int | None = size
         self.eval_interval = eval_interval
 
     @property

@@ -16,12 +16,18 @@ __all__ = ["Hooks"]
 class Hooks:
     """Methods named after the events; a subclass overrides those it wants to act at, and pays for no other.
 
+    Attributes:
+        engine_conflict: Why it does not work where an engine such as DeepSpeed's keeps gradients, weights and step to
+            itself; empty where it does.
+
     >>> class Hello(Hooks):
     ...     def fit_start(self, state, logger):
     ...         print("hello")
     >>> Hello().overrides(Event.FIT_START), Hello().overrides(Event.FIT_END)
     (True, False)
     """
+
+    engine_conflict: str = ""
 
     def overrides(self, event: Event) -> bool:
         """Tell whether this object has a method of its own for an event.

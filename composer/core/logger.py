@@ -57,7 +57,7 @@ class Logger:
         self._state = state
         self._on_error = one_of("on_error", on_error, ("warn", "raise"))
         self._failed: set[int] = set()
-        self._queues: list[tuple[LoggerDestination, list[Entry]]] = [(d, []) for d in self.destinations]
+        self._queues: list[tuple[LoggerDestination, list[Entry]]] = [(d, []) for d in self.destinations if d.logs_here]
         self._due: tuple[LoggerDestination, ...] = ()
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -68,7 +68,7 @@ class Logger:
                 values reach the destinations as they are now.
             step: Where on the axis; the number of batches trained by default.
         """
-        if self.destinations:
+        if self._queues:
             self.enqueue({name: snapshot(value) for name, value in metrics.items()}, step)
 
     def enqueue(self, metrics: dict[str, Any], step: int | None = None) -> None:

@@ -39,6 +39,11 @@ class LoggerDestination(Callback):
 
     flush_interval: int = 1
 
+    @property
+    def logs_here(self) -> bool:
+        """Whether metrics are of use in this process; where they are not, none are kept or read for it."""
+        return True
+
     def due(self, state: State) -> bool:
         """Tell whether queued metrics are wanted now; asked once after each training batch.
 

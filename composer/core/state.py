@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from composer import dist, trees
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.dealing import WHOLE
 from composer.core.evaluator import Evaluator
 from composer.core.phase import Phase, TrainerMode
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
     from composer.core.callback import Callback
+    from composer.core.checkpoint_folders import CheckpointFolders
 
 __all__ = ["State"]
 
@@ -45,6 +47,7 @@ class State:
         device: Where the model is; the device of its first parameter by default.
         max_duration: When training ends: epochs, a time string or a :class:`.Time`.
         device_train_microbatch_size: Number of samples that go through the model at once; None is the whole batch.
+        auto_microbatching: Whether that number is found while training.
         train_dataloader: The training data.
         evaluators: What to evaluate on.
         precision: Number format of the forward pass.
@@ -64,13 +67,23 @@ class State:
         eval_metrics: Metrics of evaluation data by label and name.
         previous_timestamp: The time before the last step.
         load_path: Path of the checkpoint that was loaded, or None.
+        data_share: Which part of the data this process gets.
+        seed_rank: What this process's seed is above that of the run: its rank, the same for those with the same data.
+        checkpoint_folders: How checkpoints are divided among processes, or None where each is one file.
         find_algorithm: Returns the class of a method by its name, for checkpoints that need one, or None.
         profiler: The :class:`.Profiler` of the run, by which code of one's own shows in its traces, or None.
+        stops_together: Whether a wish to stop has to wait until all processes know of it; set by the training loop.
+        stop_asked: Whether there is such a wish.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
     >>> state.timestamp.epoch, state.max_duration
     (Time(0, TimeUnit.EPOCH), Time(10, TimeUnit.EPOCH))
     """
+
+    load_path: str | None = None
+    checkpoint_folders: CheckpointFolders | None = None
+    stops_together: bool = False
+    stop_asked: bool = False
 
     def __init__(
         self,
@@ -80,6 +93,7 @@ class State:
         device: str | Device | None = None,
         max_duration: int | str | Time | None = None,
         device_train_microbatch_size: int | None = None,
+        auto_microbatching: bool = False,
         *,
         train_dataloader: DataSpec | Iterable[Batch] | None = None,
         evaluators: Evaluator | Sequence[Evaluator] | None = None,
@@ -101,6 +115,7 @@ class State:
         self._precision = Precision(precision)
         self.precision_config = precision_config
         self.device_train_microbatch_size = device_train_microbatch_size
+        self.auto_microbatching = auto_microbatching
 
         self.optimizers: list[Optimizer] = list(trees.ensure_tuple(optimizers))
         self.schedulers: list[LRScheduler] = []
@@ -109,7 +124,8 @@ class State:
         self._algorithms = WatchedList[Any](trees.ensure_tuple(algorithms), self._notify)
         self._callbacks = WatchedList[Any](trees.ensure_tuple(callbacks), self._notify)
         self.find_algorithm = find_algorithm
-        self.load_path: str | None = None
+        self.data_share = WHOLE
+        self.seed_rank = dist.get_global_rank()
         self.evaluators: list[Evaluator] = list(trees.ensure_tuple(evaluators))
 
         self.train_phase = Phase(TrainerMode.TRAIN, "train")
@@ -159,14 +175,23 @@ class State:
         done = self.timestamp.count(self._max_duration.unit)
         return Time.from_duration(done / self._max_duration.value if self._max_duration.value else 1.0)
 
-    def stop_training(self) -> None:
+    def stop_training(self, *, everywhere: bool = False) -> None:
         """End training after this batch; callbacks of the batch still run.
+
+        One process of several may ask for it: the others are told with their next batch, and all end after that one.
+
+        Args:
+            everywhere: Whether all processes ask at the same place, as they do who decide by a metric that is
+                the same everywhere: then nobody has to be told, and training ends as in a single process.
 
         >>> state = State(model=torch.nn.Linear(1, 1), max_duration="10ep")
         >>> state.stop_training()
         >>> state.max_duration
         Time(0, TimeUnit.BATCH)
         """
+        if self.stops_together and not everywhere:
+            self.stop_asked = True
+            return
         in_epochs = self._max_duration is None or self._max_duration.unit in (TimeUnit.EPOCH, TimeUnit.ITERATION)
         unit = TimeUnit.BATCH if in_epochs else cast(Time, self._max_duration).unit
         self._max_duration = Time(int(self.timestamp.count(unit)), unit)
@@ -214,7 +239,7 @@ class State:
         spec = ensure_data_spec(dataloader)
         if phase.loader is None or phase.loader.dataloader is not spec.dataloader:
             phase.iterator = None
-        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.length
+        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.length_of(self.data_share)
         if dataloader_len != -1:
             self.dataloader_len = dataloader_len
 
@@ -313,7 +338,7 @@ class State:
         count = int(given.value)
         if given.unit is not TimeUnit.BATCH or count < -1:
             raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")
-        full = None if self.phase.loader is None else self.phase.loader.length
+        full = None if self.phase.loader is None else self.phase.loader.length_of(self.data_share)
         if count == -1:
             self.phase.length = full
             return
@@ -326,11 +351,11 @@ class State:
     @property
     def seed(self) -> int:
         """Seed of this process."""
-        return self.rank_zero_seed + dist.get_global_rank()
+        return self.rank_zero_seed + self.seed_rank
 
     @property
     def train_metric_values(self) -> dict[str, Any]:
-        """Values of the metrics of the training data by name, computed now."""
+        """Values of the metrics of the training data by name, computed now; all processes have to ask."""
         return {name: metric.compute() for name, metric in self.train_metrics.items()}
 
     @property

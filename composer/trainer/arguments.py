@@ -8,7 +8,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from torch import nn
 from torch.optim import Optimizer
@@ -208,8 +208,8 @@ def _is_sequence_of_loaders(data: Any) -> bool:
     return not entries or any(isinstance(entry, loaders) for entry in entries)
 
 
-def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | None:
-    """Return the number of samples of a microbatch, or None for the whole batch.
+def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Literal["auto"] | None:
+    """Return the number of samples of a microbatch, "auto" where it is to be found, or None for the whole batch.
 
     Args:
         size: ``device_train_microbatch_size`` as given.
@@ -217,8 +217,7 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | None:
         state: Has the training data.
 
     Raises:
-        NotImplementedError: "auto" is asked for.
-        ValueError: It is not a positive whole number, or both are given.
+        ValueError: It is neither "auto" nor a positive whole number, or both are given.
 
     >>> as_microbatch_size(8, None, State(model=torch.nn.Linear(1, 1)))
     8
@@ -229,9 +228,9 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | None:
     if value is None:
         return None
     if value == "auto":
-        raise NotImplementedError(f"{name}='auto' is not available yet; give a number.")
+        return "auto"
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number; got {value!r}.")
+        raise ValueError(f"{name} must be a positive whole number, or 'auto' to find it; got {value!r}.")
     if grad_accum is None:
         return value
     batch_size = None if state.train_phase.loader is None else state.train_phase.loader.batch_size

@@ -9,13 +9,12 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-import torch
-
 from composer import dist
 from composer._text import one_of
 from composer._version import __version__
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.dealing import check_divided
 from composer.core.evaluator import Evaluator
 from composer.core.logger import LoggerDestination
 from composer.core.model import ComposerModel
@@ -23,11 +22,12 @@ from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.loggers._format import checked_stream, open_stream
-from composer.precision import Precision, default_precision, get_precision_context
+from composer.precision import Precision, get_precision_context
 from composer.storage.uris import is_remote, parse_uri
 from composer.trainer.arguments import check_subset
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.hparams import describe
+from composer.trainer.loaders import most
 from composer.trainer.metrics import place
 from composer.trainer.resume import LoadOptions
 from composer.trainer.run import Run
@@ -261,12 +261,17 @@ def set_train_data(
     if subset is not None:
         check_subset("train_subset_num_batches", subset)
     if data is not None:
-        state.set_dataloader(ensure_data_spec(data), label)
+        spec = ensure_data_spec(data)
+        check_divided(spec.dataloader, state.data_share, "train_dataloader")
+        state.set_dataloader(spec, label)
         state.train_phase.repeated = None
     if subset == -1 and state.train_phase.loader is not None:
-        state.train_phase.length = state.train_phase.loader.length
+        state.train_phase.length = state.train_phase.loader.length_of(state.data_share)
     elif subset is not None and subset != -1:
         state.dataloader_len = subset
+    if data is not None or subset is not None:
+        # What goes by the length of an epoch, such as schedules, has to do the same everywhere.
+        state.train_phase.length = most(state.train_phase.length)
 
 
 def set_evaluators(state: State, evaluators: list[Evaluator]) -> None:
@@ -288,6 +293,7 @@ def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
         state: The state.
         evaluator: The evaluator.
     """
+    check_divided(evaluator.dataloader.dataloader, state.data_share, "eval_dataloader")
     metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
     state.eval_metrics[evaluator.label] = place(evaluator.select(metrics), state)
 
@@ -304,13 +310,18 @@ def set_precision(run: Run, precision: str | Precision | None, config: dict[str,
         ValueError: The device does not have it.
     """
     state = run.state
-    state.precision = default_precision(state.device) if precision is None else Precision(precision)
+    strategy = run.strategy
+    state.precision = strategy.settle_precision(None if precision is None else Precision(precision), state.device)
     state.precision_config = config
+    if not strategy.autocasts:
+        run.autocast = state.scaler = None
+        return
     kind = state.device.torch_device.type
     context = functools.partial(get_precision_context, state.precision, config, device_type=kind)
     context()  # refuses now what the device cannot do
     run.autocast = None if state.precision is Precision.FP32 else context
-    state.scaler = torch.amp.GradScaler(kind) if state.precision is Precision.AMP_FP16 else None
+    scales = state.precision is Precision.AMP_FP16 and not strategy.steps_itself
+    state.scaler = strategy.make_scaler(kind) if scales else None
 
 
 def prepare(state: State) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer import dist
+from composer.dist.roll_call import Together
 
 __all__ = ["Exchange", "Told"]
 
@@ -18,20 +19,25 @@ class Told:
     """What each process said of a batch.
 
     Args:
-        table: int64 of shape (processes, 4): samples, tokens, microseconds of the batch before, signal.
+        table: int64 of shape (processes, 7): samples, tokens, microseconds of the batch before, signal, and 1 where a
+            process wants to stop, has a batch, looks at the metrics.
+        copies: How many processes each batch goes to, all of which count it.
 
-    >>> told = Told(torch.tensor([[8, 0, 2_000_000, 0], [4, 0, 1_000_000, 15]]))
-    >>> told.samples, told.tokens, told.seconds, told.signum
-    (12, 0, 1.5, 15)
+    >>> told = Told(torch.tensor([[8, 0, 2_000_000, 0, 1, 1, 0], [4, 0, 1_000_000, 15, 0, 1, 0]]))
+    >>> told.samples, told.tokens, told.seconds, told.signum, told.stop, told.has_batch, told.looks
+    (12, 0, 1.5, 15, True, [True, True], False)
     """
 
-    def __init__(self, table: Tensor) -> None:
-        samples, tokens, _, _ = table.sum(0).tolist()
-        self.samples: int = samples
-        self.tokens: int = tokens
+    def __init__(self, table: Tensor, copies: int = 1) -> None:
+        samples, tokens, _, _, stop, _, looks = table.sum(0).tolist()
+        self.samples: int = samples // copies
+        self.tokens: int = tokens // copies
         # The mean, so that all processes count the same time and agree on what is due by it.
         self.seconds = float(table[:, 2].sum()) / len(table) / 1e6
         self.signum = int(table[:, 3].max()) or None
+        self.stop = stop > 0
+        self.has_batch = [has > 0 for has in table[:, 5].tolist()]
+        self.looks = looks > 0
 
 
 class Exchange:
@@ -39,16 +45,36 @@ class Exchange:
 
     Counts are on their way from when a batch is there until it is done, by a group on the CPU: nobody waits for a
     device. Losses are on theirs while the optimizers step.
+
+    Args:
+        copies: How many processes each batch goes to.
+
+    Attributes:
+        last: What was told of the last batch that all have told of, or None.
+
+    >>> Exchange().last is None
+    True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copies: int = 1) -> None:
         self.last: Told | None = None
+        self.copies = copies
         self._size = dist.get_world_size()
-        self._all = torch.zeros(self._size, 4, dtype=torch.int64)
+        self._all = torch.zeros(self._size, 7, dtype=torch.int64)
         self._counting: Any = None
-        self._averaging: tuple[Any, Tensor, list[str]] | None = None
+        self._averaging: tuple[Any, Tensor, dict[str, Tensor]] | None = None
 
-    def send_counts(self, samples: int, tokens: int, seconds: float, signum: int | None) -> None:
+    def send_counts(
+        self,
+        samples: int,
+        tokens: int,
+        seconds: float,
+        signum: int | None,
+        stop: bool = False,
+        *,
+        has_batch: bool = True,
+        looks: bool = False,
+    ) -> None:
         """Tell what this process has of a batch.
 
         Args:
@@ -56,33 +82,43 @@ class Exchange:
             tokens: Number of tokens.
             seconds: How long the batch before took.
             signum: The signal that asks this process to stop, if one does.
+            stop: Whether this process wants training to end.
+            has_batch: Whether there is a batch.
+            looks: Whether this process will look at the metrics after the batch.
         """
         self._all.zero_()
-        self._all[dist.get_global_rank()] = torch.tensor([samples, tokens, round(seconds * 1e6), signum or 0])
+        mine = [samples, tokens, round(seconds * 1e6), signum or 0, int(stop), int(has_batch), int(looks)]
+        self._all[dist.get_global_rank()] = torch.tensor(mine)
         self._counting = torch_dist.all_reduce(self._all, async_op=True)
 
     def counts(self) -> Told:
         """Return what all have of the batch; waits for the others, who have told it before they computed."""
         if self._counting is not None:
-            self._counting.wait()
+            with Together():
+                self._counting.wait()
             self._counting = None
-            self.last = Told(self._all)
+            self.last = Told(self._all, self.copies)
         assert self.last is not None
         return self.last
 
-    def send_losses(self, losses: Mapping[str, Tensor]) -> None:
+    def send_losses(self, losses: dict[str, Tensor]) -> None:
         """Begin to average the losses of a batch over the processes.
 
         Args:
             losses: Scalars by name, the same names everywhere.
         """
-        stacked = torch.stack([loss.float() for loss in losses.values()]).div_(self._size)
-        self._averaging = torch_dist.all_reduce(stacked, async_op=True), stacked, list(losses)
+        dtype = functools.reduce(torch.promote_types, [loss.dtype for loss in losses.values()], torch.float32)
+        stacked = torch.stack([loss.to(dtype) for loss in losses.values()]).div_(self._size)
+        self._averaging = torch_dist.all_reduce(stacked, async_op=True), stacked, losses
 
-    def losses(self) -> dict[str, Tensor] | None:
-        """Return the averages of the losses that were sent, once; None where none were."""
+    def averages(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the averages over the processes of the losses that were sent, once; others as they are.
+
+        Args:
+            losses: Those of this process; what a method has put in the place of those that were sent is left alone.
+        """
         if self._averaging is None:
-            return None
-        (work, stacked, names), self._averaging = self._averaging, None
+            return losses
+        (work, stacked, sent), self._averaging = self._averaging, None
         work.wait()
-        return dict(zip(names, stacked.unbind(), strict=True))
+        return dict(zip(sent, stacked.unbind(), strict=True)) if losses is sent else losses

@@ -8,11 +8,11 @@ from composer.core.event import Event
 from composer.core.time import TimeUnit
 from composer.trainer.clock import advance, advance_epoch, advance_iteration, iteration_is_complete, time_metrics
 from composer.trainer.evaluate import evaluate_if_due
-from composer.trainer.loaders import batches
-from composer.trainer.metrics import log_train_metrics, reset_train_metrics
+from composer.trainer.loaders import batches, is_at_end
+from composer.trainer.metrics import computed, log_train_metrics, metrics_are_due, reset_train_metrics
 from composer.trainer.resume import take_up
 from composer.trainer.run import Run
-from composer.trainer.step import train_batch
+from composer.trainer.step import train_batch, zero_gradients
 
 __all__ = ["fit"]
 
@@ -24,6 +24,7 @@ def fit(run: Run) -> None:
         run: The run; its state has data, optimizers and a maximal duration.
     """
     state, logger, fire = run.state, run.logger, run.engine.run_event
+    state.stop_asked, state.stops_together = False, run.exchange is not None
     fire(Event.FIT_START)
     take_up(run)
     state.train_phase.mark = time.perf_counter()
@@ -39,19 +40,22 @@ def fit(run: Run) -> None:
                 logger.enqueue({**time_metrics(run), **state.total_loss_dict}, step)
             advance(run)
             # Computed for all who look at this batch, and only then: computing waits for the device.
-            if logger.destinations and logger.poll() and state.train_metrics:
+            if metrics_are_due(run):
                 log_train_metrics(run, step)
             fire(Event.BATCH_END)
             _close_batch(run)
             if state.finished:
                 break
-        if state.train_phase.iterator is None or _is_at_end_of_pass(run):
+        if state.train_phase.iterator is None or is_at_end(state.train_phase):
             _close_epoch(run)
+    if run.exchange is not None:
+        # By all, for those that read them alone from now on.
+        computed(state.train_metrics, run.strategy.data_group)
     logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run)})
     evaluate_if_due(run, Event.FIT_END)
+    state.stops_together = False
     fire(Event.FIT_END)
-    for optimizer in state.optimizers:
-        optimizer.zero_grad()
+    zero_gradients(run)
 
 
 def _finish_stage(run: Run) -> None:
@@ -102,16 +106,6 @@ def _open_epoch(run: Run) -> None:
     reset_train_metrics(state)
     fire(Event.EPOCH_START)
     run.logger.enqueue({"time/epoch": state.timestamp.epoch.value})
-
-
-def _is_at_end_of_pass(run: Run) -> bool:
-    """Tell whether the batch that ended the training was also the last of the epoch.
-
-    Args:
-        run: The run.
-    """
-    phase = run.state.train_phase
-    return phase.length is not None and phase.timestamp.batch_in_epoch.value >= phase.length
 
 
 def _close_epoch(run: Run) -> None:

@@ -17,7 +17,7 @@ from composer.trainer.metrics import update_train_metrics
 from composer.trainer.run import Run
 from composer.trainer.shares import Shares
 
-__all__ = ["accumulate_gradients", "named_losses"]
+__all__ = ["accumulate_gradients", "as_many_as_others", "conclude", "named_losses", "run_microbatches"]
 
 
 def accumulate_gradients(run: Run) -> Tensor:
@@ -30,36 +30,64 @@ def accumulate_gradients(run: Run) -> Tensor:
         run: The run; ``state.batch`` is the batch, ``state.total_loss_dict`` receives the losses by name, of this
             process where there are several.
     """
+    batch = run.state.batch
+    losses = run_microbatches(run)
+    run.state.batch = batch  # as the optimizer's next evaluation of the closure, if there is one, must find it
+    return conclude(run, losses)
+
+
+def run_microbatches(run: Run) -> dict[str, Tensor]:
+    """Run every microbatch of the batch forward and backward; return the losses by name, of this process.
+
+    Args:
+        run: The run; ``state.batch`` is the batch, and a part of it afterwards.
+    """
     state, strategy = run.state, run.strategy
     size, batch = state.device_train_microbatch_size, state.batch
-    whole = size is None or size >= run.samples
-    if whole and run.exchange is None:
-        state.total_loss_dict = _run_microbatch(run, None)
-        state.batch = batch  # as the optimizer's next evaluation of the closure, if there is one, must find it
-        return state.total_loss_dict["loss/train/total"]
-
     spec: DataSpec = state.train_phase.loader
+    # One that keeps step with other processes counts no samples, and has some all the same.
+    whole = size is None or size >= (run.samples or spec.get_num_samples_in_batch(batch))
+    if whole and run.exchange is None:
+        return _run_microbatch(run, None)
+
     microbatches = [batch] if whole else spec.split_batch(batch, cast(int, size))
     shares = Shares(run, microbatches)
     if run.exchange is not None and strategy.meets_in_forward and size is not None:
-        microbatches = _as_many_as_others(microbatches)
+        microbatches = as_many_as_others(microbatches)
     losses: dict[str, Tensor] = {}
     for number, microbatch in enumerate(microbatches):
         state.batch = microbatch
+        run.microbatches_left = len(microbatches) - number
         with strategy.accumulate(is_last=number == len(microbatches) - 1):
             parts = _run_microbatch(run, shares, number)
         for name, loss in parts.items():
             losses[name] = losses[name] + loss if name in losses else loss
-    strategy.reduce()
-    state.batch = batch
-    state.total_loss_dict = losses
+    return losses
+
+
+def conclude(run: Run, losses: dict[str, Tensor]) -> Tensor:
+    """Make the gradients the same in all processes, and the losses known; return the loss of the batch.
+
+    Args:
+        run: The run, all of whose microbatches have run.
+        losses: By name, of this process.
+    """
+    run.strategy.reduce()
+    run.state.total_loss_dict = losses
     if run.exchange is not None:
         run.exchange.send_losses(losses)
     return losses["loss/train/total"]
 
 
-def _as_many_as_others(microbatches: Sequence[Batch]) -> list[Batch]:
-    """Repeat the last microbatch, which then counts nothing, until this process has as many as any."""
+def as_many_as_others(microbatches: Sequence[Batch]) -> list[Batch]:
+    """Return the microbatches with repetitions of the last, which are to count nothing, as many as any process has.
+
+    Args:
+        microbatches: Those of this process.
+
+    >>> as_many_as_others([1, 2])
+    [1, 2]
+    """
     most = torch.tensor(len(microbatches))
     dist.all_reduce(most, "MAX")
     return [*microbatches, *[microbatches[-1]] * (int(most) - len(microbatches))]
@@ -102,8 +130,9 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
     if transforms is not None:
         state.batch = transforms(state.batch)
     # Metrics of training see the batch as it came; algorithms may edit it in place.
-    counted = shares is None or shares.has(number)
-    untouched = copy.copy(state.batch) if counted and state.train_metrics else None
+    counts = shares is None or shares.has(number)
+    measured = bool(state.train_metrics) and (counts or run.strategy.meets_in_forward)
+    untouched = copy.copy(state.batch) if measured else None
 
     if run.autocast is None:
         _forward_and_loss(run)
@@ -121,7 +150,7 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
     run.strategy.backward(total, create_graph=run.options.create_graph)
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:
-        update_train_metrics(run, untouched)
+        update_train_metrics(run, untouched, counts=counts)
     return losses
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from composer import dist, rng
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.filters import IgnoreKeys
-from composer.checkpoint.load import read_checkpoint, restore
+from composer.checkpoint.load import open_checkpoint, read_checkpoint, restore
 from composer.checkpoint.parts import entries_of
 from composer.checkpoint.save import save_checkpoint
+from composer.checkpoint.sharing import share
 from composer.core._names import format_name
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -28,6 +29,8 @@ from composer.trainer.signals import Interrupted, Interruption
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from composer.core.state import State
 
 __all__ = [
@@ -157,28 +160,41 @@ def load(run: Run, options: LoadOptions) -> None:
         options: The path and how to load.
     """
     state = run.state
+    if run.strategy.steps_itself and not state.optimizers:
+        make_default_optimizer(state)
+        bind(run)
     if options.path is None:
         run.strategy.prepare(state)
         return
     name = state.run_name
     path = format_name(options.path, name, state.timestamp, rank=0)
     with fetched(path, options.object_store, progress_bar=options.progress_bar) as local:
-        content = read_checkpoint(local)
-    if not state.optimizers and not options.weights_only:
-        _prepare_optimizers(run, content.get("state", {}))
-    run.loaded = restore(
-        state,
-        run.logger,
-        content,
-        weights_only=options.weights_only,
-        strict=options.strict,
-        ignore_keys=options.ignore_keys,
-        exclude_algorithms=options.exclude_algorithms,
-        algorithm_passes=run.engine.passes,
-        prepare=run.strategy.prepare,
-    )
+        content = _opened(run, local)
+        if not state.optimizers and not options.weights_only:
+            _prepare_optimizers(run, content.get("state", {}))
+        run.loaded = restore(
+            state,
+            run.logger,
+            content,
+            weights_only=options.weights_only,
+            strict=options.strict,
+            ignore_keys=options.ignore_keys,
+            exclude_algorithms=options.exclude_algorithms,
+            algorithm_passes=run.engine.passes,
+            prepare=run.strategy.prepare,
+        )
     state.load_path = str(path)
     _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))
+
+
+def _opened(run: Run, path: Path) -> dict[str, Any]:
+    """The checkpoint, read no further than all processes have to."""
+    if run.strategy.first_reads:
+        is_folder = [path.is_dir()]
+        dist.broadcast_object_list(is_folder)
+        if not is_folder[0]:
+            return share(lambda: read_checkpoint(path))
+    return open_checkpoint(path, mapped=run.strategy.divides_weights, together=True)
 
 
 def _prepare_optimizers(run: Run, saved: dict[str, Any]) -> None:
@@ -206,6 +222,8 @@ def take_up(run: Run) -> None:
     loaded, run.loaded = run.loaded, None
     if loaded is not None and loaded.rng is not None:
         # After the data, which a pass that is begun again may have drawn random numbers for.
+        if dist.get_global_rank() >= len(loaded.rng):
+            rng.seed_all(run.state.seed)  # there was no such process when it was saved
         rng.load_rng_state(loaded.rng)
 
 
@@ -290,9 +308,17 @@ class Stopping:
 
 def _save_apart(state: State, saver: CheckpointSaver) -> None:
     """Save a checkpoint that resumption does not find, and let nothing hide the exception that is under way."""
+    if dist.get_world_size() > 1:
+        # The others may be anywhere: to save with them would be to wait for them.
+        _log.warning("The state at the exception is not saved, as that takes all processes; see the last checkpoint.")
+        return
+    # As one file, whose name resumption does not look for.
+    folders, state.checkpoint_folders = state.checkpoint_folders, None
     try:
         path = save_checkpoint(state, saver.place(state, f"exception-{saver.filename}"))
     except Exception:
         _log.exception("The checkpoint of the state at the exception could not be saved.")
     else:
         _log.warning("The state at the exception is in %s.", path)
+    finally:
+        state.checkpoint_folders = folders

@@ -14,10 +14,13 @@ from composer.core.state import State
 from composer.core.types import Batch
 from composer.distributed.strategy import SingleProcess, Strategy
 from composer.trainer.exchange import Exchange
+from composer.trainer.lockstep import Lockstep
 from composer.trainer.options import LoopOptions
 from composer.trainer.signals import Interruption
 
 if TYPE_CHECKING:
+    from composer.trainer.auto_evaluation import AutoEvaluation
+    from composer.trainer.auto_microbatch import AutoMicrobatch
     from composer.trainer.summary import Summary
 
 __all__ = ["Run"]
@@ -36,12 +39,16 @@ class Run:
         forward_and_loss: Both as one compiled function ``batch -> (outputs, loss)``, if compiled.
         strategy: How several processes train together, or one alone.
         exchange: What they tell each other in every step, or None for one process.
+        lockstep: Keeps them together where their data ends at different places, or None for one process.
         unbound_schedules: Schedules that wait for optimizers, and the ratio that scales them.
         loaded: What a checkpoint says that matters when training begins.
         interruption: Notes signals while training, or None where nobody is to save a checkpoint then.
         summary: Collects what is told at the end of the training, or None where nothing is.
         samples: Number of samples of the batch in work, of this process.
         tokens: Number of tokens of the batch in work, of this process.
+        auto: Finds the size of microbatches, or None where it is given.
+        auto_evaluations: Find those of evaluators by label, where they are not given.
+        microbatches_left: How many of the batch in work are not done, of this process.
     """
 
     state: State
@@ -52,9 +59,13 @@ class Run:
     forward_and_loss: Callable[[Batch], tuple[Any, Any]] | None = None
     strategy: Strategy = field(default_factory=SingleProcess)
     exchange: Exchange | None = None
+    lockstep: Lockstep | None = None
     unbound_schedules: tuple[list[Any], float] | None = None
     loaded: Loaded | None = None
     interruption: Interruption | None = None
     summary: Summary | None = None
     samples: int = 0
     tokens: int = 0
+    auto: AutoMicrobatch | None = None
+    auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
+    microbatches_left: int = 0

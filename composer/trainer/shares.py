@@ -26,10 +26,21 @@ class Shares:
     Args:
         run: The run.
         microbatches: Those of this process; all of them are of the same batch.
+
+    >>> from types import SimpleNamespace
+    >>> from composer.trainer.options import LoopOptions
+    >>> state = SimpleNamespace(train_phase=SimpleNamespace(loader=DataSpec([])))
+    >>> run = SimpleNamespace(state=state, options=LoopOptions(), exchange=None, lockstep=None)
+    >>> shares = Shares(run, [torch.ones(3), torch.ones(1)])
+    >>> shares.of(0), shares.of(1)
+    (0.75, 0.25)
     """
 
     def __init__(self, run: Run, microbatches: Sequence[Batch]) -> None:
         self._counts, self._total = _counts(run, microbatches)
+        self._is_idle = run.lockstep is not None and run.lockstep.is_idle
+        if self._is_idle:
+            self._total = self._total * 0
         self._work: Any = None
         self._world_size = 1
         if run.exchange is not None:
@@ -39,12 +50,12 @@ class Shares:
         self._on_device = isinstance(self._counts[0], Tensor)
 
     def has(self, number: int) -> bool:
-        """Tell whether there is a microbatch of a number; others are repetitions, made to keep step with others.
+        """Tell whether there is a microbatch of a number; others are there to keep step with other processes.
 
         Args:
             number: Which, from 0.
         """
-        return number < len(self._counts)
+        return number < len(self._counts) and not self._is_idle
 
     def of(self, number: int) -> float | Tensor:
         """Return the weight of a microbatch's loss.
@@ -78,7 +89,8 @@ def _counts(run: Run, microbatches: Sequence[Batch]) -> tuple[list[int] | list[T
         return sizes, sum(sizes)
     counts = [spec.get_num_tokens_in_batch(microbatch, "loss_generating") for microbatch in microbatches]
     if not any(isinstance(count, Tensor) for count in counts):
-        return counts, sum(counts)
+        whole = cast("list[int]", counts)
+        return whole, sum(whole)
     # Counted on the device, so that nobody waits.
     device = run.state.device.torch_device
     tensors = [torch.as_tensor(count, device=device) for count in counts]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self
@@ -13,6 +14,11 @@ from typing import Any, Self
 from composer import dist
 
 __all__ = ["Interrupted", "Interruption"]
+
+
+# Schedulers signal the launcher and the processes that it started, and the launcher passes on what it gets: within so
+# many seconds, the same signal is the same wish.
+_COPIES = 1.0
 
 
 class Interrupted(BaseException):
@@ -42,7 +48,7 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """While a block runs, notes a signal instead of dying of it; a second one ends the process at once.
+    """While a block runs, notes a signal instead of dying of it; a second one, later, ends the process at once.
 
     Signals can be noted by the main thread only; in another thread the block runs as without this.
 
@@ -57,6 +63,7 @@ class Interruption:
 
     def __init__(self, signals: Sequence[int]) -> None:
         self.signum: int | None = None
+        self._noted = 0.0
         self._signals = signals
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
@@ -85,19 +92,17 @@ class Interruption:
         if signum is not None:
             raise Interrupted(signum)
 
-    def check_alone(self) -> None:
-        """Leave the loop at a place that processes reach at different times; with several, this waits for the next."""
-        if self.signum is not None and dist.get_world_size() == 1:
-            raise Interrupted(self.signum)
-
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             return  # a worker that was forked while the block ran; its parent decides
+        now = time.monotonic()
+        if signum == self.signum and now - self._noted < _COPIES:
+            return
         if self.signum is not None:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
             return
-        self.signum = signum
+        self.signum, self._noted = signum, now
         name = signal.Signals(signum).name
         told = f"\n{name}: a checkpoint is saved after this step, then training ends; again ends it now.\n"
         # Not by sys.stderr, which refuses when the signal comes while the program writes to it.

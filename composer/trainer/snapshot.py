@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.utils.data import DataLoader, Dataset
 
 from composer.core.callback import Callback
@@ -17,6 +18,7 @@ from composer.core.data import DataSpec
 from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
+from composer.dist.divided import held
 
 __all__ = ["Snapshot"]
 
@@ -51,6 +53,7 @@ class Snapshot:
 
     Args:
         roots: The objects. Their tensors are copied.
+        device: Where the copies are kept; by default where the tensors are.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> before, snapshot = model.weight.item(), Snapshot([model])
@@ -61,7 +64,8 @@ class Snapshot:
     (True, True)
     """
 
-    def __init__(self, roots: Iterable[object]) -> None:
+    def __init__(self, roots: Iterable[object], device: torch.device | None = None) -> None:
+        self._device = device
         self._undo: list[Callable[[], object]] = []
         # By identity; kept, so that no identity is given to another object meanwhile.
         self._seen: dict[int, object] = {}
@@ -76,6 +80,8 @@ class Snapshot:
     def _visit(self, value: Any) -> None:
         if isinstance(value, (_PLAIN, _OTHERS)) or id(value) in self._seen:
             return
+        if _says_how_divided(value):
+            return
         self._seen[id(value)] = value
         if isinstance(value, Tensor):
             self._visit_tensor(value)
@@ -84,7 +90,8 @@ class Snapshot:
         elif isinstance(value, random.Random):
             self._keep(value.setstate, value.getstate())
         elif type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
-            self._keep(lambda array: value.__setitem__(..., array), value.copy())
+            array: Any = value
+            self._keep(lambda old: array.__setitem__(..., old), array.copy())
         else:
             self._visit_parts(value)
             attributes = getattr(value, "__dict__", None)
@@ -117,9 +124,11 @@ class Snapshot:
             self._visit(part)
 
     def _visit_tensor(self, tensor: Tensor) -> None:
-        spread = any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+        part = held([tensor])[0]
+        spread = any(stride == 0 and size > 1 for stride, size in zip(part.stride(), part.shape, strict=True))
         if not spread:  # nobody can write to an expanded tensor
-            self._keep(lambda old: _write(tensor, old), tensor.detach().clone())
+            copy = part.detach().to(self._device or part.device, copy=True)
+            self._keep(lambda old: _write(part, old), copy)
         if tensor.is_leaf:
             needs_gradient, gradient = tensor.requires_grad, tensor.grad
             self._visit(gradient)
@@ -136,9 +145,14 @@ class Snapshot:
         self._undo.append(lambda: put(old))
 
 
+def _says_how_divided(value: object) -> bool:
+    """Whether an object is one by which torch divides weights among processes, which stays as it is."""
+    return type(value).__module__.startswith("torch.distributed.") and not isinstance(value, (Tensor, Module))
+
+
 @torch.no_grad()
 def _write(tensor: Tensor, old: Tensor) -> None:
     if tensor.shape == old.shape:
         tensor.copy_(old)
     else:  # it was made another size in place
-        tensor.data = old.clone()
+        tensor.data = old.to(tensor.device, copy=True)

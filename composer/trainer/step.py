@@ -13,7 +13,7 @@ from composer.core.event import Event
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
-__all__ = ["needs_closure", "train_batch"]
+__all__ = ["needs_closure", "train_batch", "zero_gradients"]
 
 
 def train_batch(run: Run) -> None:
@@ -25,13 +25,25 @@ def train_batch(run: Run) -> None:
     Args:
         run: The run; ``state.batch`` is the batch.
     """
+    if run.auto is None:
+        _update(run)
+    else:
+        run.auto.train_batch(run, _update, uses_closure=bool(_closing(run)))
+
+
+def _update(run: Run) -> None:
+    """Compute the gradients, and step."""
     optimizers = run.state.optimizers
+    if run.strategy.steps_itself:
+        _compute_gradients(run)
+        run.strategy.step()
+        _settle(run)
+        return
     if run.state.scaler is not None:
         _scaled_step(run)
         _settle(run)
         return
-    use = may_use_closure if len(optimizers) == 1 else needs_closure
-    closing = [optimizer for optimizer in optimizers if use(type(optimizer))]
+    closing = _closing(run)
     if not closing:
         # Outside of step(), which would switch the recording of gradients off and on again around it.
         _compute_gradients(run)
@@ -43,11 +55,19 @@ def train_batch(run: Run) -> None:
     _settle(run)
 
 
+def _closing(run: Run) -> list[Optimizer]:
+    """The optimizers that compute the gradients within their step."""
+    optimizers = run.state.optimizers
+    if run.strategy.steps_itself or run.state.scaler is not None:
+        return []
+    use = may_use_closure if len(optimizers) == 1 else needs_closure
+    return [optimizer for optimizer in optimizers if use(type(optimizer))]
+
+
 def _settle(run: Run) -> None:
     """Put the losses of all processes in the place of those of this one, if there are several."""
-    losses = None if run.exchange is None else run.exchange.losses()
-    if losses is not None:
-        run.state.total_loss_dict = losses
+    if run.exchange is not None:
+        run.state.total_loss_dict = run.exchange.averages(run.state.total_loss_dict)
 
 
 def _loss_of_all(run: Run) -> Tensor:
@@ -87,13 +107,23 @@ def may_use_closure(kind: type[Optimizer]) -> bool:
     )
 
 
+def zero_gradients(run: Run) -> None:
+    """Forget the gradients of the step before, unless who steps does so itself.
+
+    Args:
+        run: The run.
+    """
+    if not run.strategy.steps_itself:
+        for optimizer in run.state.optimizers:
+            optimizer.zero_grad()
+
+
 def _compute_gradients(run: Run) -> Tensor:
     """Compute the gradients of the whole batch; return its loss."""
     state, fire = run.state, run.engine.run_event
     fire(Event.BEFORE_TRAIN_BATCH)
-    for optimizer in state.optimizers:
-        optimizer.zero_grad()
-    loss = accumulate_gradients(run)
+    zero_gradients(run)
+    loss = accumulate_gradients(run) if run.auto is None else run.auto.accumulate_gradients(run)
     scaler: Any = state.scaler
     if scaler is not None:
         for optimizer in state.optimizers:

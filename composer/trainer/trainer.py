@@ -18,6 +18,7 @@ from composer.checkpoint.save import save_checkpoint
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.dealing import DataShare, check_divided
 from composer.core.engine import Engine
 from composer.core.evaluator import Evaluator
 from composer.core.event import Event
@@ -28,12 +29,14 @@ from composer.core.time import Time
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.devices import Device, get_device
+from composer.distributed.agreement import check_agreement
 from composer.distributed.choose import choose_strategy
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
 from composer.trainer import build, processes, resume, schedules
+from composer.trainer.auto_microbatch import set_microbatch_size
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate
@@ -127,7 +130,8 @@ class Trainer:
             bfloat16, else amp_fp16; fp32 on the CPU.
         precision_config: Arguments of the recipe of amp_fp8.
         device_train_microbatch_size: Number of samples that go through the model at once; the gradient is that of
-            the whole batch all the same. None is the whole batch.
+            the whole batch all the same. None is the whole batch, "auto" as many as memory allows: half as many after
+            a batch that did not fit, which is trained again, and more when there is room again.
         accumulate_train_batch_on_tokens: Whether microbatches are weighted by the tokens that the loss averages over
             rather than by samples. None decides by the batch: tokens where ``batch["labels"]`` has one for each.
         seed: Seed of all generators, from 0 to 2**32 - 1. None draws one from torch's, so that
@@ -139,7 +143,7 @@ class Trainer:
         profiler: Records in some batches where their time goes.
         python_log_level: Level of the library's log messages, such as "info".
         compile_config: Arguments of :func:`torch.compile` to compile the model with; ``{}`` for its defaults.
-        grad_accum: Old spelling: number of microbatches of a batch.
+        grad_accum: Old spelling: number of microbatches of a batch, or "auto".
         on_logger_error: Whether an exception in a logger is reported once as a warning ("warn") or ends the training.
         dry_run: Whether :meth:`fit` only runs two training and two evaluation batches through everything and reports
             shapes, time and memory.
@@ -152,7 +156,8 @@ class Trainer:
         save_on_signals: Signals at which, where checkpoints are saved, the step is finished, a checkpoint saved and
             the process left with 128 + the signal's number as its exit code; a second signal ends it at once.
         save_on_exception: Whether an exception in training saves a checkpoint ``exception-<filename>``, which is to be
-            looked into rather than gone on with: the step may be half done.
+            looked into rather than gone on with: the step may be half done. Not where there are several processes,
+            which do not come together for it.
 
     Attributes:
         state: The model, the optimizers, the data and the progress.
@@ -224,7 +229,7 @@ class Trainer:
         device: str | Device | None = None,
         precision: str | Precision | None = None,
         precision_config: dict[str, Any] | None = None,
-        device_train_microbatch_size: int | None = None,
+        device_train_microbatch_size: int | Literal["auto"] | None = None,
         accumulate_train_batch_on_tokens: bool | None = None,
         seed: int | None = None,
         deterministic_mode: bool = False,
@@ -234,7 +239,7 @@ class Trainer:
         profiler: Profiler | None = None,
         python_log_level: str | None = None,
         compile_config: dict[str, Any] | None = None,
-        grad_accum: int | None = None,
+        grad_accum: int | Literal["auto"] | None = None,
         on_logger_error: Literal["warn", "raise"] = "warn",
         dry_run: bool = False,
         overfit_batches: int = 0,
@@ -267,7 +272,7 @@ class Trainer:
             find_unused_parameters=find_unused_parameters,
         )
         seed = processes.agreed(int(torch.randint(2**31, ()).item()) if seed is None else seed)
-        rng.seed_all(seed + dist.get_global_rank())
+        rng.seed_all(seed + strategy.data_rank)
 
         strategy.place(model, device)
         found = given.as_optimizers(optimizers, model)
@@ -283,6 +288,9 @@ class Trainer:
             optimizers=found,
             algorithms=given.instances("algorithms", algorithms, Algorithm),
         )
+        self.state.data_share = DataShare(strategy.data_rank, strategy.data_world_size)
+        self.state.seed_rank = strategy.data_rank
+        self.state.checkpoint_folders = strategy.checkpoint_folders
         watching = [
             *given.instances("loggers", loggers, LoggerDestination),
             *given.instances("callbacks", callbacks, Callback),
@@ -309,7 +317,8 @@ class Trainer:
         self._eval_batches_before_fit = eval_batches_before_fit
         self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
-        self._run.exchange = Exchange() if dist.get_world_size() > 1 else None
+        if dist.get_world_size() > 1:
+            self._run.exchange = Exchange(copies=dist.get_world_size() // strategy.data_world_size)
 
         build.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
         processes.check_algorithms(self.state, strategy)
@@ -319,9 +328,8 @@ class Trainer:
         evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
         build.set_evaluators(self.state, evaluators)
         build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
-        self.state.device_train_microbatch_size = given.as_microbatch_size(
-            device_train_microbatch_size, grad_accum, self.state
-        )
+        size = given.as_microbatch_size(device_train_microbatch_size, grad_accum, self.state)
+        set_microbatch_size(self._run, size)
         self._run.options = LoopOptions(
             weight_by_tokens=accumulate_train_batch_on_tokens,
             create_graph=any(algorithm.backwards_create_graph for algorithm in self.state.algorithms),
@@ -330,6 +338,7 @@ class Trainer:
         )
         self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
         schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
+        check_agreement(self.state)
         self.engine.run_event(Event.BEFORE_LOAD)
         latest = resume.find_latest(self.state) if autoresume else None
         self._autoresumed = latest is not None
@@ -354,7 +363,7 @@ class Trainer:
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
         eval_subset_num_batches: int = -1,
         eval_interval: int | str | Time | Callable[[State, Event], bool] = 1,
-        device_train_microbatch_size: int | None = None,
+        device_train_microbatch_size: int | Literal["auto"] | None = None,
         precision: str | Precision | None = None,
         **unknown: Never,
     ) -> None:
@@ -374,7 +383,8 @@ class Trainer:
             eval_dataloader: Replaces what is evaluated on.
             eval_subset_num_batches: Number of batches of an evaluation; -1 is all.
             eval_interval: How often the new data is evaluated on.
-            device_train_microbatch_size: Replaces the number of samples that go through the model at once.
+            device_train_microbatch_size: Replaces the number of samples that go through the model at once; "auto" is
+                as many as memory allows.
             precision: Replaces the precision.
 
         Raises:
@@ -391,7 +401,7 @@ class Trainer:
             build.set_evaluators(self.state, evaluators)
         if device_train_microbatch_size is not None:
             size = given.as_microbatch_size(device_train_microbatch_size, None, self.state)
-            self.state.device_train_microbatch_size = size
+            set_microbatch_size(self._run, size)
         if precision is not None:
             build.set_precision(self._run, precision, self.state.precision_config)
         if step_schedulers_every_batch is not None and schedulers is None:
@@ -448,6 +458,8 @@ class Trainer:
     def predict(self, dataloader: Data, subset_num_batches: int = -1, *, return_outputs: bool = True) -> list[Any]:
         """Return the model's outputs, one entry for each batch, on the CPU.
 
+        Several processes predict the batches of a ``DataLoader`` in turn, and each gets the outputs of all, in order.
+
         Args:
             dataloader: What to predict.
             subset_num_batches: Number of batches; -1 is all.
@@ -459,6 +471,7 @@ class Trainer:
         given.check_subset("subset_num_batches", subset_num_batches)
         with self._running():
             spec = ensure_data_spec(dataloader)
+            check_divided(spec.dataloader, self.state.data_share, "dataloader")
             return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
 
     def save_checkpoint(
@@ -602,7 +615,8 @@ class Trainer:
         self._check_open()
         outer, self.logger.deferred = self.logger.deferred, True  # a callback may evaluate in the middle of a fit
         try:
-            yield
+            with dist.name_absent_ranks():
+                yield
         except BaseException:
             self.logger.suspend()
             raise

@@ -196,13 +196,12 @@ def test_evaluation_data() -> None:
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "4"])
 @pytest.mark.parametrize("name", ["device_train_microbatch_size", "grad_accum"])
 def test_microbatch_sizes(name, value) -> None:
-    assert wrong(ValueError, **{name: value}) == f"{name} must be a positive whole number; got {value!r}."
+    assert wrong(ValueError, **{name: value}) == (
+        f"{name} must be a positive whole number, or 'auto' to find it; got {value!r}."
+    )
 
 
 def test_more_of_microbatch_sizes() -> None:
-    assert wrong(NotImplementedError, device_train_microbatch_size="auto") == (
-        "device_train_microbatch_size='auto' is not available yet; give a number."
-    )
     assert wrong(ValueError, device_train_microbatch_size=2, grad_accum=2) == (
         "Give device_train_microbatch_size (samples in a microbatch) or grad_accum, not both."
     )

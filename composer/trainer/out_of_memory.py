@@ -1,0 +1,90 @@
+"""Knowing an error that says that memory has run out, and letting go of what it holds."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Iterator
+
+import torch
+
+from composer.core.state import State
+
+__all__ = ["free", "is_out_of_memory"]
+
+# What a RuntimeError says in lower case -> who says so. torch raises OutOfMemoryError for its own allocator only.
+_SPELLINGS: dict[str, str] = {
+    "cuda out of memory": "the caching allocator of CUDA, by its old class of error",
+    "cuda error: out of memory": "a CUDA call that allocates by itself: cudaMalloc, contexts, graphs",
+    "cuda driver error: out of memory": "the driver, with expandable segments",
+    "cublas_status_alloc_failed": "cuBLAS, for handle or workspace",
+    "cudnn_status_alloc_failed": "cuDNN before version 9",
+    "cudnn_status_internal_error_host_allocation_failed": "cuDNN 9",
+    "cudnn_status_internal_error_device_allocation_failed": "cuDNN 9",
+    "unable to find a valid cudnn algorithm": "convolutions, where the workspace of none fits",
+    "unable to find an engine to execute this computation": "convolutions of cuDNN 8 and later, likewise",
+    "cudnn_status_not_supported. this error may appear if you passed in a non-contiguous input": "cuDNN, likewise",
+    "cusolver_status_alloc_failed": "cuSOLVER",
+    "cusparse_status_alloc_failed": "cuSPARSE",
+    "cufft_alloc_failed": "cuFFT",
+    "hip out of memory": "the caching allocator of ROCm, by its old class of error",
+    "hip error: out of memory": "a ROCm call that allocates by itself",
+    "xpu out of memory": "the caching allocator of Intel's devices",
+    "mps backend out of memory": "Apple's devices",
+    "resource_exhausted": "XLA",
+    "defaultcpuallocator: can't allocate memory": "the CPU's allocator, where malloc fails",
+    "defaultcpuallocator: not enough memory": "the CPU's allocator on Windows",
+}
+
+# Collectives that failed have left the others waiting, whatever made them fail.
+_NOT_OURS = ("nccl", "gloo")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error, or one that it was raised from, says that the memory of a device or the host has run out.
+
+    Args:
+        error: The error.
+
+    >>> is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    True
+    >>> is_out_of_memory(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"))
+    True
+    >>> is_out_of_memory(RuntimeError("out of resource: shared memory"))
+    False
+    """
+    return any(_says_so(each) for each in _chain(error))
+
+
+def free(state: State, error: BaseException | None) -> None:
+    """Let go of what a pass has left behind: outputs, loss, and the variables of the functions that it went through.
+
+    Args:
+        state: The state; its batch is left alone.
+        error: What ended the pass, which can still be raised afterwards; None if another process failed.
+    """
+    state.outputs = state.loss = state.metric_outputs = None
+    for each in _chain(error):
+        traceback.clear_frames(each.__traceback__)
+    gc.collect()  # graphs in reference cycles
+    if torch.accelerator.is_available():
+        # So that blocks which were cut for the larger size are there for the smaller one.
+        torch.accelerator.empty_cache()
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error).lower()
+    return not any(name in text for name in _NOT_OURS) and any(spelling in text for spelling in _SPELLINGS)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it was raised from, what that was raised from..."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
