@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import SupportsFloat, TypeVar
 
-__all__ = ["did_you_mean", "in_unit_interval", "non_negative", "one_of", "plural", "positive"]
+__all__ = ["did_you_mean", "first_of", "in_unit_interval", "non_negative", "one_of", "plural", "positive"]
 
 Number = TypeVar("Number", int, float)
 Choice = TypeVar("Choice")
@@ -130,6 +130,18 @@ def plural(n: int, noun: str) -> str:
     ('1 rank', '3 ranks')
     """
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first few of many names, and how many others there are.
+
+    Args:
+        names: The names.
+
+    >>> first_of(["a", "b"]), first_of(list("abcdefg"))
+    ('a, b', 'a, b, c, d, e and 2 others')
+    """
+    return ", ".join(names[:5]) + (f" and {plural(len(names) - 5, 'other')}" if len(names) > 5 else "")
 
 
 def _real(argument: str, value: float) -> float:

@@ -59,6 +59,11 @@ class RunFileLogger(LoggerDestination):
         """Path of the file that was written, if there is one."""
         return None if self._run_file.path is None else str(self._run_file.path)
 
+    @property
+    def logs_here(self) -> bool:
+        """Whether this process writes."""
+        return self._run_file.is_ours
+
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Take metrics that come without a time of logging; it is now."""
         now = Timestamp() if self._state is None else self._state.timestamp

@@ -77,6 +77,11 @@ class Tracker(LoggerDestination):
         """Whether this process has a run."""
         return logs_here(self.rank_zero_only)
 
+    @property
+    def logs_here(self) -> bool:
+        """Whether this process has a run."""
+        return self.is_ours
+
     def _ready(self, method: Callable[..., None], *arguments: Any) -> bool:
         """Tell whether there is a run; if there is none yet, keep the call until there is."""
         if not self._open and self.is_ours:

@@ -58,6 +58,11 @@ class ConsoleLogger(LoggerDestination):
         self._config: dict[str, Any] = {}
         self._printed = False
 
+    @property
+    def logs_here(self) -> bool:
+        """Whether this process prints: the first of its machine does."""
+        return dist.get_local_rank() == 0
+
     def due(self, state: State) -> bool:
         """Tell whether values are to be printed after this batch."""
         if self._every == 0:
@@ -157,7 +162,7 @@ class ConsoleLogger(LoggerDestination):
             self._config = {}
 
     def _print(self, text: str) -> None:
-        if dist.get_local_rank() == 0:
+        if self.logs_here:
             stream = open_stream(self.stream)
             stream.write(text + "\n")
             stream.flush()

@@ -101,6 +101,11 @@ class FileLogger(LoggerDestination):
         """Name with placeholders under which loggers that keep files get the file."""
         return self._run_file.remote_file_name
 
+    @property
+    def logs_here(self) -> bool:
+        """Whether this process writes."""
+        return self._run_file.is_ours
+
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Write a line for each metric."""
         for name, value in metrics.items():

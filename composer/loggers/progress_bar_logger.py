@@ -62,7 +62,7 @@ class ProgressBarLogger(LoggerDestination):
     def __init__(self, stream: str | TextIO = "stderr", log_traces: bool = False) -> None:
         self.stream = checked_stream(stream)
         self.should_log_traces = log_traces
-        self.show_pbar = dist.get_local_rank() == 0
+        self.show_pbar = self.logs_here
         self._display: Display | None = None
         self._stop: weakref.finalize[..., Any] | None = None
         self._train: Bar | None = None
@@ -76,6 +76,11 @@ class ProgressBarLogger(LoggerDestination):
         self._next_draw = self._next_read = math.inf
 
     # What arrives
+
+    @property
+    def logs_here(self) -> bool:
+        """Whether this process shows anything: the first of its machine does."""
+        return dist.get_local_rank() == 0
 
     def due(self, state: State) -> bool:
         """Ask for values a few times a second."""
@@ -112,7 +117,7 @@ class ProgressBarLogger(LoggerDestination):
 
     def init(self, state: State, logger: Logger) -> None:
         """Decide whether this process shows anything."""
-        self.show_pbar = dist.get_local_rank() == 0
+        self.show_pbar = self.logs_here
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Open the display."""

@@ -89,6 +89,11 @@ class SlackLogger(LoggerDestination):
             "SlackLogger", self._post, capacity=1000, max_batch=1
         )
 
+    @property
+    def logs_here(self) -> bool:
+        """Whether this process logs."""
+        return self._here
+
     def due(self, state: State) -> bool:
         """Tell whether it is time to post after this batch."""
         every = self.log_interval

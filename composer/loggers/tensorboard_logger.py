@@ -77,6 +77,11 @@ class TensorboardLogger(LoggerDestination):
         self._event_file: Path | None = None
         self._state: State | None = None
 
+    @property
+    def logs_here(self) -> bool:
+        """Whether this process logs."""
+        return self._here
+
     def due(self, state: State) -> bool:
         """Ask for values at the interval, in the processes that log."""
         return self._here and super().due(state)

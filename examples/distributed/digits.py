@@ -45,7 +45,7 @@ def make_network(width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(784, width), *[Block(width) for _ in range(3)], nn.Linear(width, 10))
 
 
-def make_loaders(batch_size: int) -> tuple[DataLoader, DataLoader]:
+def make_loaders(batch_size: int) -> tuple[DataLoader[tuple[torch.Tensor, ...]], DataLoader[tuple[torch.Tensor, ...]]]:
     """Training and test data. Every process makes both over all samples; the trainer deals them out."""
     pixels, labels = mnist_data()
     x, y = torch.tensor(pixels / 255, dtype=torch.float32), torch.tensor(labels)

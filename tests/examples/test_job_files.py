@@ -47,7 +47,7 @@ def test_slurm_starts_one_launcher_a_node(tmp_path: Path) -> None:
         "SLURM_NNODES": "2",
         "SLURM_NODEID": "1",
         "SLURM_GPUS_ON_NODE": "8",
-        "SLURM_SUBMIT_DIR": "/home/me",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
     }
     done = subprocess.run(
         ["bash", FOLDER / "slurm.sbatch"], env=environment, capture_output=True, text=True, timeout=60, check=True
