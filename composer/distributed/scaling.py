@@ -16,8 +16,7 @@ __all__ = ["DividedGradScaler"]
 class DividedGradScaler(torch.amp.GradScaler):
     """A gradient scaler for which an overflow in any process's part is one for all, so that all leave the step out.
 
-    Args:
-        device: The type of the device, ``"cuda"``.
+    It is made with the type of the device, as torch's is.
 
     >>> DividedGradScaler("cpu").get_scale()
     65536.0
