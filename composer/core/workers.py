@@ -85,6 +85,11 @@ def _end_with(owner: Any, iterator: Any) -> None:
 def _end(iterator: Any, process: int) -> None:
     if os.getpid() == process:  # and not in a worker, which has a copy of all that there was when it was forked
         iterator._shutdown_workers()
+        # It has asked those that hang, which outlive that; and it has waited long enough.
+        for worker in iterator._workers:
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
 
 
 def _end_all() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import signal
 import threading
 import time
@@ -46,7 +48,10 @@ def ends_with_a_timeout(run: Run, call: Any = None) -> tuple[str, float]:
 def test_LoaderHang_a_worker_that_hangs_is_named_with_its_stack(how) -> None:
     loader = DataLoader(Items(hangs_at=6, how=how), batch_size=2, num_workers=2)
     run = run_with(DataloaderMonitor(1.5), data=loader)
+    before = set(multiprocessing.active_children())
     message, seconds = ends_with_a_timeout(run)
+    gc.collect()  # the error and the frames that it came through hold each other
+    assert set(multiprocessing.active_children()) <= before, "workers are ended, also those that hang"
     assert "No batch of the training data came within 1.5 s in batch 3 (epoch 0)" in message
     assert "The loop waits for worker 1 (pid " in message
     assert "of 2 workers" in message
