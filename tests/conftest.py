@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 
 # Read when the thread pools are made, that is, when torch is imported.
@@ -18,6 +19,9 @@ from tests import vision
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So is it where the suite was started in the background; processes that tests start would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 vision.make_importable()
 
 hypothesis.settings.register_profile(

@@ -118,8 +118,8 @@ def precision_of(config: Mapping[str, Any], asked: Precision | None) -> Precisio
     for name, precision in _LOWER.items():
         if asked is precision and stated.get(name) is False:
             raise ValueError(
-                f"precision={precision.value!r}, but deepspeed_config has {name!r} with enabled=False; leave one of them "
-                f"out."
+                f"precision={precision.value!r}, but deepspeed_config has {name!r} with enabled=False; leave one of "
+                f"them out."
             )
     return Precision.FP32 if asked is None and False in stated.values() else asked
 
