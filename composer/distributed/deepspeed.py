@@ -44,6 +44,8 @@ _REMEDY = (
     "load_path=FILE, load_weights_only=True."
 )
 _EXTRA = "deepspeed", "deepspeed_config"
+# Stage 3 puts a function of its own there, for all models of the process. Taken here, before DeepSpeed is imported.
+_LINEAR = torch.nn.functional.linear
 
 
 class DeepSpeedStrategy(Strategy):
@@ -85,7 +87,6 @@ class DeepSpeedStrategy(Strategy):
         self._takes_one = False
         self._precision = Precision.FP32
         self._engine: Any = None
-        self._linear: Any = None
 
     def settle_precision(self, asked: Precision | None, device: Device) -> Precision:
         """Return the precision that the configuration and the argument agree on, else what the device does best.
@@ -134,7 +135,6 @@ class DeepSpeedStrategy(Strategy):
         )
         if state.device_train_microbatch_size is None and config["gradient_accumulation_steps"] > 1:
             state.device_train_microbatch_size = config["train_micro_batch_size_per_gpu"]
-        self._linear = torch.nn.functional.linear
         with _environment(LOCAL_RANK=str(dist.get_local_rank())), _quiet():
             self._engine, *_ = deepspeed.initialize(model=state.model, optimizer=optimizer, config=config)
         # It calls what torch has new names for, in every step.
@@ -240,8 +240,7 @@ class DeepSpeedStrategy(Strategy):
             engine.module_forward_pre_hook.remove()
             engine.module_forward_post_hook.remove()
             engine.destroy()
-            # Stage 3 puts a function of its own there, for all models of the process.
-            torch.nn.functional.linear = self._linear
+            torch.nn.functional.linear = _LINEAR
 
 
 def _read_without_code(path: str, map_location: Any = None) -> Any:
