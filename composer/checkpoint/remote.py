@@ -15,6 +15,7 @@ import torch.distributed as torch_dist
 
 from composer import dist
 from composer.checkpoint.folders import REST, counters, refuse_later, remove_checkpoint
+from composer.checkpoint.sharing import by_first
 from composer.core.timestamp import Timestamp
 from composer.storage.folder import Entry, Folder
 from composer.storage.transfer import LINK_SUFFIX, link_targets
@@ -145,19 +146,8 @@ class RemoteCheckpoints:
         Raises:
             OSError: The store cannot be asked.
         """
-        answer: list[str | None] = [None, None]
-        failure: Exception | None = None
-        if dist.get_global_rank() == 0:
-            try:
-                answer[0] = self._newest(filename, latest)
-            except Exception as error:
-                failure, answer[1] = error, f"{type(error).__name__}: {error}"
-        dist.broadcast_object_list(answer)
-        if failure is not None:
-            raise failure
-        if answer[1] is not None:
-            raise RuntimeError(f"The first process could not look for checkpoints in {self.folder.uri!r}: {answer[1]}")
-        return answer[0]
+        what = f"look for checkpoints in {self.folder.uri!r}"
+        return by_first(lambda: self._newest(filename, latest), what)
 
     def refuse_later(self, filename: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
         """Refuse a folder with checkpoints of a later time than now, which must be of another run.

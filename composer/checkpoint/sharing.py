@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from composer import dist
 
-__all__ = ["Shared", "replaced", "share"]
+__all__ = ["Shared", "by_first", "replaced", "share"]
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -52,22 +54,43 @@ def share(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     >>> share(lambda: {"state": {"model": {"weight": torch.ones(1)}}})["state"]["model"]["weight"].shape
     (1,)
     """
-    told: list[Any] = [None, None]
     content: dict[str, Any] = {}
+
+    def described() -> dict[str, Any]:
+        content.update(read())
+        content["state"] = replaced(content.get("state", {}), _shared)
+        return {**content, "state": replaced(content["state"], _without_tensor)}
+
+    told = by_first(described, "read the checkpoint")
+    return content or told
+
+
+def by_first(act: Callable[[], Value], what: str) -> Value:
+    """Return in all processes what a function returns in the first one, the only one in which it is called.
+
+    Args:
+        act: Returns something that can be pickled.
+        what: What it does, for the error: "read the checkpoint".
+
+    Raises:
+        RuntimeError: It raised in the first process, where that error is raised itself.
+
+    >>> by_first(lambda: 1, "count")
+    1
+    """
+    told: list[Any] = [None, None]
     failure: Exception | None = None
     if dist.get_global_rank() == 0:
         try:
-            content = read()
-            content["state"] = replaced(content.get("state", {}), _shared)
-            told[0] = {**content, "state": replaced(content["state"], _without_tensor)}
+            told[0] = act()
         except Exception as error:
             failure, told[1] = error, f"{type(error).__name__}: {error}"
     dist.broadcast_object_list(told)
     if failure is not None:
         raise failure
     if told[1] is not None:
-        raise RuntimeError(f"The first process could not read the checkpoint: {told[1]}")
-    return content or told[0]
+        raise RuntimeError(f"The first process could not {what}: {told[1]}")
+    return told[0]
 
 
 def replaced(node: Any, replace: Callable[[Any], Any]) -> Any:

@@ -36,12 +36,11 @@ from composer.distributed.gathering import Gathering
 from composer.distributed.mesh import Meshes, degrees_of, make_meshes
 from composer.distributed.mixed_precision import mixed_precision_policy
 from composer.distributed.recompute import recompute, recomputed_modules
-from composer.distributed.repoint import Names, check_elementwise, follow
+from composer.distributed.repoint import Names, divide_optimizers
 from composer.distributed.scaling import DividedGradScaler
 from composer.distributed.strategy import Strategy
 from composer.distributed.tensor import divide_layers, sum_gradients
 from composer.distributed.wrapping import units_of
-from composer.optim.divided_muon import step_divided
 
 if TYPE_CHECKING:
     import torch.distributed as torch_dist
@@ -188,10 +187,7 @@ class FSDPStrategy(Strategy):
         shard(model, is_root=True)
         # Modules that share their weights with others, or have none, may not have come by.
         placement.give(model.modules())
-        follow(optimizers, names.replacements(model))
-        for optimizer in optimizers:
-            check_elementwise(optimizer)
-            step_divided(optimizer)
+        divide_optimizers(optimizers, names.replacements(model))
         self._whole = [parameter for parameter in model.parameters() if not is_divided(parameter)]
         self._divided = [parameter for parameter in model.parameters() if is_divided(parameter)]
         self._root = cast(FSDPModule, model)

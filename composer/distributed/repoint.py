@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import LBFGS, Optimizer
 
-__all__ = ["Names", "check_elementwise", "follow"]
+from composer.optim.divided_muon import step_divided
+
+__all__ = ["Names", "check_elementwise", "divide_optimizers", "follow"]
 
 
 class Names:
@@ -85,6 +87,24 @@ def follow(optimizers: Iterable[Optimizer], replacements: Mapping[int, nn.Parame
         for group in optimizer.param_groups:
             parameters: list[nn.Parameter] = group["params"]
             parameters[:] = [replacements.get(id(parameter), parameter) for parameter in parameters]
+
+
+def divide_optimizers(optimizers: Sequence[Optimizer], replacements: Mapping[int, nn.Parameter]) -> None:
+    """Make optimizers step parameters that have been divided.
+
+    Args:
+        optimizers: What they hold beside the parameters replaced stays.
+        replacements: New parameters by the identity of the old ones.
+
+    Raises:
+        ValueError: One sees all parameters as one vector.
+
+    >>> divide_optimizers([torch.optim.SGD([nn.Parameter(torch.ones(1))])], {})
+    """
+    follow(optimizers, replacements)
+    for optimizer in optimizers:
+        check_elementwise(optimizer)
+        step_divided(optimizer)
 
 
 def _divided(value: Any, old: Tensor, new: Tensor) -> Any:

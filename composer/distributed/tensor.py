@@ -22,9 +22,8 @@ from composer.dist.divided import is_divided
 from composer.distributed.config import TPConfig
 from composer.distributed.deferred import Placement
 from composer.distributed.mesh import Degrees, Meshes, make_meshes
-from composer.distributed.repoint import Names, check_elementwise, follow
+from composer.distributed.repoint import Names, divide_optimizers, follow
 from composer.distributed.strategy import Strategy
-from composer.optim.divided_muon import step_divided
 
 if TYPE_CHECKING:
     import torch.distributed as torch_dist
@@ -89,10 +88,7 @@ class TensorStrategy(Strategy):
         placement = Placement(state.model, state.device.torch_device)
         divide_layers(state.model, self._meshes.tensor, self.config.layer_plan or {}, placement)
         placement.give(state.model.modules())
-        follow(state.optimizers, names.replacements(state.model))
-        for optimizer in state.optimizers:
-            check_elementwise(optimizer)
-            step_divided(optimizer)
+        divide_optimizers(state.optimizers, names.replacements(state.model))
         self._parameters = list(state.model.parameters())
 
     def reduce(self) -> None:
