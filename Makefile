@@ -29,13 +29,13 @@ $(VENV)/stamp-%: pyproject.toml constraints.txt | $(BIN)/python
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[$*]'
 	@touch $@
 
-# torchmetrics' mean average precision uses torchvision, whose wheels are built for CUDA: beside a CPU build of torch they
-# import only after its operators have been named, and packages that try to import it unasked fail. So it lies in a folder
-# of its own, which tests/conftest.py puts on the path.
-$(VENV)/vision/stamp: | $(VENV)/stamp-dev
-	@echo "installing torchvision for the tests into $(VENV)/vision"
-	@rm -rf $(VENV)/vision
-	@$(BIN)/python $(PIP) --no-deps --target $(VENV)/vision -r benchmarks/torchvision.txt
+# Packages that would bring another torch along, or older releases of what the tests run with. They lie in a folder of
+# their own, which tests/conftest.py puts on the path: torchvision imports beside a CPU build of torch only once its
+# operators have names, and packages that try to import it unasked would fail.
+$(VENV)/apart/stamp: tests/apart.txt benchmarks/torchvision.txt | $(VENV)/stamp-dev
+	@echo "installing torchvision and its like for the tests into $(VENV)/apart"
+	@rm -rf $(VENV)/apart
+	@$(BIN)/python $(PIP) --no-deps --target $(VENV)/apart -r tests/apart.txt
 	@touch $@
 
 # DeepSpeed comes as source only, and asks the torch that is there what to build; on the CPU that is nothing.
@@ -47,7 +47,7 @@ $(VENV)/deepspeed.stamp: constraints.txt $(VENV)/stamp-dev
 quickstart: $(VENV)/stamp-examples  ## train on real digits: a baseline, then a recipe of methods
 	@$(BIN)/python examples/quickstart.py
 
-test: $(VENV)/stamp-dev $(VENV)/vision/stamp $(VENV)/deepspeed.stamp  ## run the tests with line coverage (PYTEST_ARGS="-k time" passes options on)
+test: $(VENV)/stamp-dev $(VENV)/apart/stamp $(VENV)/deepspeed.stamp  ## run the tests with line coverage (PYTEST_ARGS="-k time" passes options on)
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --cov=composer --cov-report=term $(PYTEST_ARGS)
 
 lint: $(VENV)/stamp-dev  ## check style and formatting

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests import vision
+from tests import apart
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So is it where the suite was started in the background; processes that tests start would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-vision.make_importable()
+apart.make_importable()
 
 hypothesis.settings.register_profile(
     "repeatable",

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from composer import rng
-from tests import vision
+from tests import apart
 
 # Processes of the suite share two cores: this much is for one that hangs, not for one that is slow.
 _LIMIT = 300.0
@@ -113,7 +113,7 @@ class Ranks:
 
 def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
     faulthandler.enable()
-    vision.make_importable()
+    apart.make_importable()
     names = {"RANK": rank, "LOCAL_RANK": rank, "NODE_RANK": 0, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ.update({name: str(value) for name, value in names.items()})
     torch.set_num_threads(1)

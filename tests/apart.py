@@ -1,4 +1,4 @@
-"""torchvision beside a build of torch for the CPU."""
+"""Packages that are installed apart, without what they require: torchvision beside a build of torch for the CPU, ..."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-_FOLDER = Path(sys.prefix) / "vision"
+_FOLDER = Path(sys.prefix) / "apart"
 _LIBRARIES: list[torch.library.Library] = []  # an operator goes with the object that defines it
 
 
 def make_importable() -> None:
-    """Put the folder on the path into which ``make test`` lays torchvision, once in a process.
+    """Put the folder on the path into which ``make test`` lays them, once in a process.
 
-    Its wheels are built for CUDA: beside a CPU build it imports once its operators have names.
+    torchvision's wheels are built for CUDA: beside a CPU build it imports once its operators have names.
     """
     if not _FOLDER.is_dir() or torch.cuda.is_available() or _LIBRARIES:
         return
