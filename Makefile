@@ -6,13 +6,14 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BENCH := .bench
+WHEEL := .wheel
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 # One thread a process: small tensors gain nothing from more, and two test processes would fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format types docs bench bench-env clean
+.PHONY: help quickstart test wheel-test test-torch lint format types docs bench bench-env clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -49,6 +50,13 @@ quickstart: $(VENV)/stamp-examples  ## train on real digits: a baseline, then a 
 
 test: $(VENV)/stamp-dev $(VENV)/apart/stamp $(VENV)/deepspeed.stamp  ## run the tests with line coverage (PYTEST_ARGS="-k time" passes options on)
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --cov=composer --cov-report=term $(PYTEST_ARGS)
+
+# Both test the package as a user gets it, in an environment of their own.
+wheel-test:  ## install the wheel into an empty environment and run the tests from outside of the tree
+	PYTHON="$(PYTHON)" .ci/wheel-test $(PYTEST_ARGS)
+
+test-torch:  ## the same with another torch: make test-torch TORCH=2.10.0
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" .ci/wheel-test $(PYTEST_ARGS)
 
 lint: $(VENV)/stamp-dev  ## check style and formatting
 	$(BIN)/ruff check .
@@ -87,5 +95,5 @@ bench: $(BENCH)/stamp-composer  ## run every benchmark beside its peers and writ
 	@$(BENCH)/bin/python -m benchmarks.run
 
 clean:  ## remove environments and everything built
-	rm -rf $(VENV) $(BENCH) site build dist .coverage .coverage.* htmlcov .hypothesis .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(WHEEL) site build dist .coverage .coverage.* htmlcov .hypothesis .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

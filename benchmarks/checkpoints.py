@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
@@ -22,6 +23,8 @@ from benchmarks.report import Goal, Report, spread
 SIZES = (10, 100, 500, 2000)
 """Sizes of the state in MB: weights and the two moments of AdamW."""
 
+_FEWER_ABOVE, _FEWER = 1000, 5  # rounds where one takes a minute
+
 _WIDTH = 512
 _BYTES_A_LAYER = 3 * 4 * (_WIDTH * _WIDTH + _WIDTH)
 
@@ -34,7 +37,24 @@ TORCH, COPY, INTO, SAVE, STALL = (
 )
 LOAD_TORCH, LOAD, FRESH, RESUME = "torch.load", "load", "fresh start to the first step", "resumption to the first step"
 DCP, FOLDER, LOAD_DCP, LOAD_FOLDER = "dcp.save", "blocking save of a folder", "dcp.load", "load of a folder"
+LIGHTNING = tuple(f"Lightning's {name}" for name in (SAVE, STALL, LOAD, FRESH, RESUME))
 NAMES = (TORCH, COPY, INTO, SAVE, STALL, LOAD_TORCH, LOAD, FRESH, RESUME, DCP, FOLDER, LOAD_DCP, LOAD_FOLDER)
+
+
+def number_of_layers(megabytes: int) -> int:
+    """How many layers a state of a given size has."""
+    return max(1, round(megabytes * 1e6 / _BYTES_A_LAYER))
+
+
+def layers(number: int, device: str) -> nn.Sequential:
+    """The model of all that are compared."""
+    with torch.device(device):
+        return nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(number)))
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    """The data of all that are compared."""
+    return [(torch.randn(1, _WIDTH), torch.zeros(1, dtype=torch.int64))] * 4
 
 
 class Model:
@@ -44,19 +64,15 @@ class Model:
         from composer import Trainer
         from composer.models import ComposerClassifier
 
-        layers = max(1, round(megabytes * 1e6 / _BYTES_A_LAYER))
-        self._layers, self._device = layers, device
+        self._layers, self._device = number_of_layers(megabytes), device
         self._trainer, self._model = Trainer, ComposerClassifier
 
     def trainer(self, **arguments: Any) -> Any:
         """Make a trainer of two steps."""
-        with torch.device(self._device):
-            module = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(self._layers)))
-        model = self._model(module, num_classes=_WIDTH)
-        batch = torch.randn(1, _WIDTH), torch.zeros(1, dtype=torch.int64)
+        model = self._model(layers(self._layers, self._device), num_classes=_WIDTH)
         return self._trainer(
             model=model,
-            train_dataloader=[batch] * 4,
+            train_dataloader=batches(),
             optimizers=torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True),
             device="gpu" if self._device == "cuda" else self._device,
             precision="fp32",
@@ -89,7 +105,8 @@ def time_all(megabytes: int, rounds: int, device: str = "cpu") -> dict[str, Any]
     from composer.checkpoint.save import collect
 
     model = Model(megabytes, device)
-    times: dict[str, list[float]] = {name: [] for name in NAMES}
+    peer = lightning_jobs(megabytes, device) if environment.has("lightning") else None
+    times: dict[str, list[float]] = {name: [] for name in (*NAMES, *(LIGHTNING if peer else ()))}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         saver = CheckpointSaver(
@@ -122,7 +139,8 @@ def time_all(megabytes: int, rounds: int, device: str = "cpu") -> dict[str, Any]
             LOAD: lambda: read_checkpoint(folder / "ours.pt"),
             FRESH: lambda: start(until="1ba"),
             RESUME: lambda: start(until="2ba", load_path=str(folder / "ours.pt")),
-            **_folder_jobs(tensors, folder),
+            **_folder_jobs(tensors, memory, folder),
+            **({} if peer is None else peer.jobs(folder)),
         }
         for number in range(rounds + 1):
             for what, job in jobs.items():
@@ -133,22 +151,31 @@ def time_all(megabytes: int, rounds: int, device: str = "cpu") -> dict[str, Any]
                 if number:
                     times[what].append(time.perf_counter() - begin)
                 saver._writer.wait()
+                if peer is not None:
+                    peer.wait()
         trainer.close()
     return {"times": times, "megabytes": sum(tensor.nbytes for tensor in tensors) / 1e6}
 
 
-def _folder_jobs(tensors: Sequence[Tensor], folder: Path) -> dict[str, Callable[[], object]]:
+def lightning_jobs(megabytes: int, device: str) -> Any:
+    """The same training by Lightning, with the same model, optimizer and data."""
+    from benchmarks.lightning_checkpoints import Peer
+
+    return Peer(number_of_layers(megabytes), device)
+
+
+def _folder_jobs(tensors: Sequence[Tensor], memory: Sequence[Tensor], folder: Path) -> dict[str, Callable[[], object]]:
     """Saving and loading by ``torch.distributed.checkpoint``, and ours; all tensors as if they were weights."""
     from composer.checkpoint.load import read_checkpoint
     from composer.checkpoint.sharded import divide, write
 
     weights = {str(number): tensor for number, tensor in enumerate(tensors)}
-    empty = {name: torch.empty_like(tensor) for name, tensor in weights.items()}
+    filled = {str(number): tensor for number, tensor in enumerate(memory)}
     warnings.simplefilter("ignore")  # torch says that there is one process, and that a folder is replaced
     return {
         DCP: lambda: dcp.save(weights, storage_writer=dcp.FileSystemWriter(folder / "dcp")),
         FOLDER: lambda: write(divide({"state": {"model": weights}}), folder / "folder"),
-        LOAD_DCP: lambda: dcp.load(empty, storage_reader=dcp.FileSystemReader(folder / "dcp")),
+        LOAD_DCP: lambda: dcp.load(filled, storage_reader=dcp.FileSystemReader(folder / "dcp")),
         LOAD_FOLDER: lambda: read_checkpoint(folder / "folder"),
     }
 
@@ -176,19 +203,35 @@ def measure(sizes: Sequence[int] = SIZES, rounds: int = 7, device: str = "cpu") 
     goals: list[Goal] = []
     samples: dict[str, Any] = {}
     for size in sizes:
-        arguments = {"megabytes": size, "rounds": rounds, "device": device}
+        arguments = {
+            "megabytes": size,
+            "rounds": min(rounds, _FEWER) if size > _FEWER_ABOVE else rounds,
+            "device": device,
+        }
         found = environment.call("benchmarks.checkpoints:time_all", arguments)
         times: dict[str, list[float]] = found["times"]
         samples[f"{size} MB"] = times
-        for name in NAMES:
-            values = [seconds * 1e3 for seconds in times[name]]
-            ratio = _ratio(times[name], times[TORCH])
+        for name, taken in times.items():
+            values = [seconds * 1e3 for seconds in taken]
+            theirs = times.get(f"Lightning's {name}")
             rows.append(
-                [f"{found['megabytes']:.0f} MB, {name}", statistics.median(values), spread(values), min(values), ratio]
+                [
+                    f"{found['megabytes']:.0f} MB, {name}",
+                    statistics.median(values),
+                    spread(values),
+                    min(values),
+                    _ratio(taken, times[TORCH]),
+                    math.nan if theirs is None else _ratio(taken, theirs),
+                ]
             )
         goals.append(
             Goal(f"{size} MB: asynchronous save, over a plain copy", _ratio(times[STALL], times[COPY]), 1.2, "x")
         )
+        goals += [
+            Goal(f"{size} MB: {name}, over {theirs}", _ratio(times[name], times[theirs]), 1.0, "x")
+            for name, theirs in zip((SAVE, STALL, LOAD, FRESH, RESUME), LIGHTNING, strict=True)
+            if theirs in times and name in (STALL, RESUME)
+        ]
         if size == 500:
             goals.append(
                 Goal(f"{size} MB: asynchronous save, over torch.save", _ratio(times[STALL], times[TORCH]), 0.25, "x")
@@ -200,14 +243,18 @@ def measure(sizes: Sequence[int] = SIZES, rounds: int = 7, device: str = "cpu") 
         "torch.save returns when the system has the file, though the disk may not have it yet; the blocking "
         "save returns when it is on the disk, under its name. The asynchronous save is how long training stands still.",
         "A plain copy clones each tensor to new host memory; an asynchronous save copies into memory that it keeps, as "
-        "the line below the plain copy does. Beside the copying it takes about a millisecond, for names, the states of "
-        "random generators and the handing over to the thread: that is most of it at 10 MB.",
+        "the line below the plain copy does. Beside the copying it takes a fraction of a millisecond, for names, the "
+        "states of random generators and the handing over to the thread. At 10 MB the plain copy itself varies by a "
+        "factor of three, as the C library takes its memory from the system or has it still.",
         "Loading compares the checksum of every tensor first, which torch.load does not do.",
         "dcp is torch.distributed.checkpoint, in one process. Our folders are of its format; their files are read once "
         "more when they are written, for checksums, and once more to compare these when they are loaded. dcp.load "
         "fills tensors that there are, ours makes them.",
+        "Lightning trains the same layers with the same optimizer and data, without logger, bar and summary; its "
+        "asynchronous save is that of AsyncCheckpointIO. Its save returns before the disk has the file, and it "
+        "compares no checksums.",
     ]
-    columns = ["milliseconds", "median", "spread", "least", "times torch.save"]
+    columns = ["milliseconds", "median", "spread", "least", "times torch.save", "times Lightning's"]
     name = "checkpoints" if device == "cpu" else f"checkpoints_{device}"
     return Report(name, "Cost of checkpoints", columns, rows, goals, notes, samples, environment.describe(device))
 
@@ -220,7 +267,7 @@ def _ratio(times: list[float], reference: list[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="in MB, for example also 2000")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="of the states, in MB")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     given = parser.parse_args()
     report = measure(given.sizes, given.rounds, given.device)

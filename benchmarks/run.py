@@ -12,6 +12,7 @@ import torch
 from benchmarks import (
     callback_cost,
     checkpoints,
+    data_loading,
     engine_cost,
     import_time,
     methods,
@@ -32,6 +33,7 @@ BENCHMARKS = (
     "peak_memory",
     "scaling",
     "checkpoints",
+    "data_loading",
     "methods",
     "time_to_target",
 )
@@ -57,6 +59,7 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
         "peak_memory": lambda: peak_memory.measure(rounds=1 if quick else 3, device=device),
         "scaling": lambda: scaling.measure(rounds=1 if quick else 5),
         "checkpoints": lambda: checkpoints.measure(rounds=2 if quick else 7, device=device),
+        "data_loading": lambda: data_loading.measure(rounds=3 if quick else 15, device=device),
         "methods": lambda: methods.measure(processes=1 if quick else 3),
         "time_to_target": lambda: time_to_target.measure(
             seeds=1 if quick else 5, tuning_seeds=time_to_target.TUNING_SEEDS[: 1 if quick else None]

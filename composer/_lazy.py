@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MissingConditionalImportError", "attach", "import_extra"]
+__all__ = ["MissingConditionalImportError", "attach", "import_extra", "import_object"]
 
 
 class MissingConditionalImportError(ImportError):
@@ -77,6 +77,26 @@ def import_extra(module: str, extra: str, purpose: str, install: str | None = No
         if error.name is not None and error.name.partition(".")[0] != root:
             raise
         raise MissingConditionalImportError(extra, root, purpose=purpose, install=install) from error
+
+
+def import_object(name: str) -> Any:
+    """Import what a text names.
+
+    Args:
+        name: ``"module:attribute"``, such as ``"torch.optim:SGD"``.
+
+    Raises:
+        ValueError: It has no such form.
+        ImportError: There is no such module.
+        AttributeError: The module has no such attribute.
+
+    >>> import_object("math:sqrt")(9.0)
+    3.0
+    """
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise ValueError(f"name must be 'module:attribute', such as 'torch.optim:SGD', but got {name!r}.")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def attach(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -23,6 +24,9 @@ __all__ = [
     "enable_env_report",
     "format_env",
     "get_composer_env_dict",
+    "is_hpu_installed",
+    "is_notebook",
+    "is_xla_installed",
     "print_env",
 ]
 
@@ -156,6 +160,34 @@ def disable_env_report() -> None:
     """
     global _report_enabled
     _report_enabled = False
+
+
+def is_notebook() -> bool:
+    """Tell whether this is the cell of a notebook.
+
+    >>> is_notebook()
+    False
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def is_xla_installed() -> bool:
+    """Tell whether there is the package by which :class:`.DeviceTPU` and :class:`.DeviceNeuron` compute.
+
+    >>> is_xla_installed() == (importlib.util.find_spec("torch_xla") is not None)
+    True
+    """
+    return importlib.util.find_spec("torch_xla") is not None
+
+
+def is_hpu_installed() -> bool:
+    """Tell whether there is the package by which :class:`.DeviceHPU` computes.
+
+    >>> is_hpu_installed() == (importlib.util.find_spec("habana_frameworks") is not None)
+    True
+    """
+    return importlib.util.find_spec("habana_frameworks") is not None
 
 
 def _versions() -> dict[str, Any]:

@@ -16,7 +16,10 @@ from composer._text import did_you_mean
 if TYPE_CHECKING:
     from composer.devices import Device
 
-__all__ = ["Precision", "default_precision", "get_precision_context"]
+__all__ = ["STR_TO_DTYPE", "Precision", "default_precision", "get_precision_context"]
+
+STR_TO_DTYPE = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""The dtypes of tensors by the short names that configurations have."""
 
 _ALIASES = {
     "amp": "amp_fp16",
@@ -48,6 +51,8 @@ class Precision(StrEnum):
     AMP_FP16 = "amp_fp16"
     AMP_BF16 = "amp_bf16"
     AMP_FP8 = "amp_fp8"
+    AMP = AMP_FP16  # older names
+    BF16 = AMP_BF16
 
     @classmethod
     def _missing_(cls, value: object) -> Precision:

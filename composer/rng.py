@@ -164,7 +164,7 @@ def get_local_rng_state() -> dict[str, Any]:
     if numpy is not None:
         name, keys, position, has_gauss, cached = numpy.random.get_state()
         # PyTorch cannot unpickle its own uint32 tensors everywhere, and refuses NumPy arrays in safe files.
-        state["numpy"] = (name, torch.tensor(keys, dtype=torch.int64), int(position), int(has_gauss), float(cached))
+        state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached))
     module = _accelerator()
     if module is not None:
         state[_accelerator_type()] = module.get_rng_state()

@@ -13,7 +13,8 @@ __all__ = ["RESULTS", "costs", "with_figures"]
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
-_MARK = re.compile(r"^<!-- figures: (\w+) -->$", flags=re.MULTILINE)
+_UNKNOWN = "*Not measured on this machine yet: `make bench` does it.*"
+_MARK = re.compile(r"^<!-- (figures|results): (\w+) -->$", flags=re.MULTILINE)
 
 
 def costs(folder: Path = RESULTS) -> dict[str, str]:
@@ -34,8 +35,15 @@ def costs(folder: Path = RESULTS) -> dict[str, str]:
 
 
 def with_figures(markdown: str, folder: Path = RESULTS) -> str:
-    """Return a page with the results of a task, as a table, in the place of each ``<!-- figures: task -->``."""
-    return _MARK.sub(lambda found: _figures(folder, found[1]), markdown)
+    """Return a page with tables in the place of marks.
+
+    Args:
+        markdown: The page. ``<!-- figures: task -->`` stands for what is measured of a recipe,
+            ``<!-- results: name -->`` for a whole benchmark with its command and its machine.
+        folder: Where the results are.
+    """
+    shown = {"figures": _figures, "results": _benchmark}
+    return _MARK.sub(lambda found: shown[found[1]](folder, found[2]), markdown)
 
 
 def _figures(folder: Path, task: str) -> str:
@@ -43,14 +51,30 @@ def _figures(folder: Path, task: str) -> str:
     mine = f"{task}: "
     rows = [[str(row[0]).removeprefix(mine), *row[1:]] for row in results.get("rows", []) if row[0].startswith(mine)]
     if not rows:
-        return "*Not measured on this machine yet: `make bench` does it.*"
+        return _UNKNOWN
     notes = [note for note in results.get("notes", []) if note.startswith(mine)]
     shown = table([results["columns"][0], *results["columns"][1:]], [[_shown(cell) for cell in row] for row in rows])
     return "\n\n".join([shown, *notes])
 
 
+def _benchmark(folder: Path, name: str) -> str:
+    results = _results(folder, name)
+    if not results:
+        return _UNKNOWN
+    rows = [[_shown(cell) for cell in row] for row in results["rows"]]
+    machine = results["machine"]
+    where = (
+        f"*{machine['processor']}, {machine['cores']} cores, torch {machine['libraries']['torch']}, {machine['date']}; "
+        f"again by `.bench/bin/python -m benchmarks.{name}`.*"
+    )
+    notes = "\n".join(f"- {note}" for note in results["notes"])
+    return "\n\n".join([table(results["columns"], rows), notes, where])
+
+
 def _shown(cell: object) -> str:
-    return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
 
 
 def _results(folder: Path, name: str) -> dict[str, Any]:

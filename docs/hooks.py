@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from docs.event_loop import with_event_loop
 from docs.figures import with_figures
 from docs.methods import method_pages, method_picture_files
 from docs.reference import leaf_pages, reference_pages
@@ -47,14 +48,18 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put in the figures of the benchmarks."""
-    return with_figures(markdown)
+    """Put in what is taken from elsewhere: the figures of the benchmarks, and the loop in pseudocode."""
+    return with_event_loop(with_figures(markdown))
 
 
-def _filled(entry: dict[str, Any], pages: list[str]) -> dict[str, Any]:
+def _filled(entry: Any, pages: list[str]) -> Any:
     """Put the pages of a folder in the place of its name, the one that lists them first."""
+    if isinstance(entry, str):
+        return entry
     ((title, place),) = entry.items()
-    if not isinstance(place, str) or not place.endswith("/"):
+    if isinstance(place, list):
+        return {title: [_filled(part, pages) for part in place]}
+    if not place.endswith("/"):
         return entry
     own = [page for page in pages if page.startswith(place)]
     first = f"{place}index.md"

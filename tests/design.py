@@ -14,7 +14,7 @@ MAX_FUNCTION_LINES = 60
 # A module imports only from floors below its own, or from its own package. The longest prefix of its name decides.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("_lazy", "_text", "_version", "warnings"),
-    ("_containers", "devices", "dist", "environment", "precision", "rng", "trees"),
+    ("_containers", "devices", "dist", "environment", "nested", "precision", "rng", "trees"),
     ("core",),
     ("loss", "nn", "storage", "surgery"),
     ("metrics", "optim", "profiler"),
@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("export",),
     ("algorithms", "callbacks", "datasets", "loggers", "models"),
     ("functional", "trainer"),
-    ("__main__", "cli", "utils", ""),  # "" is composer/__init__.py
+    ("__main__", "cli", "hparams", "utils", ""),  # "" is composer/__init__.py
 )
 # The modules of these floors stand together like those of one package.
 ONE_PACKAGE = frozenset({0, 1})

@@ -60,6 +60,10 @@ def test_single_process_collectives(single):
         dist.all_reduce(tensor, "sumn")
 
 
+def test_the_largest_number_of_one(single):
+    assert dist.largest(-3) == -3
+
+
 def test_the_environment_is_read(monkeypatch):
     for value, name in enumerate(NAMES):
         monkeypatch.setenv(name, str(value))
@@ -198,6 +202,7 @@ assert dist.get_world_size() == 2 and dist.get_local_rank() == rank == int(os.en
 for operation, expected in (("SUM", 3.0), ("max", 2.0), ("MIN", 1.0), ("PRODUCT", 2.0), ("AVG", 1.5)):
     t = torch.tensor(rank + 1.0); dist.all_reduce(t, operation); assert t.item() == expected, (operation, t)
 t = torch.full((2,), rank); dist.broadcast(t, src=1); assert t.tolist() == [1, 1]
+assert dist.largest(7 * rank - 5) == 2 and dist.largest(-rank) == 0 and dist.largest(2**63 - 1 - rank) == 2**63 - 1
 strided = torch.arange(6).reshape(2, 3).t() + rank
 assert [g.tolist() for g in dist.all_gather(strided)] == [(strided - rank + r).tolist() for r in (0, 1)]
 assert dist.all_gather_object({"rank": rank}) == [{"rank": 0}, {"rank": 1}]

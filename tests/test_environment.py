@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
 import platform
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
 
 from composer import __version__, environment
-from composer.environment import collect_env, format_env, get_composer_env_dict, print_env
+from composer.environment import (
+    collect_env,
+    format_env,
+    get_composer_env_dict,
+    is_hpu_installed,
+    is_notebook,
+    is_xla_installed,
+    print_env,
+)
 from tests.design import ROOT
 
 
@@ -113,3 +123,25 @@ def test_hook_in_a_program() -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.index("ValueError: the reason") < done.stderr.index("versions\n  composer")
+
+
+class ZMQInteractiveShell:
+    """Goes by the name of the shell that a notebook's kernel runs."""
+
+
+@pytest.mark.parametrize(("shell", "expected"), [(ZMQInteractiveShell(), True), (object(), False), (None, False)])
+def test_notebooks(shell, expected, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    assert is_notebook() is expected
+
+
+@pytest.mark.parametrize(
+    ("package", "is_installed"), [("torch_xla", is_xla_installed), ("habana_frameworks", is_hpu_installed)]
+)
+def test_packages_of_accelerators(package, is_installed, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert not is_installed()
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("raise RuntimeError('asking does not import')")
+    importlib.invalidate_caches()
+    assert is_installed()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from composer._lazy import MissingConditionalImportError, attach, import_extra
+from composer._lazy import MissingConditionalImportError, attach, import_extra, import_object
 
 
 @pytest.fixture
@@ -89,3 +89,17 @@ def test_the_error_survives_pickling():
     error = MissingConditionalImportError("wandb", "wandb", "conda-forge")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert "conda install -c conda-forge wandb" in str(error)
+
+
+def test_objects_by_their_names() -> None:
+    assert import_object("collections.abc:Iterator") is Iterator
+    with pytest.raises(ImportError):
+        import_object("no_such_module:thing")
+    with pytest.raises(AttributeError):
+        import_object("collections:thing")
+
+
+@pytest.mark.parametrize("name", ["collections.abc.Iterator", "collections:", ":Iterator", ""])
+def test_names_of_objects_have_one_form(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^name must be 'module:attribute'"):
+        import_object(name)

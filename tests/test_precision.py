@@ -27,6 +27,8 @@ from composer.precision import Precision, default_precision, get_precision_conte
         ("fp8", Precision.AMP_FP8),
         ("AMP_FP8", Precision.AMP_FP8),
         (Precision.FP32, Precision.FP32),
+        (Precision.AMP, Precision.AMP_FP16),
+        (Precision.BF16, Precision.AMP_BF16),
     ],
 )
 def test_names(name, member):

@@ -299,11 +299,7 @@ def _microbatches(state: State) -> list[Any]:
 
 def _most_anywhere(number: int, model: nn.Module) -> int:
     """The most parts that a process has, where weights are divided: then all go through the model together."""
-    if dist.get_world_size() == 1 or not any(map(is_divided, model.parameters())):
-        return number
-    most = torch.tensor(number)
-    dist.all_reduce(most, "MAX")
-    return int(most)
+    return dist.largest(number) if any(map(is_divided, model.parameters())) else number
 
 
 def _num_samples(input: Any) -> int:

@@ -282,7 +282,8 @@ class CheckpointSaver(Callback):
             state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
         )
         path, latest, remote = self.resolved_folder(state) / name, self.latest(state), self._elsewhere(state)
-        obsolete, link_name, copies = self._obsolete, self._latest_name(state), self._names_for_loggers(state)
+        obsolete, link_name = self._obsolete, self._latest_name(state)
+        copies = self._names_for_loggers(state) if logger.has_file_upload_destination() else (None, None)
         folders = folders_for(state, self.filename, weights_only=self.weights_only)
         is_first = dist.get_global_rank() == 0
         if remote is not None and folders is not None:
@@ -369,7 +370,7 @@ def _name_now(template: str | None, state: State) -> str | None:
 
 def _hand_on(logger: Logger, path: Path, name: str | None, latest: str | None) -> None:
     """Give a checkpoint, and after it a text file that names it, to the destinations that keep files."""
-    if name is None or not logger.has_file_upload_destination():
+    if name is None:
         return
     logger.upload_file(name, path, overwrite=True)
     if latest is not None:

@@ -22,7 +22,7 @@ from composer.callbacks._cadence import Cadence
 from composer.core.callback import Callback
 from composer.core.data import count_samples
 from composer.core.time import Time
-from composer.dist.divided import joint_norm, norms
+from composer.dist.divided import is_divided, joint_norm, norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -57,9 +57,11 @@ class GradientNoiseScale(Callback):
     """Logs the gradient noise scale, estimated from the gradients of a microbatch and of its batch.
 
     The two sizes come for free: the small one is the first microbatch, the large one the batch, both read off the
-    gradients as they are accumulated, without a copy of them. So the batch must be split, by
-    ``device_train_microbatch_size``; the smaller the microbatch, the less noise in the estimate. Where microbatches are
-    weighted by tokens, a microbatch counts for its share of the tokens. Gradients are read before any clipping.
+    gradients as they are accumulated, without a copy of them. So a single process must split the batch, by
+    ``device_train_microbatch_size``; with data parallelism the small one is the first microbatch of each process, read
+    before gradients are averaged, and the large one the batch of all. The smaller the microbatch, the less noise in the
+    estimate. Where microbatches are weighted by tokens, a microbatch counts for its share of the tokens. Gradients are
+    read before any clipping.
 
     One step says little: |G|^2 and tr(Sigma) are averaged over steps, each on its own, and divided then. In the first
     steps, and with a short average, the estimate of |G|^2 may be near zero or below, and the scale without meaning.
@@ -74,9 +76,10 @@ class GradientNoiseScale(Callback):
 
     Raises:
         ValueError: An argument is impossible.
-        RuntimeError: In training: a batch goes through the model in one piece.
-        NotImplementedError: When training starts: there are several processes, whose gradients are averaged or sharded
-            in the backward pass.
+        RuntimeError: In training: a batch goes through the model in one piece in the only process, or gradients are
+            averaged after the backward passes only, as with ``ddp_sync_strategy="forced_sync"``.
+        NotImplementedError: When training starts: weights are divided among processes, none of which has a gradient of
+            its own.
 
     >>> GradientNoiseScale("10ba", decay=0.9).interval
     Time(10, TimeUnit.BATCH)
@@ -102,11 +105,13 @@ class GradientNoiseScale(Callback):
         return self._cadence.interval
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuse gradients that are combined over processes."""
-        if dist.get_world_size() > 1:
+        """Refuse gradients that are brought together before they are whole."""
+        if any(map(is_divided, state.model.parameters())):
             raise NotImplementedError(
-                "GradientNoiseScale compares the gradient of a microbatch with that of its batch, which cannot be told "
-                "apart once gradients are averaged over processes. Measure in a run of one process."
+                "GradientNoiseScale compares the gradient of each process's first microbatch with that of the batch. "
+                "Where weights are divided, no process ever holds a gradient of its own, and after a microbatch the "
+                "gradients may be added up over some of the processes only. Measure with data parallelism "
+                "(parallelism_config=None)."
             )
 
     def batch_start(self, state: State, logger: Logger) -> None:
@@ -115,7 +120,9 @@ class GradientNoiseScale(Callback):
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
         """Begin anew, also where an optimizer evaluates the gradients of a batch several times."""
-        self._step = _Step(_count(state)) if self._due else None
+        if self._step is not None:
+            self._step.close()
+        self._step = _Step(_count(state), state.model) if self._due else None
 
     def before_backward(self, state: State, logger: Logger) -> None:
         """Watch with which weight the loss enters the gradients."""
@@ -132,13 +139,16 @@ class GradientNoiseScale(Callback):
         step, self._step = self._step, None
         if step is None:
             return
-        if not step.has_two_sizes:
+        step.close()
+        if dist.get_world_size() == 1 and not step.has_two_sizes:
             if self._averages is None:
                 raise RuntimeError(
                     f"GradientNoiseScale needs batches in several microbatches, but all {step.samples} samples went "
                     f"through the model at once. Give Trainer(device_train_microbatch_size=...) a smaller number."
                 )
             return  # the short batch at the end of an epoch
+        if self._averages is None:
+            step.check_averaged()
         norm, trace = step.terms()
         new = torch.stack([norm, trace, torch.ones_like(norm)])
         past = torch.zeros_like(new) if self._averages is None else self._averages.to(new.device)
@@ -166,14 +176,24 @@ class _Step:
 
     The weight of a microbatch in the batch, and the factor of gradient scaling, are the derivative of what is
     differentiated by the microbatch's loss, so they need not be known.
+
+    Args:
+        samples: Of this process.
+        model: Whose gradients are read.
     """
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, model: nn.Module) -> None:
         self.samples = samples
         self._done = 0
         self._factors: list[Tensor] = []
         self._small: Tensor | None = None
         self._large: Tensor | None = None
+        self._own: dict[int, Tensor] = {}
+        self._hooks: list[Any] = []
+        if dist.get_world_size() > 1:
+            # Called when a gradient is there, and before it is given away to be averaged.
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            self._hooks = [parameter.register_post_accumulate_grad_hook(self._note_own) for parameter in trained]
 
     @property
     def has_two_sizes(self) -> bool:
@@ -193,22 +213,63 @@ class _Step:
         wide = torch.promote_types(gradient.dtype, torch.float32)
         self._factors.append(gradient.detach().sum(dtype=wide))
 
+    def _note_own(self, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            [self._own[id(parameter)]] = norms([parameter.grad])
+
     def read(self, model: nn.Module, samples: int) -> None:
         """Read the gradients after a microbatch."""
         self._done += samples
         if self._small is None:
-            self._small = _squared_norm(model)
-        if self._done >= self.samples and len(self._factors) > 1:
+            self._small = joint_norm(list(self._own.values())).square() if self._own else _squared_norm(model)
+            self.close()
+        if self._done >= self.samples and (len(self._factors) > 1 or dist.get_world_size() > 1):
             self._large = _squared_norm(model)
+
+    def close(self) -> None:
+        """Watch gradients no longer."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._own = [], {}
+
+    def check_averaged(self) -> None:
+        """Refuse gradients that processes had not averaged yet when they were read."""
+        if dist.get_world_size() == 1:
+            return
+        assert self._large is not None
+        ends = torch.stack([self._large, -self._large])
+        dist.all_reduce(ends, "MAX")
+        most, least = ends[0].item(), -ends[1].item()
+        if most - least > 1e-3 * most:
+            raise RuntimeError(
+                "GradientNoiseScale reads the averaged gradients at the end of the last backward pass, but here they "
+                "are averaged after it: with ddp_sync_strategy='forced_sync', or where parameters may be unused and "
+                "device_train_microbatch_size is 'auto'. Give another ddp_sync_strategy, or a number."
+            )
 
     def terms(self) -> tuple[Tensor, Tensor]:
         """Return the estimates of |G|^2 and tr(Sigma), scalars on the device."""
         assert self._small is not None
         assert self._large is not None
         whole = torch.stack(self._factors).sum()
-        share = self._factors[0] / whole
-        small, large = self._small / self._factors[0].square(), self._large / whole.square()
-        return noise_scale_terms(small, large, share * self.samples, self.samples)
+        first = self._factors[0]
+        # A process that has no samples, and only keeps step with others, counts for nothing.
+        counts = whole > 0
+        nothing = torch.zeros_like(whole)
+        mine = [
+            torch.where(counts, self._small / first.square(), nothing),
+            torch.where(counts, 1 / first, nothing),
+            whole,
+            torch.where(counts, self.samples, nothing),
+            torch.where(counts, 1, nothing),
+        ]
+        everyone = torch.stack([value.to(whole.dtype) for value in mine])
+        dist.all_reduce(everyone)
+        small, inverse, whole, samples, processes = everyone.unbind()
+        # E|G_b|^2 is linear in 1 / b, so that the mean of it over processes is that of one microbatch of size b.
+        small_size = processes / inverse / whole * samples
+        large = self._large / (whole / dist.get_world_size()).square()
+        return noise_scale_terms(small / processes, large, small_size, samples)
 
 
 def _squared_norm(model: nn.Module) -> Tensor:

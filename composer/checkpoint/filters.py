@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 from composer._text import did_you_mean
 from composer.warnings import ComposerWarning
 
-__all__ = ["IgnoreKeys", "drop"]
+__all__ = ["IgnoreKeys", "drop", "reaching"]
 
 IgnoreKeys: TypeAlias = Sequence[str] | Callable[[dict[str, Any]], object] | None
 """Patterns of paths such as ``"state/optimizers*"``, or a function that edits the dict; None leaves nothing out."""
@@ -44,6 +44,21 @@ def drop(checkpoint: dict[str, Any], ignore: IgnoreKeys) -> None:
             warnings.warn(message, ComposerWarning, stacklevel=3)
         for path in found:
             _remove(checkpoint, path)
+
+
+def reaching(ignore: IgnoreKeys, part: str) -> list[str]:
+    """Return the patterns that name a part of a checkpoint, or something in it.
+
+    Args:
+        ignore: What is to be left out, as for :func:`drop`; of a function nothing is known.
+        part: A path, such as "state/model".
+
+    >>> reaching(["state/model/a.*", "state/*", "rng"], "state/model")
+    ['state/model/a.*', 'state/*']
+    """
+    if ignore is None or callable(ignore):
+        return []
+    return [one for one in ignore if fnmatch.fnmatchcase(part, one) or one.startswith(f"{part}/")]
 
 
 def _paths(node: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

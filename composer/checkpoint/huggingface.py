@@ -15,14 +15,15 @@ from torch import Tensor
 from composer.checkpoint import archive
 from composer.checkpoint.safetensors_files import read_safetensors, write_safetensors
 
-__all__ = ["read_folder", "write_folder"]
+__all__ = ["described_model", "read_folder", "read_tokenizer", "write_folder", "write_tokenizer"]
 
 # The model inside ours has this name there.
 _PREFIX = "model."
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
+_GENERATION = "generation_config"
 # What is not a file of the tokenizer.
-_OF_MODEL = ("config", "generation_config", "model.safetensors.index", "adapter_config", "preprocessor_config")
+_OF_MODEL = ("config", _GENERATION, "model.safetensors.index", "adapter_config", "preprocessor_config")
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
@@ -49,8 +50,9 @@ def read_folder(folder: Path) -> dict[str, Any]:
     described: dict[str, Any] = {
         "model": {"config": {"file_extension": ".json", "content": config, "class": f"transformers.{kind}"}}
     }
-    texts = {path.stem: _described(path) for path in sorted(folder.glob("*.*")) if _is_of_tokenizer(path)}
-    if texts:
+    if (folder / f"{_GENERATION}.json").is_file():
+        described["model"][_GENERATION] = _described(folder / f"{_GENERATION}.json")
+    if texts := read_tokenizer(folder):
         described["tokenizer"] = texts
     weights = {_PREFIX + name: value for name, value in _read_weights(folder).items()}
     return {"state": {"model": weights, "integrations": {"huggingface": described}}}
@@ -59,12 +61,15 @@ def read_folder(folder: Path) -> dict[str, Any]:
 def write_folder(state: dict[str, Any], folder: Path) -> None:
     """Write the folder of a model, whole or not at all: its weights, configuration and tokenizer.
 
+    Of a checkpoint that has adapters alone, as models with PEFT save them, it is the folder of the adapters.
+
     Args:
         state: The part ``"state"`` of a checkpoint.
-        folder: Where to; must not be there.
+        folder: Where to; must not be there, or be empty.
 
     Raises:
-        ValueError: The checkpoint does not have the configuration of a Hugging Face model.
+        ValueError: The checkpoint does not have the configuration of a Hugging Face model, or has adapters beside the
+            weights that they change.
 
     >>> described = {"huggingface": {"model": {"config": {"content": {"model_type": "bert"}}}}}
     >>> state = {"model": {"model.pooler.bias": torch.zeros(1)}, "integrations": described}
@@ -72,19 +77,87 @@ def write_folder(state: dict[str, Any], folder: Path) -> None:
     >>> sorted(path.name for path in (tmp_path / "bert").iterdir())
     ['config.json', 'model.safetensors']
     """
-    described = state.get("integrations", {}).get("huggingface", {})
-    config = described.get("model", {}).get("config", {}).get("content")
-    if config is None:
-        raise ValueError(
-            "The checkpoint does not have the configuration of a Hugging Face model, which such a folder needs. "
-            "Convert to a '.safetensors' file instead."
-        )
-    weights = {name.removeprefix(_PREFIX): value for name, value in state["model"].items()}
+    described = described_model(state)
+    files: dict[str, dict[str, Any]] = {}
+    if "peft_config" in described["model"]:
+        weights = _adapters(described["model"], state["model"])
+        files["adapter_config"], name = described["model"]["peft_config"], "adapter_model.safetensors"
+    else:
+        weights = {name.removeprefix(_PREFIX): value for name, value in state["model"].items()}
+        files["config"], name = described["model"]["config"], _WEIGHTS
+        if _GENERATION in described["model"]:
+            files[_GENERATION] = described["model"][_GENERATION]
     with _made_whole(folder) as begun:
-        (begun / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        for name, text in (described.get("tokenizer") or {}).items():
-            _write_described(begun, name, text)
-        write_safetensors(weights, begun / _WEIGHTS)
+        for stem, file in files.items():
+            _write_described(begun, stem, {"file_extension": ".json", "content": file["content"]})
+        write_tokenizer(described.get("tokenizer") or {}, begun)
+        write_safetensors(weights, begun / name)
+
+
+def described_model(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint says of the Hugging Face model in it: ``"model"``, and perhaps ``"tokenizer"``.
+
+    Args:
+        state: The part ``"state"`` of a checkpoint.
+
+    Raises:
+        ValueError: It says nothing, or not how the model is configured.
+
+    >>> model = {"config": {"content": {"model_type": "bert"}}}
+    >>> described_model({"integrations": {"huggingface": {"model": model}}})["model"] is model
+    True
+    """
+    described: dict[str, Any] = state.get("integrations", {}).get("huggingface", {})
+    if described.get("model", {}).get("config", {}).get("content") is None:
+        raise ValueError(
+            "The checkpoint does not have the configuration of a Hugging Face model, as HuggingFaceModel saves it. "
+            "Its weights alone can be converted to a '.safetensors' file."
+        )
+    return described
+
+
+def read_tokenizer(folder: Path) -> dict[str, Any]:
+    """Return the files of a tokenizer in a folder, as checkpoints hold them: by their names without the end.
+
+    Args:
+        folder: The folder; the files of a model in it are left out.
+
+    >>> _ = (tmp_path / "tokenizer_config.json").write_text('{"padding_side": "right"}')
+    >>> read_tokenizer(tmp_path)
+    {'tokenizer_config': {'file_extension': '.json', 'content': {'padding_side': 'right'}}}
+    """
+    return {path.stem: _described(path) for path in sorted(folder.glob("*.*")) if _is_of_tokenizer(path)}
+
+
+def write_tokenizer(files: dict[str, Any], folder: Path) -> None:
+    """Write what :func:`read_tokenizer` returned.
+
+    Args:
+        files: The files.
+        folder: Where to.
+
+    Raises:
+        ValueError: A name leads out of the folder.
+
+    >>> write_tokenizer({"vocab": {"file_extension": ".txt", "content": ["a", "b"]}}, tmp_path)
+    >>> (tmp_path / "vocab.txt").read_text()
+    'a\\nb'
+    """
+    for name, file in files.items():
+        _write_described(folder, name, file)
+
+
+def _adapters(described: dict[str, Any], weights: dict[str, Any]) -> dict[str, Any]:
+    """The weights of adapters by the names that they have in a folder, which do not say which adapter it is."""
+    names: dict[str, str] = described.get("adapter_names") or {
+        name: name.replace(".default", "") for name in weights if "lora_" in name or "bias" in name
+    }
+    if len(names) < len(weights):
+        raise ValueError(
+            "The checkpoint has adapters beside the weights that they change. "
+            "write_huggingface_pretrained_from_composer_checkpoint makes one model of both."
+        )
+    return {names[name].removeprefix(_PREFIX): value for name, value in weights.items()}
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 from composer import dist
 from composer._text import first_of, one_of
 from composer.checkpoint import archive
-from composer.checkpoint.filters import IgnoreKeys, drop
-from composer.checkpoint.parts import PARTS
+from composer.checkpoint.filters import IgnoreKeys, drop, reaching
+from composer.checkpoint.parts import PARTS, own_schedulers
 from composer.checkpoint.predecessor import CONSTANTS, upgrade
 from composer.checkpoint.recreate import algorithm_from
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
@@ -44,6 +44,7 @@ class Loaded:
         rng: The states of the random generators, one for each process that there was; None for weights alone.
         max_duration: When the training that was saved was to end.
         metadata: Versions, device and sizes of the run that was saved.
+        schedulers: The states of the schedules, for those that come later.
 
     >>> Loaded().rng is None
     True
@@ -52,6 +53,7 @@ class Loaded:
     rng: list[dict[str, Any]] | None = None
     max_duration: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    schedulers: Sequence[tuple[str, Any]] = ()
 
 
 def read_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -209,6 +211,8 @@ def restore(
     >>> state.model.weight.item()
     1.0
     """
+    if "engine" in content:
+        _check_ignored(ignore_keys, content["engine"]["name"])
     drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
     _recreate(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
@@ -222,7 +226,7 @@ def restore(
     if prepare is not None:
         prepare(state)
     if engine is not None and "engine" in content:
-        engine.load(Path(content["folder"]), content["engine"], weights_only=weights_only)
+        engine.load(Path(content["folder"]), content["engine"], weights_only=weights_only, strict=strict)
     # Each part is read when it is its turn, lest a device has the weights twice and the optimizers' states as well.
     layout = Layout(state.model)
     planner = None if state.checkpoint_folders is None else state.checkpoint_folders.load_planner
@@ -242,7 +246,8 @@ def restore(
     for part in PARTS:
         if part.give is not None and part.name in saved:
             part.give(state, given(part.name))
-    return Loaded(content.get("rng"), saved.get("max_duration"), saved.get("metadata", {}))
+    schedulers = own_schedulers(given("schedulers")) if "schedulers" in saved else ()
+    return Loaded(content.get("rng"), saved.get("max_duration"), saved.get("metadata", {}), schedulers)
 
 
 def _check_shapes(model: nn.Module, saved: dict[str, Any]) -> None:
@@ -256,6 +261,17 @@ def _check_shapes(model: nn.Module, saved: dict[str, Any]) -> None:
     ]
     if shapes:
         raise ValueError(f"The checkpoint is of another model: {first_of(shapes)}.")
+
+
+def _check_ignored(ignore: IgnoreKeys, engine: str) -> None:
+    """Refuse to leave out a part of what an engine reads for itself."""
+    found = [pattern for part in ("state/model", "state/optimizers") for pattern in reaching(ignore, part)]
+    if found:
+        raise ValueError(
+            f"load_ignore_keys: {found[0]!r} is about weights or optimizers, but in a checkpoint of {engine} these are "
+            f"in files that its engine reads as a whole. Give load_weights_only=True to leave the optimizers out; to "
+            f"leave weights out, save with save_weights_only=True, and load that."
+        )
 
 
 def _check_engine(

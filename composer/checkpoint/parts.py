@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from composer.core.state import State
 
-__all__ = ["PARTS", "Part", "entries_of"]
+__all__ = ["PARTS", "Part", "entries_of", "give_each", "own_schedulers"]
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,8 @@ def _take_schedulers(state: State) -> list[Any]:
 
 
 def _give_schedulers(state: State, saved: Any) -> None:
-    entries = entries_of(saved)
-    if isinstance(saved, dict) and not any(
-        type(scheduler).__qualname__ == "LambdaLR" for scheduler in state.schedulers
-    ):
-        # So the predecessor names its own schedules; they are functions of the time, and have nothing to take over.
-        entries = [(name, value) for name, value in entries if name != "LambdaLR"]
-    _give_each("schedulers", state.schedulers, entries)
+    if state.schedulers:  # or they come when training begins
+        give_each("schedulers", state.schedulers, own_schedulers(saved, state.schedulers))
 
 
 def _take_scaler(state: State) -> Any:
@@ -101,7 +96,7 @@ def _take_algorithms(state: State) -> list[Any]:
 
 def _give_algorithms(state: State, saved: Any) -> None:
     # Methods that were made again by the loading are in the state by now; others may be left out by choice.
-    _give_each("algorithms", state.algorithms, saved, tell=False)
+    give_each("algorithms", state.algorithms, saved, tell=False)
 
 
 def _take_callbacks(state: State) -> list[Any]:
@@ -112,7 +107,7 @@ def _take_callbacks(state: State) -> list[Any]:
 
 
 def _give_callbacks(state: State, saved: Any) -> None:
-    _give_each("callbacks", state.callbacks, saved, tell=False)
+    give_each("callbacks", state.callbacks, saved, tell=False)
 
 
 def _take_timestamp(state: State) -> dict[str, Any]:
@@ -133,15 +128,19 @@ def _take_position(state: State) -> dict[str, Any]:
     if phase.passes is not None and isinstance(phase.iterator, DataPass):
         done = int(phase.timestamp.sample_in_epoch)
         place = phase.passes.place(phase.iterator, done, sized=phase.length is not None)
+    elif phase.passes is not None and phase.ended is not None and phase.passes.loader is phase.loader.dataloader:
+        place = phase.passes.place_after(*phase.ended, sized=phase.length is not None)
     return {"train": place, "eval": {}}
 
 
 def _give_position(state: State, saved: Any) -> None:
     phase = state.train_phase
     phase.iterator = None
+    phase.ended = None
+    place = saved.get("train")
     if phase.timestamp.batch_in_epoch.value == 0:
-        phase.resume = None
-    elif isinstance(place := saved.get("train"), dict) and "kind" in place:
+        phase.resume = place if isinstance(place, dict) and "ended" in place else None
+    elif isinstance(place, dict) and "kind" in place:
         phase.resume = place
     else:
         # The predecessor's place is that of a data set, or none where it fetched the batches before again.
@@ -255,8 +254,37 @@ def entries_of(saved: Any) -> list[tuple[str, Any]]:
     return list(cast("dict[str, Any]", saved).items() if isinstance(saved, dict) else saved)
 
 
-def _give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = True) -> None:
-    """Give each object the state that was saved of the object of its class, the second of the second and so on."""
+def own_schedulers(saved: Any, present: Sequence[Any] = ()) -> list[tuple[str, Any]]:
+    """Return what was saved of schedules that have a state of their own.
+
+    Args:
+        saved: What a checkpoint has of schedules, in the form of :func:`entries_of`.
+        present: The schedules that are to take it over.
+
+    >>> own_schedulers([("StepLR", {"last_epoch": 1})])
+    [('StepLR', {'last_epoch': 1})]
+    """
+    entries = entries_of(saved)
+    if isinstance(saved, dict) and not any(type(scheduler).__qualname__ == "LambdaLR" for scheduler in present):
+        # So the predecessor names its own schedules; they are functions of the time, and have nothing to take over.
+        entries = [(name, value) for name, value in entries if name != "LambdaLR"]
+    return entries
+
+
+def give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = True) -> None:
+    """Give each object the state that was saved of the object of its class, the second of the second and so on.
+
+    Args:
+        kind: What the objects are called.
+        present: The objects.
+        saved: The states, in the form of :func:`entries_of`.
+        tell: Whether to warn of a state that no object takes.
+
+    >>> scheduler = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD([torch.zeros(1)]))
+    >>> give_each("schedulers", [scheduler], [("ConstantLR", {"last_epoch": 3})])
+    >>> scheduler.last_epoch
+    3
+    """
     left = list(present)
     for name, value in entries_of(saved):
         match = next((index for index, one in enumerate(left) if type(one).__qualname__ == name), None)

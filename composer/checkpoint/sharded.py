@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import secrets
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as torch_dist
@@ -23,7 +24,9 @@ from torch import Tensor
 
 from composer import dist
 from composer.checkpoint import archive
+from composer.checkpoint.exchange import exchange
 from composer.checkpoint.folders import REST
+from composer.checkpoint.sharing import by_all
 from composer.checkpoint.tensors import is_divided, part_of
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ __all__ = ["MARK", "Divided", "Place", "checksum", "divide", "files_of_process",
 MARK = "tensor of torch.distributed.checkpoint"
 """The key of what stands in that file in place of a tensor."""
 
-Result = TypeVar("Result")
+_WHAT = "write its part of the checkpoint"
 
 
 @dataclass(frozen=True)
@@ -162,13 +165,13 @@ def write(
             _rename(begun, folder)
 
     try:
-        _together(lambda: begun.mkdir(parents=True, exist_ok=True), group)
+        by_all(lambda: begun.mkdir(parents=True, exist_ok=True), _WHAT, group)
         if engine is None:
             _write_tensors(divided, begun, group, planner)
         else:
             engine.save(begun)
-        tables = _together(described, group)
-        _together(completed, group)
+        tables = by_all(described, _WHAT, group)
+        by_all(completed, _WHAT, group)
     except BaseException:
         if is_first or apart:
             shutil.rmtree(begun, ignore_errors=True)
@@ -250,32 +253,19 @@ def _quiet() -> Generator[None]:
         yield
 
 
-def _together(action: Callable[[], Result], group: Any) -> list[Result]:
-    """Do something in all processes and return the results of all; raise in all if it fails in one."""
-    failure: Exception | None = None
-    told: tuple[Any, str | None]
-    try:
-        told = action(), None
-    except Exception as error:
-        failure, told = error, (None, f"{type(error).__name__}: {error}")
-    answers: list[tuple[Any, str | None]] = dist.all_gather_object(told, group)
-    if failure is not None:
-        failure.add_note(f"This happened on rank {dist.get_global_rank()}.")
-        raise failure
-    for rank, (_, text) in enumerate(answers):
-        if text is not None:
-            raise OSError(f"Rank {rank} could not write its part of the checkpoint: {text}")
-    return [value for value, _ in answers]
-
-
 def _rename(begun: Path, folder: Path) -> None:
-    """Give the folder its name; what has the name goes out of the way first, since folders are not replaced at once."""
+    """Give the folder its name; what has the name keeps it until then, where the system can exchange two."""
     archive.sync_folder(begun)
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    if folder.is_dir() and not folder.is_symlink():
-        folder.rename(aside)
+    before = begun
+    if os.path.lexists(folder):
+        if not exchange(begun, folder):
+            before = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+            folder.rename(before)
+            begun.rename(folder)
     else:
-        folder.unlink(missing_ok=True)
-    begun.rename(folder)
+        begun.rename(folder)
     archive.sync_folder(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    if before.is_dir() and not before.is_symlink():
+        shutil.rmtree(before, ignore_errors=True)
+    else:
+        before.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Checkpoints that the first process reads for all."""
+"""What processes do together with a checkpoint, so that all fail where one does; and what the first reads for all."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer import dist
 
-__all__ = ["Shared", "by_first", "replaced", "share"]
+__all__ = ["Shared", "by_all", "by_first", "replaced", "share"]
 
 Value = TypeVar("Value")
 
@@ -78,19 +79,56 @@ def by_first(act: Callable[[], Value], what: str) -> Value:
     >>> by_first(lambda: 1, "count")
     1
     """
-    told: list[Any] = [None, None]
-    failure: Exception | None = None
-    if dist.get_global_rank() == 0:
-        try:
-            told[0] = act()
-        except Exception as error:
-            failure, told[1] = error, f"{type(error).__name__}: {error}"
+    attempt = _Attempt(act if dist.get_global_rank() == 0 else None)
+    told: list[Any] = [attempt.told]
     dist.broadcast_object_list(told)
-    if failure is not None:
-        raise failure
-    if told[1] is not None:
-        raise RuntimeError(f"The first process could not {what}: {told[1]}")
-    return told[0]
+    [value] = attempt.values(told, what, RuntimeError)
+    return value
+
+
+def by_all(act: Callable[[], Value], what: str, group: torch_dist.ProcessGroup | None = None) -> list[Value]:
+    """Return in all processes what a function returns in each, which calls it.
+
+    Args:
+        act: Returns something that can be pickled.
+        what: What it does, for the error: "write its part of the checkpoint".
+        group: The processes; None is all.
+
+    Raises:
+        OSError: It raised in another process. Where it raised here, that error is raised itself.
+
+    >>> by_all(lambda: 1, "count")
+    [1]
+    """
+    attempt = _Attempt(act)
+    return attempt.values(dist.all_gather_object(attempt.told, group), what, OSError)
+
+
+class _Attempt:
+    """What came of something that this process tried, and what others are told of it.
+
+    Args:
+        act: What; None where others do it.
+    """
+
+    def __init__(self, act: Callable[[], Any] | None) -> None:
+        value, text = None, None
+        self._failure: Exception | None = None
+        try:
+            value = None if act is None else act()
+        except Exception as error:
+            self._failure, text = error, f"{type(error).__name__}: {error}"
+        self.told: tuple[Any, str | None] = value, text
+
+    def values(self, told: list[tuple[Any, str | None]], what: str, kind: type[Exception]) -> list[Any]:
+        """Return the values of all who tried; raise where it failed here, or anywhere."""
+        if self._failure is not None:
+            self._failure.add_note(f"This happened on rank {dist.get_global_rank()}.")
+            raise self._failure
+        for rank, (_, text) in enumerate(told):
+            if text is not None:
+                raise kind(f"Rank {rank} could not {what}: {text}")
+        return [value for value, _ in told]
 
 
 def replaced(node: Any, replace: Callable[[Any], Any]) -> Any:

@@ -7,10 +7,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["Snapshot"]
+__all__ = ["PLAIN", "Snapshot"]
 
-# Nothing to copy; the states of random generators have hundreds of them.
-_PLAIN = frozenset({bool, float, int, str, type(None)})
+PLAIN = frozenset({bool, float, int, str, type(None)})
+"""Types with nothing to copy; the states of random generators have hundreds of them."""
 
 
 class Snapshot:
@@ -28,7 +28,7 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self._memory: dict[str, Tensor] = {}
+        self._memory: dict[Any, list[Tensor]] = {}
 
     def take(self, content: dict[str, Any]) -> dict[str, Any]:
         """Return a copy, complete when this returns; the one before is overwritten.
@@ -36,38 +36,60 @@ class Snapshot:
         Args:
             content: Dicts, lists and tuples with tensors; other values are taken to never change.
         """
-        copies: dict[Any, Tensor] = {}
-        used: dict[str, Tensor] = {}
-        copy = self._copy(content, "", copies, used)
-        self._memory = used
-        if any(key[0].type == "cuda" for key in copies):
-            torch.cuda.synchronize()
+        taking = _Taking(self._memory)
+        copy = taking.copy(content)
+        taking.fill()
+        self._memory = taking.used
         return copy
 
-    def _copy(self, node: Any, path: str, copies: dict[Any, Tensor], used: dict[str, Tensor]) -> Any:
+
+class _Taking:
+    """One copy: first its structure, then all elements in one call.
+
+    Args:
+        memory: Tensors of before, by what they are like.
+    """
+
+    def __init__(self, memory: dict[Any, list[Tensor]]) -> None:
+        self.used: dict[Any, list[Tensor]] = {}
+        self._memory = memory
+        self._copies: dict[Any, Tensor] = {}
+        self._sources: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def copy(self, node: Any) -> Any:
+        """The same containers, with memory in place of the tensors."""
         if isinstance(node, Tensor):
-            key = (node.device, node.dtype, node.data_ptr(), node.shape, node.stride())
-            # Tensors without elements all have the same address.
-            if key not in copies or not node.numel():
-                copies[key] = used[path] = self._tensor(node, path)
-            return copies[key]
+            return self._tensor(node.detach())
         if isinstance(node, dict):
             items = cast("dict[Any, Any]", node).items()
-            return {
-                key: value if type(value) in _PLAIN else self._copy(value, f"{path}/{key}", copies, used)
-                for key, value in items
-            }
+            return {key: value if type(value) in PLAIN else self.copy(value) for key, value in items}
         if isinstance(node, (list, tuple)):
-            values = [
-                value if type(value) in _PLAIN else self._copy(value, f"{path}/{number}", copies, used)
-                for number, value in enumerate(cast("list[Any]", node))
-            ]
-            return values if isinstance(node, list) else tuple(values)
+            values = cast("list[Any]", node)
+            if PLAIN.issuperset(map(type, values)):
+                return values[:]
+            copies = [value if type(value) in PLAIN else self.copy(value) for value in values]
+            return copies if isinstance(node, list) else tuple(copies)
         return node
 
-    def _tensor(self, tensor: Tensor, path: str) -> Tensor:
-        tensor = tensor.detach()
-        memory = self._memory.get(path)
-        if memory is None or memory.shape != tensor.shape or memory.dtype != tensor.dtype:
-            memory = torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type == "cuda")
-        return memory.copy_(tensor, non_blocking=tensor.device.type == "cuda")
+    @torch.no_grad()
+    def fill(self) -> None:
+        """Copy the elements; complete when this returns."""
+        if self._sources:
+            torch._foreach_copy_(self._targets, self._sources, non_blocking=True)  # pyright: ignore[reportPrivateImportUsage]
+        if any(source.is_cuda for source in self._sources):
+            torch.cuda.synchronize()
+
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        like = (tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+        key = (tensor.data_ptr(), like)
+        # Tensors without elements all have the same address.
+        if key in self._copies and tensor.numel():
+            return self._copies[key]
+        before = self._memory.get(like)
+        memory = before.pop() if before else torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+        self.used.setdefault(like, []).append(memory)
+        self._copies[key] = memory
+        self._sources.append(tensor)
+        self._targets.append(memory)
+        return memory

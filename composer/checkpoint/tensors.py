@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist, trees
+from composer.checkpoint.snapshot import PLAIN
 
 __all__ = ["Layout", "divided_as", "has_divided", "is_divided", "part_of", "whole"]
 
@@ -30,12 +31,12 @@ def has_divided(content: Any) -> bool:
     """Tell whether there is a divided tensor among others.
 
     Args:
-        content: Nested containers.
+        content: Nested dicts, lists and tuples.
 
     >>> has_divided({"weight": torch.ones(1)})
     False
     """
-    return any(is_divided(leaf) for leaf in trees.leaves(content))
+    return dist.is_initialized() and _has_divided(content)  # as it takes processes that have met
 
 
 def part_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -102,6 +103,19 @@ def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
     held = tensor[tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))]
     (made.to_local() if is_divided(made) else made).copy_(held)
     return made
+
+
+def _has_divided(node: Any) -> bool:
+    if isinstance(node, Tensor):
+        return is_divided(node)
+    if isinstance(node, dict):
+        values: Any = cast("dict[Any, Any]", node).values()
+    elif isinstance(node, (list, tuple)):
+        values = cast("list[Any]", node)
+    else:
+        return False
+    # Training waits meanwhile, so the hundreds of numbers of a random generator are not looked at one by one.
+    return not PLAIN.issuperset(map(type, values)) and any(map(_has_divided, values))
 
 
 class Layout:

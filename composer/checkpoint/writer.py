@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -44,7 +44,8 @@ class CheckpointWriter:
         self._behind = behind
         self._on_failure = on_failure
         self._snapshot = Snapshot()
-        self._running: tuple[_Writing, _Job] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._running: tuple[Future[None], _Job] | None = None
         self._group: torch_dist.ProcessGroup | None = None
 
     def write(
@@ -81,14 +82,21 @@ class CheckpointWriter:
                 content = whole(content)
             if dist.get_global_rank() != 0:
                 return
-            kept = self._snapshot.take(content) if self._behind and not is_copy else content
+            kept = self._copied(content) if self._behind and not is_copy else content
             write = lambda: write_file(kept, path)  # noqa: E731
         if not self._behind:
             self._attempt(write, job)
             return
-        writing = _Writing(write)
-        writing.start()
-        self._running = writing, job
+        if self._thread is None:
+            # One that waits for work takes it up without training having to wait for its start. The end of the process
+            # waits for what it writes.
+            self._thread = ThreadPoolExecutor(1, "composer-checkpoint")
+        self._running = self._thread.submit(write), job
+
+    def _copied(self, content: dict[str, Any]) -> dict[str, Any]:
+        """A copy of what training goes on to change; the states of random generators were made for this checkpoint."""
+        kept = {key: value for key, value in content.items() if key == "rng"}
+        return {**self._snapshot.take({key: content[key] for key in content if key not in kept}), **kept}
 
     def _in_parts(
         self, content: dict[str, Any], path: Path, folders: CheckpointFolders, apart: bool
@@ -110,7 +118,7 @@ class CheckpointWriter:
         Raises:
             OSError: It could not be written.
         """
-        if self._running is not None and not self._running[0].is_alive():
+        if self._running is not None and self._running[0].done():
             self.wait()
 
     def wait(self) -> None:
@@ -133,6 +141,9 @@ class CheckpointWriter:
             self.wait()
         finally:
             self._snapshot = Snapshot()
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                thread.shutdown()
             group, self._group = self._group, None
             if group is not None and dist.is_initialized():
                 torch_dist.destroy_process_group(group)
@@ -154,27 +165,6 @@ class CheckpointWriter:
             error.add_note(f"{what}; earlier ones are as they were.")
             raise error
         warnings.warn(f"{what} ({error}); earlier ones are as they were.", ComposerWarning, stacklevel=4)
-
-
-class _Writing(threading.Thread):
-    """Writes one checkpoint; the end of the process waits for it."""
-
-    def __init__(self, write: Callable[[], object]) -> None:
-        super().__init__(name="composer-checkpoint")
-        self._write = write
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self._write()
-        except Exception as error:
-            self._error = error
-
-    def result(self) -> None:
-        """Wait, and raise what has gone wrong."""
-        self.join()
-        if self._error is not None:
-            raise self._error
 
 
 @dataclass(frozen=True)

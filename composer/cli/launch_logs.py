@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -32,6 +32,7 @@ class RankLogs(LogsSpecs):
         stdout: Pattern of the files for standard output; ``None`` makes a temporary folder.
         stderr: The same for standard error. With the same pattern both go to one file.
         expected: What the user said of the ranks of this node (``RANK`` of its first one, ``WORLD_SIZE``).
+        when_met: Called when the nodes have met, before the ranks start.
 
     >>> logs = RankLogs(f"{tmp_path}/{{rank}}.txt", None)
     >>> same = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
@@ -41,11 +42,18 @@ class RankLogs(LogsSpecs):
     >>> logs.close(keep=False)
     """
 
-    def __init__(self, stdout: str | None, stderr: str | None, expected: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        stdout: str | None,
+        stderr: str | None,
+        expected: Mapping[str, int] | None = None,
+        when_met: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="composer-launch-"))
         self._patterns = (stdout, stderr)
         self._expected = dict(expected or {})
+        self._when_met = when_met
         self._files: dict[int, tuple[Path, Path]] = {}
 
     @property
@@ -62,6 +70,8 @@ class RankLogs(LogsSpecs):
         Raises:
             ValueError: The ranks are not those that the user said.
         """
+        if self._when_met is not None:
+            self._when_met()
         attempt = envs[0].get("TORCHELASTIC_RESTART_COUNT", "0")
         if attempt != "0":
             tell(f"restart {attempt} of {envs[0].get('TORCHELASTIC_MAX_RESTARTS')}{self._first_words()}")

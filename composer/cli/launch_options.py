@@ -11,13 +11,16 @@ from composer._text import did_you_mean
 from composer._version import __version__
 from composer.cli.launch_rank import FORMAT_NAMES
 
-__all__ = ["COMMANDS", "parse", "parser"]
+__all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 
 # The words that are commands, and no script to launch.
 COMMANDS = {
     "checkpoint": "look into checkpoints and convert them",
     "env": "report versions, accelerators and what else a report of a problem needs",
 }
+
+# The words that are programs of ours, launched as modules.
+PROGRAMS = {"train": "composer.hparams"}
 
 _USAGE = "composer [-n N] [OPTION ...] SCRIPT [ARGUMENT ...]"
 
@@ -30,6 +33,7 @@ examples:
   composer train.py --lr 0.1                       as many ranks as there are accelerators
   composer -n 8 train.py --lr 0.1                  8 ranks
   composer -n 8 -m package.train                   a module, as python -m does
+  composer -n 8 train run.yaml --seed 3            what a file of hyperparameters describes; see composer train --help
   composer -n 8 --nnodes 2 --node_rank 0 --master_addr HOST --master_port 29500 train.py
   composer -n 8 --nnodes 1:4 --max-restarts 3 --rdzv-endpoint HOST:29500 train.py
   srun --ntasks-per-node=1 composer -n 8 train.py  or with a task for each rank: srun composer train.py
@@ -51,6 +55,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Args:
         arguments: What was written after ``composer``.
 
+    The words of ``PROGRAMS`` become the modules that they stand for.
+
     >>> given = parse(["-n", "2", "train.py", "-n", "3"])
     >>> given.nproc, given.script, given.arguments
     ('2', 'train.py', ['-n', '3'])
@@ -59,6 +65,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         options = [option for action in parser()._actions for option in action.option_strings]
         parser().error(f"there is no option {unknown[0]!r}.{did_you_mean(unknown[0].partition('=')[0], options)}")
+    if understood.script in PROGRAMS and not understood.module_mode and not understood.command_mode:
+        understood.script, understood.module_mode = PROGRAMS[understood.script], True
     return understood
 
 

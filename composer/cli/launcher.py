@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import signal
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["launch", "main"]
 
 _GRACE_PERIOD = 120
+# What torch waits by default for an answer from where the nodes meet, in seconds.
+_READ_TIMEOUT = 60.0
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # Passed on to the ranks. Those of schedulers (SIGUSR1, SIGUSR2) would otherwise end the launcher alone.
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -87,7 +90,7 @@ def launch(plan: Plan, verbose: bool = False) -> int:
     from composer.cli.launch_logs import RankLogs, report_failures, tell
 
     _set_up_logging(verbose)
-    logs = RankLogs(plan.stdout, plan.stderr, plan.expected)
+    logs = RankLogs(plan.stdout, plan.stderr, plan.expected, when_met=functools.partial(_bound_silence, plan))
     # Isolated, so that nothing of the user's is imported twice.
     before_program = ("-I", "-S", str(Path(launch_rank.__file__)), str(os.getpid()))
     code = 1
@@ -122,8 +125,11 @@ def _config(plan: Plan, logs: RankLogs) -> LaunchConfig:
     from torch.distributed.launcher.api import LaunchConfig
 
     settings: dict[str, Any] = dict(plan.rdzv_conf)
+    local_addr = plan.local_addr
     if plan.backend == "static":
         settings["rank"] = plan.node_rank
+    elif plan.nodes[1] > 1:
+        local_addr = _complete_meeting(plan, settings)
     # A signal that is ignored stays so: that is what nohup is for.
     signals = [s for s in _SIGNALS if hasattr(signal, s) and signal.getsignal(getattr(signal, s)) != signal.SIG_IGN]
     newer: dict[str, Any] = {}
@@ -143,10 +149,42 @@ def _config(plan: Plan, logs: RankLogs) -> LaunchConfig:
         max_restarts=plan.max_restarts,
         monitor_interval=plan.monitor_interval,
         logs_specs=logs,
-        local_addr=plan.local_addr,
+        local_addr=local_addr,
         signals_to_handle=",".join(signals),
         **newer,
     )
+
+
+def _complete_meeting(plan: Plan, settings: dict[str, Any]) -> str | None:
+    """Say that the nodes meet here, where torch would not see that, and return the address of this node.
+
+    By itself torch goes by this machine's own name, which others may not know, and which need not be that of the
+    network on which the nodes meet.
+
+    Args:
+        plan: Of nodes that a rendezvous numbers.
+        settings: Of its backend; completed.
+    """
+    from composer.dist.interfaces import has_its_name, is_own_address, own_address
+
+    host, _, port = plan.endpoint.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal():
+        return plan.local_addr
+    # Where torch sees it, it also sees that another launcher of this machine was first.
+    if plan.backend == "c10d" and not has_its_name(host) and is_own_address(host, int(port)):
+        settings.setdefault("is_host", "true")
+    return plan.local_addr or own_address(host)
+
+
+def _bound_silence(plan: Plan) -> None:
+    """Notice where the node on which all meet can no longer be reached, and do not wait for it for ever."""
+    from composer.dist.silence import bound_silence
+
+    port = plan.endpoint.rpartition(":")[2]
+    seconds = plan.rdzv_conf.get("read_timeout", "")
+    if plan.nodes[1] > 1 and port.isdecimal():
+        bound_silence(int(port), float(seconds) if seconds.isdecimal() else _READ_TIMEOUT)
 
 
 @contextlib.contextmanager

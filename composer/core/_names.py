@@ -48,11 +48,7 @@ def format_name(template: str, run_name: str, timestamp: Timestamp | None = None
     ValueError: '{run_nam}/logs.txt' has the unknown placeholder {run_nam}. Did you mean 'run_name'?
     """
     check_template("", template, timed=timestamp is not None, more=more)
-    values: dict[str, Any] = {"run_name": run_name, **_process_values(), **more}
-    if timestamp is not None:
-        for name, value in timestamp.state_dict().items():
-            values.setdefault(name, value if isinstance(value, int) else value.total_seconds())
-    return template.format_map(values)
+    return template.format_map(_Values(run_name, timestamp, more))
 
 
 def check_template(argument: str, template: str, *, timed: bool = False, more: Collection[str] = ()) -> str:
@@ -128,11 +124,25 @@ def _fields(template: str) -> Iterator[str]:
             yield from _fields(specification or "")
 
 
-def _process_values() -> dict[str, int]:
-    return {
-        "rank": dist.get_global_rank(),
-        "local_rank": dist.get_local_rank(),
-        "world_size": dist.get_world_size(),
-        "local_world_size": dist.get_local_world_size(),
-        "node_rank": dist.get_node_rank(),
-    }
+class _Values(dict[str, Any]):
+    """The values of placeholders, of which only those are looked up that a name has."""
+
+    def __init__(self, run_name: str, timestamp: Timestamp | None, more: dict[str, Any]) -> None:
+        super().__init__({"run_name": run_name, **more})
+        self._timestamp = timestamp
+
+    def __missing__(self, name: str) -> Any:
+        if name in _PROCESS_FUNCTIONS:
+            return getattr(dist, _PROCESS_FUNCTIONS[name])()
+        assert self._timestamp is not None
+        value = self._timestamp.state_dict()[name]
+        return value if isinstance(value, int) else value.total_seconds()
+
+
+_PROCESS_FUNCTIONS: Final = {
+    "rank": "get_global_rank",
+    "local_rank": "get_local_rank",
+    "world_size": "get_world_size",
+    "local_world_size": "get_local_world_size",
+    "node_rank": "get_node_rank",
+}

@@ -36,13 +36,14 @@ class CheckpointEngine(Protocol):
         """
         ...
 
-    def load(self, folder: Path, description: dict[str, Any], *, weights_only: bool) -> None:
+    def load(self, folder: Path, description: dict[str, Any], *, weights_only: bool, strict: bool) -> None:
         """Take over what was saved.
 
         Args:
             folder: Has the files of all processes.
             description: What :meth:`description` returned then.
             weights_only: Whether to leave the optimizers as they are.
+            strict: Whether the names of the weights must be the same.
 
         Raises:
             ValueError: It does not fit this run.

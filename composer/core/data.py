@@ -36,9 +36,11 @@ class DataSpec:
         get_num_samples_in_batch: ``(batch) -> int``.
         get_num_tokens_in_batch: ``(batch) -> int``, or a mapping with ``"total"`` (int) and ``"loss_generating"``
             (int or tensor, the number of tokens that the loss averages over).
+        device_transforms: What early versions call ``batch_transforms``.
 
     Raises:
         TypeError: The loader cannot be iterated.
+        ValueError: Both ``batch_transforms`` and ``device_transforms`` are given.
 
     >>> spec = DataSpec([(torch.ones(5, 2), torch.zeros(5))])
     >>> batch = next(iter(spec.dataloader))
@@ -56,12 +58,16 @@ class DataSpec:
         split_batch: Callable[[Batch, int], Sequence[Batch]] | None = None,
         get_num_samples_in_batch: Callable[[Batch], int] | None = None,
         get_num_tokens_in_batch: Callable[[Batch], int | Mapping[str, int | Tensor]] | None = None,
+        *,
+        device_transforms: Callable[[Batch], Batch] | None = None,
     ) -> None:
+        if batch_transforms is not None and device_transforms is not None:
+            raise ValueError("device_transforms is an old name of batch_transforms; give one of them.")
         if not hasattr(dataloader, "__iter__") or isinstance(dataloader, (str, bytes, Mapping)):
             raise TypeError(f"dataloader must be iterable, such as a torch DataLoader; got {dataloader!r}.")
         self.dataloader = dataloader
         self.num_tokens = num_tokens
-        self.batch_transforms = batch_transforms
+        self.batch_transforms = device_transforms if batch_transforms is None else batch_transforms
         self.microbatch_transforms = microbatch_transforms
         self.split_batch = split_batch or split
         self.get_num_samples_in_batch = get_num_samples_in_batch or count_samples
@@ -72,6 +78,11 @@ class DataSpec:
         sized = isinstance(dataset, Sized) and not isinstance(dataset, torch.utils.data.IterableDataset)
         self.num_samples = len(cast(Sized, dataset)) if num_samples is None and sized else num_samples
         self._max_seq_len: int | None = getattr(dataset, "max_seq_len", None)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the user has said how tokens are counted."""
+        return self._count_tokens is not None
 
     def get_num_tokens_in_batch(self, batch: Batch, token_type: str = "total") -> int | Tensor:
         """Count the tokens of a batch.

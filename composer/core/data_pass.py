@@ -27,12 +27,17 @@ _log = logging.getLogger(__name__)
 class PassFactory:
     """Begins passes over a loader, each anywhere.
 
-    How a pass is taken up depends on what the loader offers, the first of these that there is: its own ``state_dict``
-    (as torchdata's ``StatefulDataLoader`` and streaming's loader have); its data set's; the indices of its samples,
-    which are known without fetching any; else the batches before are fetched again.
+    How a pass is taken up depends on what the loader offers, the first of these that there is: the ``state_dict`` of a
+    data set that asks for the number of samples that all processes had (as streaming's does); the loader's own (as
+    torchdata's ``StatefulDataLoader`` has); its data set's; the indices of its samples, which are known without
+    fetching any; else the batches before are fetched again.
 
-    In several processes data with indices is dealt out, see :class:`.Indices`; all other loaders are each process's
-    own, as is the place in them.
+    In several processes data with indices is dealt out, see :class:`.Indices`; other loaders are each process's own, as
+    is the place in them. A loader that deals itself out says so by ``is_dealt = True``: its state is then the same in
+    all processes and fits any number of them, and ``steps_left`` is the number of steps from there to the end.
+
+    Before each pass the epoch is told to all of sampler, data set and loader that have ``set_epoch``, or ``next_epoch``
+    as streaming's data sets do: one that begins in another process has the order that it would have had.
 
     Args:
         loader: Yields batches.
@@ -53,11 +58,13 @@ class PassFactory:
     @property
     def kind(self) -> str:
         """By what a pass is taken up: "loader", "dataset", "indices" or "replay"."""
+        dataset = getattr(self.loader, "dataset", None)
+        if _keeps_state(dataset) and _counts_samples(dataset):
+            return "dataset"  # before the loader's, which may hold for as many processes as there are now only
         if _keeps_state(self.loader):
             return "loader"
-        dataset = getattr(self.loader, "dataset", None)
         by_index = type(self.loader) is DataLoader and not isinstance(dataset, IterableDataset)
-        if _keeps_state(dataset) and (_counts_samples(dataset) or not (by_index or self._has_workers)):
+        if _keeps_state(dataset) and not (by_index or self._has_workers):
             return "dataset"
         # A class of one's own may do more than fetch what its sampler says.
         return "indices" if by_index else "replay"
@@ -74,6 +81,8 @@ class PassFactory:
         """Whether this process's data, and the place in it, are not those of the others."""
         if self.kind == "dataset":
             return not _counts_samples(self.loader.dataset)
+        if self.kind == "loader":
+            return not getattr(self.loader, "is_dealt", False)
         return self.kind != "indices" or is_divided(self.loader, self.share)
 
     def _dealt(self) -> tuple[Indices, DataLoader[Any]]:
@@ -105,9 +114,7 @@ class PassFactory:
             ValueError: The loader is of another kind than the one that was saved, or its place cannot be found by this
                 number of processes.
         """
-        set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+        self._tell_epoch(epoch)
         kind = self.kind
         if saved is not None and saved["kind"] == "any":
             # Written by a version that kept no more than the number of batches.
@@ -128,10 +135,22 @@ class PassFactory:
         if saved is not None and owner is not None and "state" in saved:
             owner.load_state_dict(saved["state"])
         if saved is not None and saved.get("over"):
+            if kind == "loader" and isinstance(self.loader, DataLoader):
+                # A loader of torch draws its numbers when it begins again: for the pass that is over now, not later.
+                iterate(self.loader)
             return DataPass(kind, iter(()), owner=owner)
         if kind == "indices":
             return self._by_indices(epoch, batch, saved, owner)
-        return DataPass(kind, iterate(self.loader), owner=owner)
+        length = None if saved is None or self.is_own or kind != "loader" else batch + self.loader.steps_left
+        return DataPass(kind, iterate(self.loader, resumed=saved is not None), owner=owner, length=length)
+
+    def _tell_epoch(self, epoch: int) -> None:
+        owners: list[Any] = [getattr(self.loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
+        for each in {id(owner): owner for owner in (*owners, self.loader)}.values():
+            if callable(set_epoch := getattr(each, "set_epoch", None)):
+                set_epoch(epoch)
+            elif type(getattr(each, "next_epoch", None)) is int:
+                each.next_epoch = epoch
 
     def place(self, current: DataPass, sample: int, *, sized: bool = True) -> dict[str, Any]:
         """Return what later processes need to go on where this one and the others are; all of them have to call this.
@@ -144,9 +163,45 @@ class PassFactory:
         if self.share.size == 1 or not self.is_own:
             return current.state_dict(sample, sized=sized)
         # Others may have more batches than this process.
-        mine = current.state_dict(sample, sized=False)
+        return self.gather(current.state_dict(sample, sized=False))
+
+    def place_after(self, ended: DataPass, sample: int, batch: int, *, sized: bool = True) -> dict[str, Any] | None:
+        """Return what later processes need to begin the pass after one that has ended; all have to call this.
+
+        Data that keep their own place may keep more: the generator that the next order comes from. Of others there is
+        nothing to be kept.
+
+        Args:
+            ended: The pass of this process.
+            sample: Number of samples that all processes had.
+            batch: Number of batches.
+            sized: Whether the number of batches told where the pass ended.
+        """
+        if not ended.has_owner:
+            return None
+        place = ended.state_dict(sample, sized=sized)
+        return {**(self.gather(place) if self.share.size > 1 and self.is_own else place), "ended": batch}
+
+    def go_after(self, epoch: int, saved: Mapping[str, Any]) -> None:
+        """Bring the data to where they were at the end of a pass; other data than were saved begin anew.
+
+        Args:
+            epoch: That pass.
+            saved: What :meth:`place_after` gave.
+        """
+        if saved["kind"] != self.kind or (self.is_own and len(saved.get("ranks", [saved])) != self.share.size):
+            _log.warning("The training data is not what it was when the checkpoint was saved; it begins anew.")
+            return
+        self.begin(epoch, saved["ended"], saved)
+
+    def gather(self, mine: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the places of all processes, of which each has its own; all of them have to call this.
+
+        Args:
+            mine: What the pass of this process gave.
+        """
         ranks = dict(dist.all_gather_object((self.share.rank, mine)))
-        return {"kind": current.kind, "ranks": [ranks[rank] for rank in range(self.share.size)]}
+        return {"kind": mine["kind"], "ranks": [ranks[rank] for rank in range(self.share.size)]}
 
     def _of_this_rank(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
         """What was saved of the own data of this process."""
@@ -234,6 +289,15 @@ class DataPass:
         batch = self._held.pop() if self._held else next(self._iterator)
         self._place += self._step
         return batch
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether the loader or the data set keeps its own place."""
+        return self._owner is not None
+
+    def leave(self) -> None:
+        """Fetch no more, and let go of the workers."""
+        self._iterator = iter(())
 
     def state_dict(self, sample: int = 0, *, sized: bool = True) -> dict[str, Any]:
         """Return what a later process needs to go on here.

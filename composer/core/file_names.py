@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from typing import TYPE_CHECKING, Final
+import string
+from typing import TYPE_CHECKING, Any, Final
 
 from composer.core._names import PROCESS_KEYS, TIME_KEYS, check_template, format_name
 
@@ -18,6 +19,7 @@ __all__ = [
     "PartialFilePath",
     "format_name_with_dist",
     "format_name_with_dist_and_time",
+    "partial_format",
 ]
 
 _ABOUT: Final = {
@@ -120,3 +122,46 @@ class PartialFilePath:
             join = posixpath.join if "://" in self.folder else os.path.join
             name = join(filled(self.folder, None), name)
         return f"{name.rstrip('/')}/" if is_dir else name
+
+
+def partial_format(s: str, *args: Any, **kwargs: Any) -> str:
+    """Return a text with those placeholders replaced that have a value; the others stay for later.
+
+    Args:
+        s: The text with placeholders, as of :meth:`str.format`.
+        args: Values of placeholders without a name.
+        kwargs: Values of the others by name.
+
+    >>> partial_format("{run_name}/ep{epoch:02d}-{}", "last", run_name="night")
+    'night/ep{epoch:02d}-last'
+    """
+    return _PartialFormatter().vformat(s, args, kwargs)
+
+
+class _PartialFormatter(string.Formatter):
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().get_value(key, args, kwargs)
+        except (IndexError, KeyError):
+            return _Placeholder(key if isinstance(key, str) else "")
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if isinstance(value, _Placeholder) and conversion:
+            return _Placeholder(f"{value}"[1:-1] + f"!{conversion}")
+        return super().convert_field(value, conversion)  # pyright: ignore[reportArgumentType]
+
+
+class _Placeholder:
+    """Formats as the placeholder that it stands for."""
+
+    def __init__(self, name: str) -> None:
+        self.__name = name
+
+    def __getattr__(self, name: str) -> _Placeholder:
+        return _Placeholder(f"{self.__name}.{name}")
+
+    def __getitem__(self, key: int | str) -> _Placeholder:
+        return _Placeholder(f"{self.__name}[{key}]")
+
+    def __format__(self, specification: str) -> str:
+        return f"{{{self.__name}:{specification}}}" if specification else f"{{{self.__name}}}"

@@ -24,6 +24,10 @@ class ComposerModel(nn.Module):
     Write :meth:`forward` and :meth:`loss`; for metrics also :meth:`get_metrics` and :meth:`update_metric`. Models of
     early versions, with ``validate(batch) -> (outputs, targets)`` and ``metrics(train)``, work unchanged.
 
+    The losses of microbatches are weighted by their samples, or by their tokens where ``batch["labels"]`` has one for
+    each. A model whose loss is a mean over other tokens than those whose label is not -100 counts them in a method
+    ``count_targets(batch)``, which returns a 0-d tensor, or None where it does not know.
+
     Attributes:
         logger: Takes metrics; set by the trainer.
 

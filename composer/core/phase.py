@@ -11,7 +11,7 @@ from composer.core.timestamp import Timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from composer.core.data_pass import PassFactory
+    from composer.core.data_pass import DataPass, PassFactory
     from composer.core.types import Batch
 
 __all__ = ["Phase", "TrainerMode"]
@@ -45,6 +45,7 @@ class Phase:
         passes: Begins the passes.
         stage: The event whose evaluation is under way, after which training goes on; None outside of evaluations.
         resume: What a checkpoint says of the pass that is to be taken up.
+        ended: The pass that has ended, while no other is under way, with its numbers of samples and batches.
 
     >>> Phase(TrainerMode.TRAIN).timestamp.batch
     Time(0, TimeUnit.BATCH)
@@ -61,3 +62,4 @@ class Phase:
     passes: PassFactory | None = None
     stage: str | None = None
     resume: dict[str, Any] | None = None
+    ended: tuple[DataPass, int, int] | None = None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist, trees
+from composer.core._state_names import StateNames
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.dealing import WHOLE
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["State"]
 
 
-class State:
+class State(StateNames):
     """The model, the optimizers, the data and the progress of a run.
 
     Only the model is required, so that a loop of one's own can use algorithms without a :class:`.Trainer`.
@@ -50,12 +51,16 @@ class State:
         auto_microbatching: Whether that number is found while training.
         train_dataloader: The training data.
         evaluators: What to evaluate on.
+        dataloader: The same as ``train_dataloader``, with a label and a length of one's own.
+        dataloader_label: Its label.
+        dataloader_len: Number of its batches in a pass; -1 is all.
         precision: Number format of the forward pass.
         precision_config: Arguments of the fp8 recipe, with ``amp_fp8`` only.
         optimizers: One optimizer or several.
         scaler: Scales gradients in ``amp_fp16``.
         algorithms: The methods to train with.
         callbacks: What watches the run, loggers included.
+        parallelism_config: How weights are divided among processes, a :class:`.ParallelismConfig`; None is not at all.
 
     Attributes:
         batch: The batch or microbatch in work.
@@ -84,6 +89,13 @@ class State:
     checkpoint_folders: CheckpointFolders | None = None
     stops_together: bool = False
     stop_asked: bool = False
+    profiler: Any = None
+    previous_timestamp: Timestamp | None = None
+    batch: Batch = None
+    outputs: Any = None
+    loss: Any = None
+    metric_outputs: Any = None
+    _iteration_length: Time | None = None
 
     def __init__(
         self,
@@ -97,30 +109,31 @@ class State:
         *,
         train_dataloader: DataSpec | Iterable[Batch] | None = None,
         evaluators: Evaluator | Sequence[Evaluator] | None = None,
+        dataloader: DataSpec | Iterable[Batch] | None = None,
+        dataloader_label: str | None = None,
+        dataloader_len: int | Time = -1,
         precision: str | Precision = Precision.FP32,
         precision_config: dict[str, Any] | None = None,
         optimizers: Optimizer | Sequence[Optimizer] | None = None,
         scaler: torch.amp.GradScaler | None = None,
         algorithms: Algorithm | Sequence[Algorithm] | None = None,
         callbacks: Callback | Sequence[Callback] | None = None,
+        parallelism_config: Any = None,
     ) -> None:
         self._listeners: list[Callable[[], object]] = []
         self.model = model
         self.rank_zero_seed = rank_zero_seed
         self.run_name = run_name or f"run-{time.strftime('%Y%m%d-%H%M%S')}"
-        first = next(model.parameters(), None)
-        self.device = get_device(
-            device if device is not None else torch.device("cpu") if first is None else first.device
-        )
+        self.device = get_device(_device_of(model) if device is None else device)
         self._precision = Precision(precision)
         self.precision_config = precision_config
+        self.parallelism_config = parallelism_config
         self.device_train_microbatch_size = device_train_microbatch_size
         self.auto_microbatching = auto_microbatching
 
         self.optimizers: list[Optimizer] = list(trees.ensure_tuple(optimizers))
         self.schedulers: list[LRScheduler] = []
         self.scaler = scaler
-        self.profiler: Any = None
         self._algorithms = WatchedList[Any](trees.ensure_tuple(algorithms), self._notify)
         self._callbacks = WatchedList[Any](trees.ensure_tuple(callbacks), self._notify)
         self.find_algorithm = find_algorithm
@@ -132,19 +145,17 @@ class State:
         self.eval_phase = Phase(TrainerMode.EVAL)
         self.predict_phase = Phase(TrainerMode.PREDICT, "predict")
         self.phase = self.train_phase
-        self.previous_timestamp: Timestamp | None = None
         self.max_duration = max_duration
-        self._iteration_length: Time | None = None
 
-        self.batch: Batch = None
-        self.outputs: Any = None
-        self.loss: Any = None
         self.total_loss_dict: dict[str, Tensor] = {}
-        self.metric_outputs: Any = None
         self.train_metrics: dict[str, Metric] = {}
         self.eval_metrics: dict[str, dict[str, Metric]] = {}
         if train_dataloader is not None:
             self.set_dataloader(train_dataloader, "train")
+            if dataloader is not None:
+                raise ValueError("train_dataloader and dataloader are both given; leave one of them out.")
+        if dataloader is not None:
+            self.set_dataloader(dataloader, dataloader_label, dataloader_len)
 
     @property
     def max_duration(self) -> Time | None:
@@ -282,27 +293,6 @@ class State:
     def callbacks(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks[:] = callbacks
 
-    # The active phase, and names by which scripts know parts of the phases.
-
-    @property
-    def timestamp(self) -> Timestamp:
-        """How far training has come."""
-        return self.train_phase.timestamp
-
-    @timestamp.setter
-    def timestamp(self, timestamp: Timestamp) -> None:
-        self.train_phase.timestamp = timestamp
-
-    @property
-    def eval_timestamp(self) -> Timestamp:
-        """How far the evaluation has come."""
-        return self.eval_phase.timestamp
-
-    @property
-    def predict_timestamp(self) -> Timestamp:
-        """How far the prediction has come."""
-        return self.predict_phase.timestamp
-
     @property
     def train_dataloader(self) -> Any:
         """The training data; set to a loader or a data spec."""
@@ -313,16 +303,6 @@ class State:
         phase, self.phase = self.phase, self.train_phase
         self.set_dataloader(dataloader, None if dataloader is None else self.train_phase.label or "train")
         self.phase = phase
-
-    @property
-    def dataloader(self) -> Any:
-        """The data of the active phase."""
-        return None if self.phase.loader is None else self.phase.loader.dataloader
-
-    @property
-    def dataloader_label(self) -> str | None:
-        """The label of the data of the active phase."""
-        return self.phase.label
 
     @property
     def dataloader_len(self) -> Time | None:
@@ -373,25 +353,12 @@ class State:
         return {**self.__dict__, "_listeners": []}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
-        self.__dict__.update(fields)
+        vars(self).update(fields)
         self._algorithms = WatchedList(self._algorithms, self._notify)
         self._callbacks = WatchedList(self._callbacks, self._notify)
 
-    @property
-    def max_epochs(self) -> int:
-        """Old name of ``max_duration`` in epochs; a fraction set is cut off."""
-        if self._max_duration is None or self._max_duration.unit is not TimeUnit.EPOCH:
-            raise ValueError(f"max_epochs needs a max_duration in epochs, but it is {self._max_duration}.")
-        return int(self._max_duration.value)
 
-    @max_epochs.setter
-    def max_epochs(self, epochs: float) -> None:
-        self.max_duration = Time.from_epoch(int(epochs))
-
-    @property
-    def grad_accum(self) -> int:
-        """Old name for the number of microbatches in a full batch."""
-        size = None if self.train_phase.loader is None else self.train_phase.loader.batch_size
-        if size is None or self.device_train_microbatch_size is None:
-            return 1
-        return -(-size // self.device_train_microbatch_size)
+def _device_of(model: nn.Module) -> torch.device:
+    """Where the first of the model's parameters is."""
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["JSON", "Batch", "Dataset", "MemoryFormat"]
+from composer.core.phase import TrainerMode
+
+__all__ = ["JSON", "Batch", "Dataset", "MemoryFormat", "TrainerMode"]
 
 Batch: TypeAlias = Any
 """What a data loader yields: a tensor, a tuple, a mapping, anything that the model understands."""

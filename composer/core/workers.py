@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from composer import rng
 from composer.core.types import Batch
 
 __all__ = ["iterate"]
@@ -23,26 +25,24 @@ _SIGNALS = [
 ]
 
 
-def iterate(loader: Iterable[Batch]) -> Iterator[Batch]:
+def iterate(loader: Iterable[Batch], *, resumed: bool = False) -> Iterator[Batch]:
     """Begin to iterate over a loader, whose workers will outlive a signal that asks the whole job to end.
 
     Their parent decides when to stop: it could not finish its step otherwise.
 
     Args:
         loader: Any iterable; only those of torch have workers that we know.
+        resumed: Whether this goes on in the middle of a pass, so that to begin is to draw no random number.
 
     >>> list(iterate([1, 2]))
     [1, 2]
     """
+    if isinstance(loader, DataLoader) and inspect.isgeneratorfunction(type(loader).__iter__):
+        return _Late(loader, resumed)
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return iter(loader)
-    given: Any = loader.worker_init_fn
-    loader.worker_init_fn = _WorkerInit(given)
-    try:
-        with _held_back():
-            iterator: Any = iter(loader)
-    finally:
-        loader.worker_init_fn = given
+    with _starting(loader):
+        iterator: Any = iter(loader)
     rest = _Rest(iterator, loader)
     # Persistent workers serve the next pass of their loader too.
     _end_with(loader if loader.persistent_workers else rest, iterator)
@@ -60,6 +60,51 @@ class _Rest:
 
     def __next__(self) -> Batch:
         return next(self._iterator)
+
+
+class _Late:
+    """The batches of a loader with a generator of its own, as streaming's, which begins when it is asked for the first.
+
+    Args:
+        loader: Such a loader.
+        resumed: Whether to keep the random generators from what torch draws when it begins. Other iterators begin
+            before the generators are brought to where a checkpoint left them; this one after that.
+    """
+
+    def __init__(self, loader: DataLoader[Any], resumed: bool) -> None:
+        self._loader, self._resumed = loader, resumed
+        self._iterator: Iterator[Batch] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._iterator is not None:
+            return next(self._iterator)
+        self._iterator = iter(self._loader)
+        with _starting(self._loader), self._noting() as made:
+            batch = next(self._iterator)
+        for iterator in made:
+            if self._loader.num_workers:
+                _end_with(self._loader if self._loader.persistent_workers else self, iterator)
+        return batch
+
+    @contextlib.contextmanager
+    def _noting(self) -> Generator[list[Any]]:
+        """Note the iterators of torch that the generator makes."""
+        loader: Any = self._loader
+        make, made = loader._get_iterator, []
+
+        def noted() -> Any:
+            with rng.preserved() if self._resumed else contextlib.nullcontext():
+                made.append(make())
+            return made[-1]
+
+        loader._get_iterator = noted
+        try:
+            yield made
+        finally:
+            del loader._get_iterator
 
 
 # What ends workers, by the iterator that they work for.
@@ -117,6 +162,18 @@ class _WorkerInit:
         if self._asked:
             os._exit(0)
         self._asked = True
+
+
+@contextlib.contextmanager
+def _starting(loader: DataLoader[Any]) -> Generator[None]:
+    """Have the workers that start do as is said above."""
+    given: Any = loader.worker_init_fn
+    loader.worker_init_fn = _WorkerInit(given)
+    try:
+        with _held_back():
+            yield
+    finally:
+        loader.worker_init_fn = given
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from composer.dist.collectives import (
     barrier,
     broadcast,
     broadcast_object_list,
+    largest,
 )
 from composer.dist.ranks import (
     MissingEnvironmentError,
@@ -58,6 +59,7 @@ __all__ = [
     "initialize_dist",
     "is_available",
     "is_initialized",
+    "largest",
     "local_rank_zero_download_and_wait",
     "name_absent_ranks",
     "note_step",

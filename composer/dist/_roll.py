@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import json
 import logging
+import os
 import socket
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Final, TextIO
 import torch.distributed as torch_dist
 
 from composer.dist.ranks import describe_ranks
+from composer.dist.silence import bound_silence, port_of
 
 __all__ = ["RollCall", "stderr_file"]
 
@@ -27,6 +29,8 @@ _log = logging.getLogger("composer.dist")
 _PATIENCE = 5.0
 # Seconds in which one whose thread has answered may still give up: it waits by other means than ours.
 _SETTLING = 2.0
+# Seconds that the store may take to answer.
+_ANSWER: Final = 10.0
 # Seconds between two looks of the thread, at most.
 _TICK: Final = 2.0
 _FRAMES: Final = 8
@@ -45,7 +49,8 @@ class RollCall:
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
         # A connection of its own: one that the training waits on is locked.
         self._store = torch_dist.PrefixStore("composer/roll-call", store.clone())  # pyright: ignore[reportPrivateImportUsage]
-        self._store.set_timeout(timedelta(seconds=10))
+        self._store.set_timeout(timedelta(seconds=_ANSWER))
+        bound_silence(port_of(store), min(_ANSWER, timeout / 2))
         self._rank, self._size, self._timeout = rank, size, timeout
         self._watched = threading.get_ident()
         self._round = 0
@@ -142,8 +147,8 @@ class RollCall:
             return self._hear(range(self._size) if ranks is None else ranks)
         except torch_dist.DistNetworkError:
             return [0], (
-                "The store of the process group cannot be reached: the process that keeps it, rank 0 unless a launcher "
-                "does, has ended. Its output may say why."
+                "Rank 0 did not come, and the store of the process group cannot be reached, which rank 0 or the "
+                "launcher on its node keeps: it has ended, and its output may say why, or the network is cut."
             )
         except RuntimeError as silence:
             return [], f"Why could not be found out: {silence}"
@@ -197,6 +202,7 @@ class RollCall:
             silent = set(range(self._size)) - set(places)
             lines = _described(places, "")
             lines += [f"{describe_ranks(silent).capitalize()} gave no answer."] if silent else []
+            lines += _flight_recorder()
             _log.warning(
                 "No step ended in %.0f s; processes that wait for another fail after %g s.\n%s",
                 idle,
@@ -236,6 +242,17 @@ def _described(places: dict[int, Any], verb: str) -> list[str]:
         when = "" if step is None else f" in step {step}"
         lines.append(f"{who}{verb}. Stack{when}:\n{stack.rstrip()}")
     return lines
+
+
+def _flight_recorder() -> list[str]:
+    """Say where torch writes what ranks sent and received last, if it was told to and where to."""
+    given = os.environ
+    path = given.get("TORCH_FR_DUMP_TEMP_FILE") or given.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    size = given.get("TORCH_FR_BUFFER_SIZE") or given.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or "0"
+    dumps = given.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "0") not in ("", "0")
+    if path and size != "0" and dumps and "nccl" in str(torch_dist.get_backend_config()):
+        return [f"When they fail, torch's flight recorder writes to {path}RANK; torchfrtrace reads that."]
+    return []
 
 
 def _dump_stacks(head: str) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "broadcast",
     "broadcast_object_list",
     "communicates",
+    "largest",
 ]
 
 Object = TypeVar("Object")
@@ -151,6 +152,28 @@ def all_gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None)
     with Together(group):
         torch_dist.all_gather_object(gathered, obj, group)
     return gathered
+
+
+def largest(number: int, group: torch_dist.ProcessGroup | None = None) -> int:
+    """Return the largest number that any process has, for counts by which all have to go on together.
+
+    Args:
+        number: That of this process, of at most 64 bits.
+        group: The processes that take part; all if ``None``.
+
+    Raises:
+        RuntimeError: Several processes run and the process group is not set up.
+        AbsentRankError: Others did not come in time.
+
+    >>> largest(3)
+    3
+    """
+    if not communicates():
+        return number
+    # On the host, so that no device is waited for.
+    found = torch.tensor(number, dtype=torch.int64)
+    all_reduce(found, "MAX", group)
+    return int(found)
 
 
 def communicates() -> bool:

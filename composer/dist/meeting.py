@@ -6,11 +6,13 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 
 import torch.distributed as torch_dist
 from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from composer.dist.interfaces import choose_interface
 from composer.dist.ranks import MissingEnvironmentError, describe_ranks, missing_environment
 
 __all__ = ["meet"]
@@ -18,6 +20,8 @@ __all__ = ["meet"]
 
 def meet(rank: int, world_size: int, timeout: float) -> Store:
     """Return the store through which processes set up their group, once all of them are there.
+
+    On several nodes it also settles by which network interface gloo communicates.
 
     The environment says where: ``MASTER_ADDR``, a name or an address, and ``MASTER_PORT``, which rank 0 listens on
     unless the launcher does.
@@ -58,7 +62,18 @@ def meet(rank: int, world_size: int, timeout: float) -> Store:
         store.wait(keys, timedelta(seconds=max(end - time.monotonic(), 0.001)))
     except torch_dist.DistError as error:
         raise RuntimeError(_who_is_missing(store, keys, timeout)) from error
+    if os.environ.get("LOCAL_WORLD_SIZE") != str(world_size):
+        choose_interface(_other_hosts(address, store, keys))
     return store
+
+
+def _other_hosts(address: str, store: Store, keys: list[str]) -> Iterator[str]:
+    """Where the processes met, then what those that came from elsewhere call their machines."""
+    yield address
+    own = socket.gethostname()
+    for key in keys:
+        if (name := store.get(key).decode()) != own:
+            yield name
 
 
 def _launcher_listens() -> bool:

@@ -53,7 +53,8 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
 
     Tensors on an accelerator travel by its own backend, tensors and objects on the CPU by gloo. A single process gets a
     group of its own, so that code written for groups runs. Where there are several, a thread of each answers those that
-    wait for it in vain, see :func:`name_absent_ranks`.
+    wait for it in vain, see :func:`name_absent_ranks`. On several nodes gloo takes the network interface that leads to
+    ``MASTER_ADDR``; the environment variable ``GLOO_SOCKET_IFNAME``, set by the user or else here, names it.
 
     Args:
         device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` is the accelerator where there is one.

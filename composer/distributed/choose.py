@@ -26,7 +26,7 @@ def choose_strategy(
     """Return the strategy: what the configuration says, else data parallelism where there are several processes.
 
     Args:
-        parallelism_config: Of weights that are divided; None for none.
+        parallelism_config: Of weights that are divided, or a :class:`.Strategy` of one's own; None for none.
         deepspeed_config: Of DeepSpeed; None for none.
         ddp_sync_strategy: When data parallelism averages gradients.
         find_unused_parameters: Whether parameters may get no gradient in a step.
@@ -37,16 +37,23 @@ def choose_strategy(
     >>> choose_strategy().name
     'single'
     """
+    data_parallelism = {
+        "ddp_sync_strategy": ddp_sync_strategy is not None,
+        "find_unused_parameters": find_unused_parameters,
+    }
     if deepspeed_config is not None:
-        given = {
-            "parallelism_config": parallelism_config is not None,
-            "ddp_sync_strategy": ddp_sync_strategy is not None,
-            "find_unused_parameters": find_unused_parameters,
-        }
-        for name, is_given in given.items():
+        for name, is_given in {"parallelism_config": parallelism_config is not None, **data_parallelism}.items():
             if is_given:
                 raise ValueError(f"{name} and deepspeed_config are both given; leave one of them out.")
         return DeepSpeedStrategy(deepspeed_config)
+    if isinstance(parallelism_config, Strategy):
+        for name, is_given in data_parallelism.items():
+            if is_given:
+                raise ValueError(
+                    f"{name} is an argument of data parallelism, which {type(parallelism_config).__name__}, given as "
+                    f"parallelism_config, takes the place of; leave one of them out."
+                )
+        return parallelism_config
     config = as_parallelism_config(parallelism_config)
     if config is not None:
         return _dividing(config, ddp_sync_strategy, find_unused_parameters)

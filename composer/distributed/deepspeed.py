@@ -206,13 +206,14 @@ class DeepSpeedStrategy(Strategy):
         if dist.get_global_rank() == 0:
             (folder / "latest").write_text(_HERE)
 
-    def load(self, folder: Path, description: dict[str, Any], *, weights_only: bool) -> None:
+    def load(self, folder: Path, description: dict[str, Any], *, weights_only: bool, strict: bool = True) -> None:
         """Have the engine read a checkpoint, without running code that may be in it.
 
         Args:
             folder: Has the files of all processes.
             description: Of the run that wrote it.
             weights_only: Whether to begin a new training with its weights.
+            strict: Whether the names of the weights must be the same.
 
         Raises:
             ValueError: It does not fit this run.
@@ -228,9 +229,13 @@ class DeepSpeedStrategy(Strategy):
         if weights_only and self.stage == 3:
             raise ValueError(f"Of a checkpoint of stage 3 DeepSpeed's engine cannot load the weights alone; {_REMEDY}")
         self._engine.checkpoint_engine.load = _read_without_code
-        with _quiet():
+        with _quiet(), _told_of_names():
             self._engine.load_checkpoint(
-                str(folder), tag=_HERE, load_module_only=weights_only, load_lr_scheduler_states=False
+                str(folder),
+                tag=_HERE,
+                load_module_strict=strict,
+                load_module_only=weights_only,
+                load_lr_scheduler_states=False,
             )
 
     def close(self) -> None:
@@ -241,6 +246,20 @@ class DeepSpeedStrategy(Strategy):
             engine.module_forward_post_hook.remove()
             engine.destroy()
             torch.nn.functional.linear = _LINEAR
+
+
+@contextlib.contextmanager
+def _told_of_names() -> Generator[None]:
+    """Say of names of weights that do not fit what can be done."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "key(s) in state_dict" not in str(error):
+            raise
+        raise ValueError(
+            f"The checkpoint is of another model: {error} Load into the same model, or give "
+            f"load_weights_only=True and load_strict_model_weights=False to load the weights that both have."
+        ) from error
 
 
 def _read_without_code(path: str, map_location: Any = None) -> Any:

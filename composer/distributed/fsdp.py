@@ -145,7 +145,7 @@ class FSDPStrategy(Strategy):
             state: The state of the run.
 
         Raises:
-            ValueError: A method needs gradients of gradients.
+            ValueError: A method needs gradients of gradients, or this version of torch cannot have unused parameters.
         """
         for algorithm in state.algorithms:
             if algorithm.backwards_create_graph:
@@ -155,6 +155,11 @@ class FSDPStrategy(Strategy):
                 )
         self.divide(state.model, state.optimizers, state.device.torch_device, state.precision)
         if self.find_unused_parameters or any(one.find_unused_parameters for one in state.algorithms):
+            if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+                raise ValueError(
+                    f"torch {torch.__version__} cannot have parameters without a gradient where weights are divided; "
+                    f"2.13 can. Train with data parallelism (parallelism_config=None), or with a newer torch."
+                )
             cast(FSDPModule, state.model).set_reduce_scatter_unused_params(True)
 
     def divide(

@@ -22,7 +22,7 @@ from composer.dist.divided import is_divided
 from composer.distributed.config import TPConfig
 from composer.distributed.deferred import Placement
 from composer.distributed.mesh import Degrees, Meshes, make_meshes
-from composer.distributed.repoint import Names, divide_optimizers, follow
+from composer.distributed.repoint import Names, divide_optimizers
 from composer.distributed.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -167,6 +167,9 @@ def prepare_tp_module(
         optimizers: Whose parameters are to follow.
         tp_config: Says which layers, and among how many processes.
 
+    Raises:
+        ValueError: No module has a name of the plan, or an optimizer sees all parameters as one vector.
+
     >>> model = nn.Linear(2, 2)
     >>> prepare_tp_module(model, None, TPConfig(tensor_parallel_degree=1))  # nothing to divide
     >>> type(model.weight).__name__
@@ -184,4 +187,4 @@ def prepare_tp_module(
     names = Names(model)
     divide_layers(model, mesh, tp_config.layer_plan or {}, Placement(model, device))
     chosen = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers or ())
-    follow(chosen, names.replacements(model))
+    divide_optimizers(chosen, names.replacements(model))

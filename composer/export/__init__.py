@@ -5,7 +5,7 @@ from __future__ import annotations
 from composer.export.formats import ExportFormat
 from composer.export.inference import Transform, export_for_inference, export_with_logger
 from composer.export.of_run import evaluation_weights, export_of_run
-from composer.export.quantize import quantize_dynamic
+from composer.export.quantize import quantize_dynamic, quantize_int8
 
 __all__ = [
     "ExportFormat",
@@ -15,4 +15,5 @@ __all__ = [
     "export_of_run",
     "export_with_logger",
     "quantize_dynamic",
+    "quantize_int8",
 ]

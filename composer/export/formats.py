@@ -115,6 +115,7 @@ def write(model: nn.Module, form: ExportFormat, sample: Sample | None, options: 
         warnings.warn(message, NoEffectWarning, stacklevel=3)
     with torch.no_grad(), _without_deprecations():
         if form is ExportFormat.TORCHSCRIPT:
+            _refuse_quantised(model, form, activations_only=False)
             torch.jit.save(_script(model, sample), str(path))
             return
         program, names = _export(model, form, sample, options)
@@ -157,6 +158,8 @@ def _export(
         raise ValueError(f"sample_input must be given for the format {form.value}, which follows a call of the model.")
     if any(type(part).__module__.startswith("torch.ao.nn.quantized") for part in model.modules()):
         raise ValueError(f"A model quantised by quantize_dynamic has no {form.value} form; export it to torchscript.")
+    if form is ExportFormat.ONNX:
+        _refuse_quantised(model, form, activations_only=True)
     names = checked_names("input_names", options.input_names, sample.names)
     shapes = torch.export.ShapesCollection()
     dims = varying(sample, names, options.dynamic_axes, options.output_names or ("output",))
@@ -165,6 +168,16 @@ def _export(
             shapes[tensor] = dims[name]
     # torch takes this class as well, and does not say so in its types.
     return torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=cast(Any, shapes)), names
+
+
+def _refuse_quantised(model: nn.Module, form: ExportFormat, *, activations_only: bool) -> None:
+    """Refuse what :func:`.quantize_int8` made, where the format has no operators for it."""
+    whole = [tensor for tensor in model.parameters() if type(tensor).__module__.startswith("torchao.")]
+    # Weights alone are kept as plain tensors, and put together by torchao's parametrisation.
+    parts = [part for part in model.modules() if type(part).__module__.startswith("torchao.")]
+    if whole or (parts and not activations_only):
+        what = "quantize_int8(activations=True)" if whole else "quantize_int8"
+        raise ValueError(f"A model quantised by {what} has no {form.value} form; export it to torch_export.")
 
 
 def _write_onnx(program: torch.export.ExportedProgram, names: list[str], options: Options, path: Path) -> None:
@@ -196,8 +209,12 @@ def _named_sizes(names: list[str], axes: DynamicAxes | None) -> dict[str, dict[i
 
 @contextlib.contextmanager
 def _without_deprecations() -> Generator[None]:
-    """Keep back what torch tells of its own code; users of this package can do nothing about it."""
+    """Keep back what torch tells of its own code and of things that are right; users can do nothing about it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
+        # Weights in another memory order, such as channels last, are whole all the same; and on the CPU.
+        warnings.filterwarnings("ignore", message="No complete tensor found in the group")
+        # Two sizes that are equal have one name, which is the one that was asked for.
+        warnings.filterwarnings("ignore", message=r"# The axis name: (\S+) will not be used, .* another axis: \1\.$")
         yield

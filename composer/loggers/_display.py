@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from composer.environment import is_notebook
 from composer.loggers._bars import Line
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ def open_display(stream: TextIO) -> Display:
 
 def _is_notebook(stream: TextIO) -> bool:
     """Whether the stream is the output of a notebook's cell."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell" and stream in (sys.stdout, sys.stderr) and _has_rich()
+    return is_notebook() and stream in (sys.stdout, sys.stderr) and _has_rich()
 
 
 def _is_terminal(stream: TextIO) -> bool:

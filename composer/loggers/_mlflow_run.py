@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from composer._lazy import import_extra
-from composer.loggers._values import flatten, to_json
+from composer.loggers._values import to_json
+from composer.nested import convert_nested_dict_to_flat_dict
 
 __all__ = ["clean_name", "clean_parameters", "find_experiment", "find_run", "matches"]
 
@@ -83,7 +84,8 @@ def clean_parameters(hyperparameters: Mapping[str, Any], ignore: Iterable[str]) 
     {'model/depth': '2', 'model/layers': '[1, 2]'}
     """
     patterns = list(ignore)
-    flat = flatten({name: value for name, value in to_json(hyperparameters).items() if not matches(name, patterns)})
+    kept = {name: value for name, value in to_json(hyperparameters).items() if not matches(name, patterns)}
+    flat = convert_nested_dict_to_flat_dict(kept)
     return {
         clean_name(name): str(value)[:_LONGEST_VALUE] for name, value in flat.items() if not matches(name, patterns)
     }

@@ -56,6 +56,16 @@ class RunFile:
         self.path: Path | None = None
         self._saved: dict[str, Any] = {}
 
+    @property
+    def location(self) -> str | None:
+        """Path of the file that is or was written; None where there is none."""
+        return None if self.path is None else str(self.path)
+
+    @property
+    def name(self) -> str:
+        """Path of the file; with its placeholders as long as the run is unknown."""
+        return self.location or self.filename
+
     def open(self, state: State) -> dict[str, Any] | None:
         """Make the folder, and place for the file.
 

@@ -52,12 +52,12 @@ class RunFileLogger(LoggerDestination):
     @property
     def filename(self) -> str:
         """Path of the file; with its placeholders as long as the run is unknown."""
-        return self._run_file.filename if self._run_file.path is None else str(self._run_file.path)
+        return self._run_file.name
 
     @property
     def location(self) -> str | None:
         """Path of the file that was written, if there is one."""
-        return None if self._run_file.path is None else str(self._run_file.path)
+        return self._run_file.location
 
     @property
     def logs_here(self) -> bool:

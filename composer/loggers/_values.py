@@ -1,4 +1,4 @@
-"""Logged values as numbers, as JSON, and under flat names."""
+"""Logged values as numbers and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-__all__ = ["as_number", "flatten", "to_json"]
+__all__ = ["as_number", "to_json"]
 
 
 def as_number(value: Any) -> int | float | None:
@@ -65,22 +65,3 @@ def to_json(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted((to_json(item) for item in value), key=str)
     return str(value)
-
-
-def flatten(values: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
-    """Return nested mappings as one, with the names joined.
-
-    Args:
-        values: Values by name; mappings among them are opened, but for empty ones.
-        separator: What stands between two names.
-
-    >>> flatten({"lr": 0.1, "model": {"depth": 2, "block": {"width": 8}}, "none": {}})
-    {'lr': 0.1, 'model/depth': 2, 'model/block/width': 8, 'none': {}}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat.update({f"{name}{separator}{inner}": item for inner, item in flatten(value, separator).items()})
-        else:
-            flat[str(name)] = value
-    return flat

@@ -11,7 +11,8 @@ from composer._lazy import import_extra
 from composer._text import one_of
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
-from composer.loggers._values import as_number, flatten, to_json
+from composer.loggers._values import as_number, to_json
+from composer.nested import convert_nested_dict_to_flat_dict
 from composer.storage.staging import Staging
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class CometMLLogger(Tracker):
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Log hyperparameters."""
         if self._ready(self.log_hyperparameters, hyperparameters):
-            self._experiment.log_parameters(flatten(to_json(hyperparameters)), nested_support=False)
+            flat = convert_nested_dict_to_flat_dict(to_json(hyperparameters))
+            self._experiment.log_parameters(flat, nested_support=False)
 
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
@@ -107,7 +109,7 @@ class CometMLLogger(Tracker):
     def log_images(
         self,
         images: Any,
-        name: str = "Images",
+        name: str = "Image",
         channels_last: bool = False,
         step: int | None = None,
         masks: dict[str, Any] | None = None,

@@ -145,6 +145,14 @@ class MLFlowLogger(Tracker):
         """Remember for whom the run is, if somebody wants its id before a checkpoint is loaded."""
         self._state, self._logger = state, logger
 
+    def rename(self, key: str) -> str:
+        """Return the name under which a metric is logged.
+
+        Args:
+            key: Its name.
+        """
+        return self.rename_metrics.get(key, key)
+
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Log the values that are numbers and have changed."""
         if not self._ready(self.log_metrics, metrics, step):
@@ -156,7 +164,7 @@ class MLFlowLogger(Tracker):
             number = as_number(value)
             if number is None or matches(name, self.ignore_metrics):
                 continue
-            name = clean_name(self.rename_metrics.get(name, name))
+            name = clean_name(self.rename(name))
             if self._is_news(name, float(number), step):
                 self._last[name] = (float(number), step)
                 changed.append(self._metric(name, float(number), now, step))
@@ -187,7 +195,7 @@ class MLFlowLogger(Tracker):
     def log_images(
         self,
         images: Any,
-        name: str = "Images",
+        name: str = "image",
         channels_last: bool = False,
         step: int | None = None,
         masks: dict[str, Any] | None = None,

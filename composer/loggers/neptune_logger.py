@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from composer._lazy import import_extra
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
-from composer.loggers._values import as_number, flatten, to_json
+from composer.loggers._values import as_number, to_json
+from composer.nested import convert_nested_dict_to_flat_dict
 from composer.storage.staging import Staging
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class NeptuneLogger(Tracker):
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Log hyperparameters: numbers, truth values and texts as they are, anything else as its text."""
         if self._ready(self.log_hyperparameters, hyperparameters):
-            for name, value in flatten(to_json(hyperparameters)).items():
+            for name, value in convert_nested_dict_to_flat_dict(to_json(hyperparameters)).items():
                 plain = isinstance(value, (bool, int, float, str))
                 self.base_handler[f"hyperparameters/{name}"] = value if plain else json.dumps(value)
 
@@ -150,7 +151,7 @@ class NeptuneLogger(Tracker):
         """Tell whether files are kept."""
         return self.upload_checkpoints
 
-    def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
+    def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool = False) -> None:
         """Keep a file, or each file of a folder, under ``checkpoints``; one of its name is replaced."""
         if self.upload_checkpoints and self.is_ours:
             # The tracker reads it later.

@@ -20,6 +20,7 @@ from composer.storage.uris import is_remote, join_path, parse_uri
 if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
+    from composer.devices import Device
 
 __all__ = ["RemoteUploaderDownloader", "maybe_create_remote_uploader_downloader_from_uri"]
 
@@ -114,6 +115,14 @@ class RemoteUploaderDownloader(LoggerDestination):
     def close(self, state: State, logger: Logger) -> None:
         """Wait until everything has arrived, and end the threads."""
         self._close()
+
+    def wait_for_workers(self, device: Device | None = None) -> None:
+        """Wait until everything has arrived.
+
+        Args:
+            device: Accepted for old callers: nothing is sent through the device.
+        """
+        self._queue.wait()
 
     def post_close(self) -> None:
         """Do the same for what others have handed in when they were closed."""

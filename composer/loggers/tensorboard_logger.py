@@ -16,7 +16,8 @@ from composer.core.time import TimeUnit
 from composer.loggers._format import format_log_data_value
 from composer.loggers._images import class_colour, class_maps, draw_mask, image_arrays
 from composer.loggers._ranks import logs_here
-from composer.loggers._values import as_number, flatten
+from composer.loggers._values import as_number
+from composer.nested import convert_nested_dict_to_flat_dict
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -99,7 +100,7 @@ class TensorboardLogger(LoggerDestination):
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Keep hyperparameters until there are metrics to show them with."""
-        self._hyperparameters.update(flatten(hyperparameters))
+        self._hyperparameters.update(convert_nested_dict_to_flat_dict(hyperparameters))
 
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None

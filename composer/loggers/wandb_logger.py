@@ -102,7 +102,7 @@ class WandBLogger(Tracker):
         step: int | None = None,
         masks: dict[str, Any] | None = None,
         mask_class_labels: dict[int, str] | None = None,
-        use_table: bool = True,
+        use_table: bool = False,
     ) -> None:
         """Log images; masks are layers of their own, to be shown and hidden."""
         if not self.is_ours:

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from composer._text import one_of
-from composer.loss.dice import dice_loss
+from composer.loss.dice import DiceLoss, dice_loss
 from composer.loss.utils import as_probabilities
 from composer.warnings import NoEffectWarning
 
-__all__ = ["binary_cross_entropy_with_logits", "loss_registry", "soft_cross_entropy"]
+__all__ = ["DiceLoss", "binary_cross_entropy_with_logits", "loss_registry", "soft_cross_entropy"]
 
 
 def soft_cross_entropy(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.loss.loss import soft_cross_entropy
+from composer.models._metrics import metrics_by_name
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -68,12 +69,12 @@ class ComposerClassifier(ComposerModel):
         self.train_metrics = (
             _default_metrics("train_metrics", self.num_classes)
             if train_metrics is None
-            else _by_name("train_metrics", train_metrics)
+            else metrics_by_name("train_metrics", train_metrics)
         )
         self.val_metrics = (
             _default_metrics("val_metrics", self.num_classes)
             if val_metrics is None
-            else _by_name("val_metrics", val_metrics)
+            else metrics_by_name("val_metrics", val_metrics)
         )
 
     def forward(self, batch: Batch) -> Tensor:
@@ -159,23 +160,3 @@ def _default_metrics(argument: str, num_classes: int | None) -> dict[str, Metric
 
     accuracy: dict[str, Metric] = {"MulticlassAccuracy": MicroAccuracy(num_classes)}
     return accuracy if argument == "train_metrics" else {"CrossEntropy": CrossEntropy(), **accuracy}
-
-
-def _by_name(argument: str, metrics: Metric | MetricCollection | Mapping[str, Metric]) -> dict[str, Metric]:
-    """One metric under the name of its class, or those of a collection under theirs."""
-    if isinstance(metrics, Mapping) and not metrics:
-        return {}  # without the import of torchmetrics, which takes a second
-    from torchmetrics import Metric, MetricCollection
-
-    if isinstance(metrics, Metric):
-        return {type(metrics).__name__: metrics}
-    if not isinstance(metrics, (MetricCollection, Mapping)):
-        raise TypeError(
-            f"{argument} must be a Metric, a MetricCollection or a dict of metrics by name, "
-            f"but got a {type(metrics).__name__}."
-        )
-    named = dict(metrics.items())
-    for name, metric in named.items():
-        if not isinstance(metric, Metric):
-            raise TypeError(f"{argument}[{name!r}] must be a torchmetrics Metric, but got a {type(metric).__name__}.")
-    return named

@@ -68,10 +68,13 @@ class _GhostBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise samples of shape (B, C, ...)."""
+        if not (self.training or self.running_mean is None):
+            # Before the size is looked at, to which an exported model would then be bound.
+            return super().forward(input)
         number = -(-input.shape[0] // self.ghost_batch_size)
         if input.shape[2:].numel() == 1:
             number = min(number, input.shape[0] // 2)  # a single value has no variance
-        if number <= 1 or not (self.training or self.running_mean is None):
+        if number <= 1:
             return super().forward(input)
         self._check_input_dim(input)
         momenta = self._momenta(number)

@@ -46,7 +46,8 @@ class SqueezeExcite2d(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Weigh the channels of images of shape (B, C, H, W)."""
         device_type = input.device.type
-        if torch.compiler.is_compiling() or input.dtype not in _DTYPES:
+        followed = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        if followed or input.dtype not in _DTYPES:
             hidden = F.relu(self.squeeze(input.mean((2, 3))))
             return input * self.excite(hidden).sigmoid()[..., None, None].to(input.dtype)
         squeeze, excite = (layer.weight.to(input.dtype) for layer in (self.squeeze, self.excite))

@@ -42,6 +42,10 @@ _LASTING_NAMES: Final = frozenset(
 )
 
 
+# Of the answers that blame the client, those that blame its pace: not in time, too early, too often.
+_PASSING: Final = frozenset({408, 425, 429})
+
+
 def is_transient(error: BaseException) -> bool:
     """Tell whether another attempt may succeed: not where something is absent, refused or asked for wrongly.
 
@@ -53,4 +57,18 @@ def is_transient(error: BaseException) -> bool:
     """
     if isinstance(error, _LASTING) or not isinstance(error, Exception):
         return False
+    status = _status(error)
+    if status is not None and 400 <= status < 500 and status not in _PASSING:
+        return False
     return not _LASTING_NAMES.intersection(kind.__name__ for kind in type(error).__mro__)
+
+
+def _status(error: Exception) -> int | None:
+    """What a server has answered, where the client tells: each has another name for it."""
+    for source in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            value = getattr(source, name, None)
+            if isinstance(value, int):
+                return value
+    # All that the client of Google's storage leaves of it.
+    return 403 if type(error) is OSError and str(error).startswith("Forbidden") else None

@@ -16,27 +16,29 @@ __all__ = ["filesystem", "is_remote", "join", "join_path", "local_path", "parse_
 
 _LOCAL: Final = ("file", "local")
 # Names of schemes that fsspec has another name for.
-_ALIASES: Final = {"azure": "az", "AZURE_BLOBS": "az"}
+_ALIASES: Final = {"abfss": "abfs", "azure": "az", "AZURE_BLOBS": "az"}
+# What a scheme needs: the extra of ours and its package, or the package alone.
 _PACKAGES: Final = {
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "az": "adlfs",
-    "ftp": "fsspec",
-    "gcs": "gcsfs",
-    "gs": "gcsfs",
-    "hf": "huggingface_hub",
-    "http": "fsspec[http]",
-    "https": "fsspec[http]",
-    "oci": "ocifs",
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "sftp": "paramiko",
-    "smb": "smbprotocol",
-    "ssh": "paramiko",
+    "abfs": ("azure", "adlfs"),
+    "az": ("azure", "adlfs"),
+    "ftp": ("", "fsspec"),
+    "gcs": ("gcs", "gcsfs"),
+    "gs": ("gcs", "gcsfs"),
+    "hf": ("hf", "huggingface_hub"),
+    "http": ("", "fsspec[http]"),
+    "https": ("", "fsspec[http]"),
+    "oci": ("oci", "ocifs"),
+    "s3": ("s3", "s3fs"),
+    "s3a": ("s3", "s3fs"),
+    "sftp": ("sftp", "paramiko"),
+    "smb": ("", "smbprotocol"),
+    "ssh": ("sftp", "paramiko"),
 }
 # Variables that scripts of the predecessor set; everything else is left to the clients, which have their own.
+_AZURE: Final = {"account_name": "AZURE_ACCOUNT_NAME", "account_key": "AZURE_ACCOUNT_ACCESS_KEY"}
 _VARIABLES: Final = {
-    "az": {"account_name": "AZURE_ACCOUNT_NAME", "account_key": "AZURE_ACCOUNT_ACCESS_KEY"},
+    "abfs": _AZURE,
+    "az": _AZURE,
     "oci": {"config": "OCI_CONFIG_FILE"},
     "s3": {"endpoint_url": "S3_ENDPOINT_URL"},
 }
@@ -163,6 +165,8 @@ def filesystem(uri: str, options: dict[str, Any] | None = None) -> tuple[Abstrac
     scheme, found, rest = uri.partition("://")
     scheme = _ALIASES.get(scheme, scheme)
     variables = {key: os.environ.get(name) for key, name in _VARIABLES.get(scheme, {}).items()}
+    if scheme == "abfs" and "@" in rest:
+        variables.pop("account_name")  # container@account says it
     given = {**{key: value for key, value in variables.items() if value}, **(options or {})}
     if scheme == "s3" and "s3_additional_kwargs" not in given and (acl := os.environ.get("S3_CANNED_ACL")):
         given["s3_additional_kwargs"] = {"ACL": acl}
@@ -173,8 +177,9 @@ def filesystem(uri: str, options: dict[str, Any] | None = None) -> tuple[Abstrac
             return sftp_filesystem(uri, given)
         return fsspec.core.url_to_fs(f"{scheme}{found}{rest}", **given)
     except ImportError as error:
-        package = _PACKAGES.get(scheme, scheme)
-        raise MissingConditionalImportError(package, package, purpose=f"{scheme}://", install=package) from error
+        extra, package = _PACKAGES.get(scheme, ("", scheme))
+        alone = None if extra else package
+        raise MissingConditionalImportError(extra, package, purpose=f"{scheme}://", install=alone) from error
     except ValueError as error:
         known = {*fsspec.available_protocols(), *fsspec.registry, *_ALIASES}
         if scheme in known:

@@ -29,6 +29,7 @@ __all__ = [
     "as_microbatch_size",
     "as_model",
     "as_optimizers",
+    "as_parallelism",
     "as_signals",
     "check_count",
     "check_subset",
@@ -42,14 +43,35 @@ T = TypeVar("T")
 _GONE = {
     "max_epochs": "max_duration='10ep'",
     "epochs": "max_duration='10ep'",
+    "num_epochs": "max_duration='10ep'",
     "max_steps": "max_duration='1000ba'",
-    "fsdp_config": "parallelism_config={'fsdp': {...}}",
     "grad_clip_norm": "algorithms=[GradientClipping('norm', 1.0)]",
     "batch_size": "DataLoader(dataset, batch_size=...) as train_dataloader",
     "train_loader": "train_dataloader",
     "val_dataloader": "eval_dataloader",
     "optimizer": "optimizers",
     "scheduler": "schedulers",
+    # Arguments that versions before 0.32 had.
+    "auto_microbatching": "device_train_microbatch_size='auto'",
+    "checkpoint_folder": "save_folder",
+    "checkpoint_interval": "save_interval",
+    "compute_training_metrics": "ComposerModel.get_metrics(is_train=True), whose metrics are always computed",
+    "console_log_level": "log_to_console and console_log_interval",
+    "ddp_timeout": "dist_timeout",
+    "deepspeed_enabled": "deepspeed_config",
+    "eval_batch_size": "DataLoader(dataset, batch_size=...) as eval_dataloader",
+    "eval_batch_split": "Evaluator(..., device_eval_microbatch_size=...)",
+    "load_fsdp_monolith_rank0_only": "parallelism_config={'fsdp': {'load_monolith_rank0_only': True}}",
+    "load_logger_destination": "load_object_store",
+    "load_strict": "load_strict_model_weights",
+    "log_level": "python_log_level",
+    "save_artifact_name": "save_filename",
+    "save_latest_artifact_name": "save_latest_filename",
+    "save_latest_format": "save_latest_filename",
+    "save_name_format": "save_filename",
+    "train_batch_size": "DataLoader(dataset, batch_size=...) as train_dataloader",
+    "validate_every_n_batches": "eval_interval='100ba'",
+    "validate_every_n_epochs": "eval_interval='1ep'",
 }
 
 
@@ -240,6 +262,24 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
             "the number of samples in a microbatch."
         )
     return -(-batch_size // value)
+
+
+def as_parallelism(config: Any, fsdp_config: Any) -> Any:
+    """Return what is said about dividing weights, under the name that it has today.
+
+    Args:
+        config: ``parallelism_config`` as given.
+        fsdp_config: The old spelling, its part for fully sharded data parallelism.
+
+    Raises:
+        ValueError: Both are given.
+
+    >>> as_parallelism(None, {"sharding_strategy": "FULL_SHARD"})
+    {'fsdp': {'sharding_strategy': 'FULL_SHARD'}}
+    """
+    if config is not None and fsdp_config is not None:
+        raise ValueError("Give parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both.")
+    return config if fsdp_config is None else {"fsdp": fsdp_config}
 
 
 def as_signals(names: Any) -> list[int]:

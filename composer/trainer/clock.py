@@ -9,7 +9,17 @@ from composer.core.time import TimeUnit
 from composer.trainer.run import Run
 from composer.trainer.schedules import refresh_schedules
 
-__all__ = ["advance", "advance_epoch", "advance_iteration", "iteration_is_complete", "time_metrics"]
+__all__ = [
+    "advance",
+    "advance_epoch",
+    "advance_iteration",
+    "check_tokens",
+    "iteration_is_complete",
+    "time_metrics",
+]
+
+# So many a function of the user's may find no token in, where the data has no end that would tell.
+_BATCHES_WITHOUT_TOKENS = 100
 
 
 def advance(run: Run) -> None:
@@ -30,9 +40,35 @@ def advance(run: Run) -> None:
         phase.timestamp = phase.timestamp.to_next_batch(told.samples, told.tokens, told.seconds)
         if told.stop:
             run.state.stop_training(everywhere=True)
+    check_tokens(run)
     if run.options.step_schedulers_every_batch:
         for scheduler in run.state.schedulers:
             scheduler.step()
+
+
+def check_tokens(run: Run, *, in_epoch: bool = False) -> None:
+    """Refuse to train for ever because nobody counts what the duration is given in.
+
+    A function of the user's may find no token in some batches, such as the first; the one that is there without it
+    finds them in all or in none.
+
+    Args:
+        run: The run, which has counted a batch.
+        in_epoch: Whether that was the last of an epoch.
+
+    Raises:
+        ValueError: No token is counted, and training is to end after some.
+    """
+    phase, end = run.state.train_phase, run.state.max_duration
+    if end is None or end.unit is not TimeUnit.TOKEN or phase.timestamp.token.value:
+        return
+    batches = phase.timestamp.batch.value
+    counts_itself = phase.loader is not None and phase.loader.counts_tokens
+    if in_epoch or batches >= _BATCHES_WITHOUT_TOKENS or (phase.timestamp.sample.value and not counts_itself):
+        raise ValueError(
+            f"max_duration={end}, but until batch {batches} no token was counted. Give "
+            f"DataSpec(dataloader, get_num_tokens_in_batch=...), or max_duration in another unit."
+        )
 
 
 def advance_epoch(run: Run) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from composer import trees
+from composer import dist, trees
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
@@ -25,9 +25,9 @@ _BATCHES = 2
 
 
 def dry_run(run: Run) -> str:
-    """Train and evaluate on two batches each, with all algorithms, callbacks and loggers; print and return a report.
+    """Train and evaluate on two batches each, with all algorithms, callbacks and loggers; return a report.
 
-    The counts begin anew afterwards; the parameters keep what the two steps did.
+    The first process prints it. The counts begin anew afterwards; the parameters keep what the two steps did.
 
     Args:
         run: The run.
@@ -53,7 +53,8 @@ def dry_run(run: Run) -> str:
         for group, settings in groups:
             group.update(settings)
     report = recorder.report(state)
-    sys.stderr.write(report)
+    if dist.get_global_rank() == 0:
+        sys.stderr.write(report)
     return report
 
 

@@ -29,14 +29,16 @@ class Told:
     """
 
     def __init__(self, table: Tensor, copies: int = 1) -> None:
-        samples, tokens, _, _, stop, _, looks = table.sum(0).tolist()
+        # In every step, so that what only some steps ask is not looked for in the others.
+        samples, tokens, microseconds, signals, stop, batches, looks = table.sum(0).tolist()
         self.samples: int = samples // copies
         self.tokens: int = tokens // copies
         # The mean, so that all processes count the same time and agree on what is due by it.
-        self.seconds = float(table[:, 2].sum()) / len(table) / 1e6
-        self.signum = int(table[:, 3].max()) or None
+        self.seconds = microseconds / len(table) / 1e6
+        self.signum = int(table[:, 3].max()) if signals else None
         self.stop = stop > 0
-        self.has_batch = [has > 0 for has in table[:, 5].tolist()]
+        have_all = batches == len(table)
+        self.has_batch = [True] * len(table) if have_all else [has > 0 for has in table[:, 5].tolist()]
         self.looks = looks > 0
 
 
@@ -61,6 +63,7 @@ class Exchange:
         self.copies = copies
         self._size = dist.get_world_size()
         self._all = torch.zeros(self._size, 7, dtype=torch.int64)
+        self._mine = self._all[dist.get_global_rank()]
         self._counting: Any = None
         self._averaging: tuple[Any, Tensor, dict[str, Tensor]] | None = None
 
@@ -87,8 +90,8 @@ class Exchange:
             looks: Whether this process will look at the metrics after the batch.
         """
         self._all.zero_()
-        mine = [samples, tokens, round(seconds * 1e6), signum or 0, int(stop), int(has_batch), int(looks)]
-        self._all[dist.get_global_rank()] = torch.tensor(mine)
+        told = (samples, tokens, round(seconds * 1e6), signum or 0, int(stop), int(has_batch), int(looks))
+        self._mine.copy_(torch.tensor(told))
         self._counting = torch_dist.all_reduce(self._all, async_op=True)
 
     def counts(self) -> Told:

@@ -6,7 +6,14 @@ import time
 
 from composer.core.event import Event
 from composer.core.time import TimeUnit
-from composer.trainer.clock import advance, advance_epoch, advance_iteration, iteration_is_complete, time_metrics
+from composer.trainer.clock import (
+    advance,
+    advance_epoch,
+    advance_iteration,
+    check_tokens,
+    iteration_is_complete,
+    time_metrics,
+)
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.loaders import batches, is_at_end
 from composer.trainer.metrics import computed, log_train_metrics, metrics_are_due, reset_train_metrics
@@ -118,7 +125,7 @@ def _close_epoch(run: Run) -> None:
     state.train_phase.iterator = None
     if state.train_metrics:
         log_train_metrics(run, state.timestamp.count(TimeUnit.BATCH))
-    _check_progress(run)
+    check_tokens(run, in_epoch=True)
     advance_epoch(run)
     fire(Event.EPOCH_END)
     _finish_epoch(run)
@@ -138,13 +145,3 @@ def _finish_epoch(run: Run) -> None:
         fire(Event.ITERATION_END)
         fire(Event.ITERATION_CHECKPOINT)
     _leave_if_asked(run)
-
-
-def _check_progress(run: Run) -> None:
-    """Refuse to train for ever because nobody counts what the duration is given in."""
-    end = run.state.max_duration
-    if end is not None and end.unit is TimeUnit.TOKEN and not run.state.timestamp.count(TimeUnit.TOKEN):
-        raise ValueError(
-            f"max_duration={end}, but no token was counted in an epoch. Give DataSpec(dataloader, "
-            f"get_num_tokens_in_batch=...), or max_duration in another unit."
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Iterator
@@ -11,15 +10,19 @@ import torch
 
 from composer import dist, trees
 from composer.core.data import DataSpec
-from composer.core.data_pass import PassFactory
+from composer.core.data_pass import DataPass, PassFactory
 from composer.core.event import Event
 from composer.core.phase import Phase
+from composer.core.transfer import send
 from composer.core.types import Batch
 from composer.devices import Device
 from composer.trainer.lockstep import END, Lockstep
 from composer.trainer.run import Run
 
-__all__ = ["batches", "begin_pass", "is_at_end", "load", "most", "to_device"]
+__all__ = ["batches", "begin_pass", "go_between", "is_at_end", "load", "most", "to_device"]
+
+# Larger than any length, and all that 64 bits hold.
+_UNKNOWN = 2**63 - 1
 
 
 def batches(run: Run) -> Iterator[Batch]:
@@ -56,6 +59,9 @@ def batches(run: Run) -> Iterator[Batch]:
         fire(Event.AFTER_DATALOADER)
         yield state.batch
     phase.iterator = None
+    if isinstance(iterator, DataPass):
+        iterator.leave()
+        phase.ended = iterator, int(phase.timestamp.sample_in_epoch), int(phase.timestamp.batch_in_epoch)
     if phase.timestamp.batch_in_epoch.value == 0:
         raise ValueError(
             f"train_dataloader yielded no batch in epoch {phase.timestamp.epoch.value}: {spec.dataloader!r}. It is "
@@ -134,7 +140,7 @@ def begin_pass(run: Run) -> Iterator[Batch]:
     passes = _passes(run, phase)
     epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
     saved = phase.resume
-    phase.resume = None
+    phase.resume = phase.ended = None
     if not run.options.overfit_batches:
         return passes.begin(epoch, 0 if saved is None else done, saved)
     if phase.repeated is None:
@@ -142,6 +148,18 @@ def begin_pass(run: Run) -> Iterator[Batch]:
         phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
         phase.length = most(len(phase.repeated))
     return itertools.islice(phase.repeated, done, None)
+
+
+def go_between(run: Run) -> None:
+    """Bring the training data to where they were between two passes, if a checkpoint says where that was.
+
+    Args:
+        run: The run.
+    """
+    phase: Phase = run.state.train_phase
+    saved, phase.resume = phase.resume, None
+    if saved is not None and not run.options.overfit_batches:
+        _passes(run, phase).go_after(int(phase.timestamp.epoch) - 1, saved)
 
 
 def _passes(run: Run, phase: Phase) -> PassFactory:
@@ -162,12 +180,25 @@ def most(length: int | None) -> int | None:
     >>> most(3)
     3
     """
-    if dist.get_world_size() == 1:
-        return length
-    lengths = torch.tensor([length or 0, length is None], dtype=torch.int64)
-    dist.all_reduce(lengths, "MAX")
-    number, unknown = lengths.tolist()
-    return None if unknown else number
+    found = dist.largest(_UNKNOWN if length is None else length)
+    return None if found == _UNKNOWN else found
+
+
+def to_device(batch: Batch, device: Device) -> Batch:
+    """Move a batch to a device, beside what the device is computing.
+
+    Args:
+        batch: The batch; its copies run ahead only if it lies in pinned memory.
+        device: Where to.
+
+    >>> from composer.devices import get_device
+    >>> to_device([torch.ones(2)], get_device("cpu"))
+    [tensor([1., 1.])]
+    """
+    if device.torch_device.type != "cuda":
+        return device.batch_to_device(batch)
+    # The host runs ahead of the device, so a copy on its own stream overlaps the step that is still being computed.
+    return send(batch, device.torch_device, device.batch_to_device).receive()
 
 
 def load(batch: Batch, spec: DataSpec, device: Device, dtype: torch.dtype | None = None) -> Batch:
@@ -189,33 +220,3 @@ def load(batch: Batch, spec: DataSpec, device: Device, dtype: torch.dtype | None
     if dtype is None:
         return batch
     return trees.map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, batch)
-
-
-def to_device(batch: Batch, device: Device) -> Batch:
-    """Move a batch to a device, beside what the device is computing.
-
-    Args:
-        batch: The batch; its copies run ahead only if it lies in pinned memory.
-        device: Where to.
-
-    >>> from composer.devices import get_device
-    >>> to_device([torch.ones(2)], get_device("cpu"))
-    [tensor([1., 1.])]
-    """
-    if device.torch_device.type != "cuda":
-        return device.batch_to_device(batch)
-    # The host runs ahead of the device, so a copy on its own stream overlaps the step that is still being computed.
-    side = _side_stream(device.torch_device)
-    with torch.cuda.stream(side):
-        batch = device.batch_to_device(batch)
-    current = torch.cuda.current_stream(device.torch_device)
-    current.wait_stream(side)
-    for leaf in trees.leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            leaf.record_stream(current)
-    return batch
-
-
-@functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)

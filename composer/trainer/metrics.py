@@ -11,7 +11,7 @@ from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.types import Batch
 from composer.metrics.over_processes import computed
-from composer.trainer.modes import eval_mode
+from composer.trainer.modes import model_eval_mode
 from composer.trainer.run import Run
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def update_train_metrics(run: Run, batch: Batch, *, counts: bool = True) -> None
             outputs = state.outputs
         else:
             # Without outputs, which a callback may have let go of, this is a forward pass like any other.
-            with eval_mode(model), nullcontext() if run.autocast is None else run.autocast():
+            with model_eval_mode(model), nullcontext() if run.autocast is None else run.autocast():
                 outputs = model.eval_forward(batch, state.outputs)
         for metric in state.train_metrics.values() if counts else ():
             model.update_metric(batch, outputs, metric)

@@ -88,9 +88,7 @@ def as_many_as_others(microbatches: Sequence[Batch]) -> list[Batch]:
     >>> as_many_as_others([1, 2])
     [1, 2]
     """
-    most = torch.tensor(len(microbatches))
-    dist.all_reduce(most, "MAX")
-    return [*microbatches, *[microbatches[-1]] * (int(most) - len(microbatches))]
+    return [*microbatches, *[microbatches[-1]] * (dist.largest(len(microbatches)) - len(microbatches))]
 
 
 def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:

@@ -7,18 +7,18 @@ from collections.abc import Generator
 
 from torch import nn
 
-__all__ = ["eval_mode"]
+__all__ = ["model_eval_mode"]
 
 
 @contextlib.contextmanager
-def eval_mode(model: nn.Module) -> Generator[None]:
+def model_eval_mode(model: nn.Module) -> Generator[None]:
     """Put a model into evaluation mode, and afterwards each of its modules back into the mode it was in.
 
     Args:
         model: The model.
 
     >>> model = torch.nn.Dropout()
-    >>> with eval_mode(model):
+    >>> with model_eval_mode(model):
     ...     print(model.training)
     False
     >>> model.training

@@ -19,7 +19,7 @@ from composer.core.workers import iterate
 from composer.trainer.exchange import Exchange
 from composer.trainer.loaders import load
 from composer.trainer.lockstep import END, Lockstep
-from composer.trainer.modes import eval_mode
+from composer.trainer.modes import model_eval_mode
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
@@ -123,7 +123,7 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
     phase.length = length if subset == -1 else min(subset, length or subset)
     state.phase = phase
     try:
-        with eval_mode(state.model), rng.preserved(), torch.no_grad():
+        with model_eval_mode(state.model), rng.preserved(), torch.no_grad():
             yield OnePass(run, phase)
     finally:
         state.phase, state.batch, state.outputs = before

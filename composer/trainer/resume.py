@@ -22,7 +22,7 @@ from composer.core.time import Time, TimeUnit, ensure_time
 from composer.optim.decoupled_sgd import DecoupledSGDW
 from composer.storage.transfer import LINK_SUFFIX, fetched, modified
 from composer.trainer.default_optimizer import make_default_optimizer
-from composer.trainer.loaders import begin_pass
+from composer.trainer.loaders import begin_pass, go_between
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind
 from composer.trainer.signals import Interrupted, Interruption
@@ -218,7 +218,10 @@ def take_up(run: Run) -> None:
     if phase.resume is not None:
         if not run.options.spin_dataloaders:
             phase.resume = None
-        phase.iterator = begin_pass(run)
+        if phase.timestamp.batch_in_epoch.value == 0:
+            go_between(run)
+        else:
+            phase.iterator = begin_pass(run)
     loaded, run.loaded = run.loaded, None
     if loaded is not None and loaded.rng is not None:
         # After the data, which a pass that is begun again may have drawn random numbers for.

@@ -87,7 +87,7 @@ def _counts(run: Run, microbatches: Sequence[Batch]) -> tuple[list[int] | list[T
     if not by_tokens:
         sizes = [spec.get_num_samples_in_batch(microbatch) for microbatch in microbatches]
         return sizes, sum(sizes)
-    counts = [spec.get_num_tokens_in_batch(microbatch, "loss_generating") for microbatch in microbatches]
+    counts = [_count_tokens(run.state.model, spec, microbatch) for microbatch in microbatches]
     if not any(isinstance(count, Tensor) for count in counts):
         whole = cast("list[int]", counts)
         return whole, sum(whole)
@@ -95,6 +95,12 @@ def _counts(run: Run, microbatches: Sequence[Batch]) -> tuple[list[int] | list[T
     device = run.state.device.torch_device
     tensors = [torch.as_tensor(count, device=device) for count in counts]
     return tensors, torch.stack(tensors).sum()
+
+
+def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor:
+    """The tokens that the loss averages over; a model that computes it in its own way says so itself."""
+    count = model.count_targets(microbatch) if hasattr(model, "count_targets") else None
+    return spec.get_num_tokens_in_batch(microbatch, "loss_generating") if count is None else count
 
 
 def _averages_over_tokens(batch: Batch) -> bool:

@@ -31,6 +31,7 @@ from composer.core.types import Batch
 from composer.devices import Device, get_device
 from composer.distributed.agreement import check_agreement
 from composer.distributed.choose import choose_strategy
+from composer.distributed.config import as_parallelism_config
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
@@ -46,6 +47,7 @@ from composer.trainer.fit import fit
 from composer.trainer.metrics import place
 from composer.trainer.options import LoopOptions
 from composer.trainer.predict import predict
+from composer.trainer.refusal import all_or_nothing
 from composer.trainer.run import Run
 from composer.trainer.summary import Summary
 
@@ -122,7 +124,8 @@ class Trainer:
         save_metrics: Whether to keep the state of the metrics.
         autoresume: Whether to go on with the newest checkpoint that a run of this name has saved in its folder, if
             there is one, whatever ended that process. The load arguments are for the first start then.
-        parallelism_config: How weights are divided among processes; None is not at all.
+        parallelism_config: How weights are divided among processes, or a :class:`.Strategy` of one's own; None is not
+            at all.
         deepspeed_config: Configuration of DeepSpeed, whose engine then trains; ``{}`` for what follows from the other
             arguments.
         device: "cpu", "gpu", "mps" or a device; by default the accelerator if there is one.
@@ -144,6 +147,7 @@ class Trainer:
         python_log_level: Level of the library's log messages, such as "info".
         compile_config: Arguments of :func:`torch.compile` to compile the model with; ``{}`` for its defaults.
         grad_accum: Old spelling: number of microbatches of a batch, or "auto".
+        fsdp_config: Old spelling of ``parallelism_config={"fsdp": fsdp_config}``.
         on_logger_error: Whether an exception in a logger is reported once as a warning ("warn") or ends the training.
         dry_run: Whether :meth:`fit` only runs two training and two evaluation batches through everything and reports
             shapes, time and memory.
@@ -240,6 +244,7 @@ class Trainer:
         python_log_level: str | None = None,
         compile_config: dict[str, Any] | None = None,
         grad_accum: int | Literal["auto"] | None = None,
+        fsdp_config: dict[str, Any] | None = None,
         on_logger_error: Literal["warn", "raise"] = "warn",
         dry_run: bool = False,
         overfit_batches: int = 0,
@@ -264,6 +269,7 @@ class Trainer:
         device = get_device(device)
         if deterministic_mode:
             rng.configure_deterministic_mode()
+        parallelism_config = given.as_parallelism(parallelism_config, fsdp_config)
         processes.join(device, dist_timeout, alone=parallelism_config is not None or deepspeed_config is not None)
         strategy = choose_strategy(
             parallelism_config,
@@ -287,6 +293,7 @@ class Trainer:
             max_duration=max_duration,
             optimizers=found,
             algorithms=given.instances("algorithms", algorithms, Algorithm),
+            parallelism_config=None if strategy is parallelism_config else as_parallelism_config(parallelism_config),
         )
         self.state.data_share = DataShare(strategy.data_rank, strategy.data_world_size)
         self.state.seed_rank = strategy.data_rank
@@ -395,35 +402,37 @@ class Trainer:
         given.refuse_unknown(Trainer.fit, unknown)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
-        build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
-        if eval_dataloader is not None:
-            evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
-            build.set_evaluators(self.state, evaluators)
-        if device_train_microbatch_size is not None:
-            size = given.as_microbatch_size(device_train_microbatch_size, None, self.state)
-            set_microbatch_size(self._run, size)
-        if precision is not None:
-            build.set_precision(self._run, precision, self.state.precision_config)
-        if step_schedulers_every_batch is not None and schedulers is None:
-            raise ValueError("step_schedulers_every_batch is given without schedulers, whose steps it is about.")
-        if reset_time:
-            self.state.timestamp = Timestamp()
-            self.state.train_phase.iterator = self.state.train_phase.resume = None
-        if spin_dataloaders is not None:
-            self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
-        if self._autoresumed and resume.is_complete(self._run, duration):
-            return
-        if duration is None:
-            self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
-        else:
-            duration = schedules.scaled(duration, scale_schedule_ratio)
-            if self._autoresumed:  # less what was trained before
-                duration = resume.rest_of(self._run, duration)
-            schedules.extend(self.state, duration)
-        if schedulers is not None:
-            schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
-        build.prepare(self.state)
-        schedules.begin_schedules(self._run)
+        with all_or_nothing(self._run, schedulers):
+            build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
+            if eval_dataloader is not None:
+                evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
+                build.set_evaluators(self.state, evaluators)
+            if device_train_microbatch_size is not None:
+                size = given.as_microbatch_size(device_train_microbatch_size, None, self.state)
+                set_microbatch_size(self._run, size)
+            if precision is not None:
+                build.set_precision(self._run, precision, self.state.precision_config)
+            if step_schedulers_every_batch is not None and schedulers is None:
+                raise ValueError("step_schedulers_every_batch is given without schedulers, whose steps it is about.")
+            if reset_time:
+                self.state.timestamp = Timestamp()
+                phase = self.state.train_phase
+                phase.iterator = phase.resume = phase.ended = None
+            if spin_dataloaders is not None:
+                self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
+            if self._autoresumed and resume.is_complete(self._run, duration):
+                return
+            if duration is None:
+                self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
+            else:
+                duration = schedules.scaled(duration, scale_schedule_ratio)
+                if self._autoresumed:  # less what was trained before
+                    duration = resume.rest_of(self._run, duration)
+                schedules.extend(self.state, duration)
+            if schedulers is not None:
+                schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
+            build.prepare(self.state)
+            schedules.begin_schedules(self._run)
         self._train()
 
     def eval(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from composer._lazy import MissingConditionalImportError as MissingConditionalImportError
+    from composer._lazy import import_object as import_object
     from composer.algorithms.utils.vision_datasets import add_vision_dataset_transform as add_vision_dataset_transform
     from composer.checkpoint.folders import (
         ensure_folder_has_no_conflicting_files as ensure_folder_has_no_conflicting_files,
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from composer.core.file_names import PartialFilePath as PartialFilePath
     from composer.core.file_names import format_name_with_dist as format_name_with_dist
     from composer.core.file_names import format_name_with_dist_and_time as format_name_with_dist_and_time
+    from composer.core.file_names import partial_format as partial_format
     from composer.core.interval import create_interval_scheduler as create_interval_scheduler
     from composer.devices import get_device as get_device
+    from composer.dist.ports import get_free_tcp_port as get_free_tcp_port
     from composer.distributed.config import FSDP2Config as FSDP2Config
     from composer.distributed.config import FSDPConfig as FSDPConfig
     from composer.distributed.config import ParallelismConfig as ParallelismConfig
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from composer.environment import disable_env_report as disable_env_report
     from composer.environment import enable_env_report as enable_env_report
     from composer.environment import get_composer_env_dict as get_composer_env_dict
+    from composer.environment import is_hpu_installed as is_hpu_installed
+    from composer.environment import is_notebook as is_notebook
+    from composer.environment import is_xla_installed as is_xla_installed
     from composer.environment import print_env as print_env
     from composer.export import ExportFormat as ExportFormat
     from composer.export import Transform as Transform
@@ -43,6 +49,9 @@ if TYPE_CHECKING:
     from composer.loggers.remote_uploader_downloader import (
         maybe_create_remote_uploader_downloader_from_uri as maybe_create_remote_uploader_downloader_from_uri,
     )
+    from composer.nested import convert_flat_dict_to_nested_dict as convert_flat_dict_to_nested_dict
+    from composer.nested import convert_nested_dict_to_flat_dict as convert_nested_dict_to_flat_dict
+    from composer.precision import STR_TO_DTYPE as STR_TO_DTYPE
     from composer.storage.errors import ObjectStoreTransientError as ObjectStoreTransientError
     from composer.storage.libcloud import LibcloudObjectStore as LibcloudObjectStore
     from composer.storage.object_store import ObjectStore as ObjectStore
@@ -59,16 +68,22 @@ if TYPE_CHECKING:
     from composer.storage.retrying import retry as retry
     from composer.storage.transfer import get_file as get_file
     from composer.storage.uris import parse_uri as parse_uri
+    from composer.trainer.hparams import extract_hparams as extract_hparams
+    from composer.trainer.modes import model_eval_mode as model_eval_mode
     from composer.trees import batch_get as batch_get
     from composer.trees import batch_set as batch_set
     from composer.trees import ensure_tuple as ensure_tuple
     from composer.trees import map_collection as map_collection
+    from composer.utils import auto_log_hparams as auto_log_hparams
+    from composer.utils import batch_helpers as batch_helpers
     from composer.utils import checkpoint as checkpoint
     from composer.utils import collect_env as collect_env
+    from composer.utils import device as device
     from composer.utils import dist as dist
     from composer.utils import file_helpers as file_helpers
     from composer.utils import import_helpers as import_helpers
     from composer.utils import inference as inference
+    from composer.utils import iter_helpers as iter_helpers
     from composer.utils import misc as misc
     from composer.utils import module_surgery as module_surgery
     from composer.utils import object_store as object_store
@@ -101,18 +116,24 @@ else:
             "RemoteUploader": "composer.storage.remote_uploader",
             "S3ObjectStore": "composer.storage.object_stores",
             "SFTPObjectStore": "composer.storage.object_stores",
+            "STR_TO_DTYPE": "composer.precision",
             "TPConfig": "composer.distributed.config",
             "Transform": "composer.export",
             "VersionedDeprecationWarning": "composer.warnings",
             "add_vision_dataset_transform": "composer.algorithms.utils.vision_datasets",
+            "auto_log_hparams": "composer.utils.auto_log_hparams",
             "batch_get": "composer.trees",
+            "batch_helpers": "composer.utils.batch_helpers",
             "batch_set": "composer.trees",
             "build_remote_backend": "composer.storage.object_store",
             "checkpoint": "composer.utils.checkpoint",
             "collect_env": "composer.utils.collect_env",
             "configure_excepthook": "composer.environment",
+            "convert_flat_dict_to_nested_dict": "composer.nested",
+            "convert_nested_dict_to_flat_dict": "composer.nested",
             "create_interval_scheduler": "composer.core.interval",
             "create_symlink_file": "composer.checkpoint.latest",
+            "device": "composer.utils.device",
             "disable_env_report": "composer.environment",
             "dist": "composer.utils.dist",
             "enable_env_report": "composer.environment",
@@ -121,6 +142,7 @@ else:
             "ensure_tuple": "composer.trees",
             "export_for_inference": "composer.export",
             "export_with_logger": "composer.export",
+            "extract_hparams": "composer.trainer.hparams",
             "extract_path_from_symlink": "composer.checkpoint.latest",
             "file_helpers": "composer.utils.file_helpers",
             "format_name_with_dist": "composer.core.file_names",
@@ -128,20 +150,28 @@ else:
             "get_composer_env_dict": "composer.environment",
             "get_device": "composer.devices",
             "get_file": "composer.storage.transfer",
+            "get_free_tcp_port": "composer.dist.ports",
             "get_save_filename": "composer.checkpoint.save",
             "import_helpers": "composer.utils.import_helpers",
+            "import_object": "composer._lazy",
             "inference": "composer.utils.inference",
+            "is_hpu_installed": "composer.environment",
             "is_model_fsdp": "composer.distributed.fsdp",
+            "is_notebook": "composer.environment",
+            "is_xla_installed": "composer.environment",
+            "iter_helpers": "composer.utils.iter_helpers",
             "list_remote_objects": "composer.storage.object_store",
             "load_checkpoint": "composer.checkpoint.load",
             "map_collection": "composer.trees",
             "maybe_create_object_store_from_uri": "composer.storage.object_store",
             "maybe_create_remote_uploader_downloader_from_uri": "composer.loggers.remote_uploader_downloader",
             "misc": "composer.utils.misc",
+            "model_eval_mode": "composer.trainer.modes",
             "module_surgery": "composer.utils.module_surgery",
             "object_store": "composer.utils.object_store",
             "parallelism": "composer.utils.parallelism",
             "parse_uri": "composer.storage.uris",
+            "partial_format": "composer.core.file_names",
             "print_env": "composer.environment",
             "quantize_dynamic": "composer.export",
             "remote_uploader": "composer.utils.remote_uploader",

@@ -1,7 +1,7 @@
-"""Optional packages, under the name that scripts import."""
+"""Optional packages, and objects by their names, under the name that scripts import."""
 
 from __future__ import annotations
 
-from composer._lazy import MissingConditionalImportError
+from composer._lazy import MissingConditionalImportError, import_object
 
-__all__ = ["MissingConditionalImportError"]
+__all__ = ["MissingConditionalImportError", "import_object"]

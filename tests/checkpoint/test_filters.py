@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.checkpoint.filters import drop
+from composer.checkpoint.filters import drop, reaching
 from composer.warnings import ComposerWarning
 
 CONTENT: dict[str, Any] = {
@@ -79,3 +79,20 @@ def test_a_path_and_all_below_it_go_and_nothing_else(tree, data) -> None:
     path = data.draw(st.sampled_from(sorted(before)))
     drop(tree, [path])
     assert paths(tree) == {other for other in before if other != path and not other.startswith(f"{path}/")}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reaches"),
+    [
+        ("state/model", True),
+        ("state/mod*", True),
+        ("*", True),
+        ("state/model/a.weight", True),
+        ("state/models", False),
+        ("state/optimizers*", False),
+        ("rng", False),
+    ],
+)
+def test_patterns_that_reach_into_a_part(pattern, reaches) -> None:
+    assert reaching(["rng", pattern], "state/model") == ([pattern] if reaches else [])
+    assert reaching(None, "state/model") == reaching(lambda content: content, "state/model") == []

@@ -45,7 +45,7 @@ def failed() -> str:
 def test_all_fail_where_the_first_does(two_ranks) -> None:
     first, other = two_ranks.run(failed)
     assert first == "FileNotFoundError: There is no checkpoint 'absent.pt'."
-    assert other == f"RuntimeError: The first process could not read the checkpoint: {first}"
+    assert other == f"RuntimeError: Rank 0 could not read the checkpoint: {first}"
 
 
 def test_in_one_process() -> None:

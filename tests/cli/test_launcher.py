@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,6 +260,33 @@ def test_the_launcher_leaves_signals_as_they_were() -> None:
     assert launcher.launch(Plan(("true",), 1, max_restarts=1)) == 0
     assert [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in os.environ
+
+
+def _meeting(endpoint: str, **more: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    plan = Plan(("true",), 1, nodes=(1, 2), endpoint=endpoint, local_addr=None, **more)
+    settings["address"] = launcher._complete_meeting(plan, settings)
+    return settings
+
+
+def test_where_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch sees by itself that loopback is here, and the name of this machine; not that another address is."""
+    monkeypatch.setattr("composer.dist.interfaces.own_address", lambda host: f"towards {host}")
+    monkeypatch.setattr("composer.dist.interfaces.is_own_address", lambda host, port: (host, port) == ("fd00::1", 7))
+    assert _meeting("localhost:29500") == {"address": "towards localhost"}
+    assert _meeting("[fd00::1]:7") == {"address": "towards fd00::1", "is_host": "true"}
+    assert _meeting("[fd00::1]:8") == {"address": "towards fd00::1"}
+    assert _meeting("[fd00::1]:7", backend="etcd-v2") == {"address": "towards fd00::1"}
+    assert _meeting("elsewhere") == {"address": None}
+
+
+def test_the_place_where_nodes_meet_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds: list[tuple[int, float]] = []
+    monkeypatch.setattr("composer.dist.silence.bound_silence", lambda *bound: bounds.append(bound))
+    launcher._bound_silence(Plan(("true",), 1))
+    launcher._bound_silence(Plan(("true",), 1, nodes=(2, 2), endpoint="a:7"))
+    launcher._bound_silence(Plan(("true",), 1, nodes=(1, 2), endpoint="a:8", rdzv_conf={"read_timeout": "5"}))
+    assert bounds == [(7, 60.0), (8, 5.0)]
 
 
 def test_grace_period() -> None:

@@ -321,6 +321,12 @@ class TestSpec:
         with pytest.raises(TypeError, match="num_token"):
             ensure_data_spec({"dataloader": loader, "num_token": 9})
 
+    def test_device_transforms_is_the_old_name_of_batch_transforms(self):
+        loader = DataLoader(TensorDataset(rows(3)))
+        assert DataSpec(loader, device_transforms=len).batch_transforms is len
+        with pytest.raises(ValueError, match="device_transforms is an old name of batch_transforms"):
+            DataSpec(loader, batch_transforms=len, device_transforms=len)
+
     def test_the_older_module(self):
         from composer.core import data_spec
 

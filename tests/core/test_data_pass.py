@@ -212,3 +212,82 @@ def test_held_batches_are_not_lost() -> None:
     assert not running._is_over()
     assert list(running) == [1, 2]
     assert running._is_over()
+
+
+class OwnPlaceLoader(DataLoader[Any]):
+    """Keeps a place, as torchdata's does."""
+
+    def state_dict(self) -> Any:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError("the data set's place is the one that fits any number of processes")
+
+
+def test_a_count_of_all_samples_goes_before_the_place_of_a_loader() -> None:
+    factory = PassFactory(OwnPlaceLoader(Counting(), None), seed=0)
+    assert (factory.kind, factory.is_own) == ("dataset", False)
+    saved = factory.begin(epoch=0).state_dict(2)
+    assert list(PassFactory(OwnPlaceLoader(Counting(), None), seed=0).begin(0, 2, saved)) == [2, 3, 4]
+
+
+def test_data_and_loaders_are_told_the_epoch() -> None:
+    class Told(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.epochs: list[int] = []
+            self.dataset = Numbered()
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epochs.append(epoch)
+
+    class Numbered:
+        next_epoch = 0
+
+    loader = Told()
+    factory = PassFactory(loader, seed=0)
+    for epoch in (3, 4):
+        factory.begin(epoch=epoch)
+        assert loader.dataset.next_epoch == epoch
+    assert loader.epochs == [3, 4]
+
+
+class Drawing(Place):
+    """Its next order follows from those before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter([self.passes * 10 + i for i in range(2)])
+
+    def state_dict(self) -> Any:
+        return {"passes": self.passes}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.passes = state["passes"]
+
+
+def test_the_state_between_two_passes() -> None:
+    loader = Drawing()
+    factory = PassFactory(loader, seed=0)
+    ended = factory.begin(epoch=0)
+    assert list(ended) == [10, 11]
+    ended.leave()
+    place = factory.place_after(ended, 2, 2, sized=False)
+    assert place == {"kind": "loader", "state": {"passes": 1}, "over": True, "ended": 2}
+    later = PassFactory(Drawing(), seed=0)
+    later.go_after(0, place)
+    assert list(later.begin(epoch=1)) == list(factory.begin(epoch=1)) == [20, 21]
+
+
+def test_between_two_passes_other_data_begin_anew(caplog) -> None:
+    caplog.set_level(logging.WARNING, logger="composer")
+    factory = PassFactory([1, 2], seed=0)
+    factory.go_after(0, {"kind": "loader", "state": {}, "ended": 2})
+    assert "it begins anew" in caplog.text
+    assert list(factory.begin(epoch=1)) == [1, 2]
+    ended = factory.begin(epoch=2)
+    assert factory.place_after(ended, 2, 2) is None

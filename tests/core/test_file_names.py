@@ -10,6 +10,7 @@ from composer.core.file_names import (
     PartialFilePath,
     format_name_with_dist,
     format_name_with_dist_and_time,
+    partial_format,
 )
 
 
@@ -40,3 +41,25 @@ def test_paths() -> None:
     assert path.format(state) == "s3://bucket/night/ep2-ba007.pt"
     assert path.format(state, keep_placeholders=True) == "s3://bucket/{run_name}/ep{epoch}-ba{batch:03d}.pt"
     assert PartialFilePath("{run_name}/ep{epoch}").format(state, is_dir=True) == "night/ep2/"
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("{run_name}/{epoch}", "night/{epoch}"),
+        ("{epoch:03d} {epoch!r:>5} {epoch!s}", "{epoch:03d} {epoch!r:>5} {epoch!s}"),
+        ("{epoch.real} {epoch[key]} {epoch[0].real}", "{epoch.real} {epoch[key]} {epoch[0].real}"),
+        ("{run_name!r:>8} {run_name:>{width}}", " 'night'    night"),
+        ("{} {}", "first {}"),
+        ("plain", "plain"),
+    ],
+)
+def test_a_part_of_the_placeholders_is_replaced(text, result) -> None:
+    assert partial_format(text, "first", run_name="night", width=8) == result
+
+
+def test_what_was_left_is_replaced_later() -> None:
+    template = "{run_name}-{epoch:03d}-{loss:.2f}-{}"
+    values = {"run_name": "night", "epoch": 7, "loss": 0.125}
+    early = partial_format(partial_format(template, epoch=7), run_name="night")
+    assert early.format("end", **values) == template.format("end", **values) == "night-007-0.12-end"

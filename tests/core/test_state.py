@@ -6,13 +6,15 @@ from collections import namedtuple
 
 import pytest
 import torch
+from torch.distributed.tensor.parallel import ColwiseParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from composer.core import Algorithm, Callback, DataSpec, Engine, Evaluator, Precision, State, Time, Timestamp, TimeUnit
 from composer.devices import DeviceCPU
+from composer.distributed.config import as_parallelism_config
 from composer.warnings import ComposerWarning
-from tests.common import Unsized
+from tests.common import Unsized, trainer_of
 
 
 def state_of(**fields) -> State:
@@ -323,3 +325,49 @@ class TestCopies:
         other.callbacks.append(Sees())
         engine.run_event("batch_end")
         assert seen == [other]
+
+
+class TestNamesOfTheDivision:
+    def test_nothing_is_divided(self):
+        state = state_of()
+        assert (state.fsdp_config, state.tp_config, state.fsdp_state_dict_type) == (None, None, None)
+        assert (state.fsdp_enabled, state.fsdp_config_version, state.load_monolith_rank0_only) == (False, 0, False)
+        assert not state.fsdp_sharded_state_dict_enabled
+
+    def test_weights_are(self):
+        config = as_parallelism_config({"fsdp": {"state_dict_type": "sharded", "load_monolith_rank0_only": True}})
+        state = state_of(parallelism_config=config)
+        assert state.fsdp_config is config.fsdp
+        assert (state.fsdp_enabled, state.fsdp_config_version, state.load_monolith_rank0_only) == (True, 2, True)
+        assert (state.fsdp_state_dict_type, state.fsdp_sharded_state_dict_enabled) == ("sharded", True)
+
+    def test_layers_are(self):
+        config = as_parallelism_config({"tp": {"tensor_parallel_degree": 2, "layer_plan": {"": ColwiseParallel()}}})
+        state = state_of(parallelism_config=config)
+        assert state.tp_config is config.tp
+        assert not state.fsdp_enabled
+
+    def test_the_trainer_says_so(self):
+        trainer = trainer_of(fsdp_config={"state_dict_type": "sharded"})
+        assert trainer.state.fsdp_sharded_state_dict_enabled
+        assert not trainer.state.is_model_ddp
+        trainer.close()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+class TestDataOfOnesOwn:
+    def test_label_and_length(self):
+        state = state_of(
+            dataloader=DataLoader(TensorDataset(torch.zeros(6, 1))), dataloader_label="mine", dataloader_len=4
+        )
+        assert (state.dataloader_label, state.dataloader_len) == ("mine", Time(4, "ba"))
+        assert state.train_dataloader is state.dataloader
+
+    def test_one_of_two_spellings(self):
+        with pytest.raises(ValueError, match="train_dataloader and dataloader are both given"):
+            state_of(train_dataloader=[1, 2], dataloader=[1, 2], dataloader_label="mine")
+
+    def test_a_label_is_needed(self):
+        with pytest.raises(ValueError, match="dataloader_label must be given"):
+            state_of(dataloader=[1, 2])

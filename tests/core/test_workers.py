@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from composer.core.workers import iterate
+from composer.core.workers import _ends, iterate
 from tests.design import ROOT
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
@@ -127,3 +127,37 @@ def test_the_end_of_a_process_does_not_wait_for_workers(persistent) -> None:
 def test_without_workers_and_without_torch() -> None:
     assert list(iterate([1, 2])) == [1, 2]
     assert [batch.tolist() for batch in iterate(DataLoader(torch.arange(3), 2))] == [[0, 1], [2]]
+
+
+class Generated(DataLoader[Any]):
+    """Iterates by a generator, as streaming's loader does."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch.tolist()
+
+
+def test_a_loader_with_a_generator_of_its_own() -> None:
+    given = Generated(range(4), batch_size=2, num_workers=1)
+    iterator = iterate(given)
+    assert next(iterator) == [0, 1]
+    assert given.worker_init_fn is None
+    assert "_get_iterator" not in vars(given)
+    (end,) = (end for end in _ends.values() if end.alive and end.peek()[0] is iterator)
+    (worker,) = end.peek()[2][0]._workers
+    del end
+    assert list(iterator) == [[2, 3]]
+    del iterator
+    worker.join(60)
+    assert worker.exitcode == 0
+
+
+def test_to_go_on_draws_no_number_where_the_iterator_begins_late() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    assert next(iterate(Generated(range(2)), resumed=True)) == [0]
+    assert torch.equal(torch.rand(2), expected)
+    torch.manual_seed(3)
+    assert next(iterate(Generated(range(2)))) == [0]
+    assert not torch.equal(torch.rand(2), expected)

@@ -16,7 +16,7 @@ from composer.dist.meeting import meet
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
+    for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
 

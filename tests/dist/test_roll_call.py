@@ -164,7 +164,7 @@ def test_a_store_that_is_gone_is_said_to_be(monkeypatch, several) -> None:
     wait_for(lambda: 1 in ranks.results)
     missing, text = ranks.results[1]
     assert missing == [0]
-    assert "the process that keeps it, rank 0 unless a launcher does, has ended" in text
+    assert "which rank 0 or the launcher on its node keeps: it has ended" in text
 
 
 def test_a_stalled_run_is_reported_once_before_anything_fails(patient, group, several, caplog) -> None:
@@ -179,6 +179,21 @@ def test_a_stalled_run_is_reported_once_before_anything_fails(patient, group, se
     assert "processes that wait for another fail after 0.5 s" in report
     assert "Ranks 0, 1. Stack in step 7:" in report
     assert "in is_elsewhere" in report
+
+
+def test_the_report_says_where_the_flight_recorder_writes(monkeypatch) -> None:
+    monkeypatch.setattr(_roll.torch_dist, "get_backend_config", lambda: "cpu:gloo,cuda:nccl")
+    assert _roll._flight_recorder() == []
+    for name, value in (
+        ("TORCH_FR_DUMP_TEMP_FILE", "/logs/trace_"),
+        ("TORCH_FR_BUFFER_SIZE", "2000"),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"),
+    ):
+        assert _roll._flight_recorder() == []
+        monkeypatch.setenv(name, value)
+    assert "/logs/trace_RANK" in _roll._flight_recorder()[0]
+    monkeypatch.setattr(_roll.torch_dist, "get_backend_config", lambda: "cpu:gloo")
+    assert _roll._flight_recorder() == []
 
 
 def test_who_makes_progress_is_not_asked_and_reports_nothing(patient, caplog) -> None:

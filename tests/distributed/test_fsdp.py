@@ -89,6 +89,8 @@ def expected():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configurations(two_ranks, expected, name):
+    if name == "unused_found" and not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        pytest.skip("this version of torch cannot have unused parameters where weights are divided")
     for found in two_ranks.run(_with_config, name):
         assert_same(found, expected)
 

@@ -12,7 +12,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from composer import dist
 from composer.distributed import TPConfig, prepare_tp_module
 from composer.distributed.choose import choose_strategy
-from tests.distributed.sharded import PLAN, Blocks, adam, assert_same, result, trained, whole, whole_weights
+from composer.distributed.tensor import sum_gradients
+from tests.distributed.sharded import PLAN, Blocks, adam, assert_same, data_of, result, trained, whole, whole_weights
 from tests.distributed.test_fsdp import ALGORITHMS, OPTIMIZERS
 
 
@@ -153,6 +154,40 @@ def test_for_loops_of_ones_own(two_ranks):
     assert places == (Shard(0),)
     assert follows
     torch.testing.assert_close(up, other, rtol=0, atol=0)
+
+
+def _muon_by_hand(degree: int):
+    torch.manual_seed(0)
+    model = Blocks(torch.float32)
+    optimizers = OPTIMIZERS["muon"](model)
+    optimizers = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+    prepare_tp_module(model, optimizers, TPConfig(tensor_parallel_degree=degree, layer_plan=PLAN))
+    for batch in data_of(dtype=torch.float32)[:2]:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        model.loss(model(batch), batch).backward()
+        sum_gradients(model.parameters())
+        for optimizer in optimizers:
+            optimizer.step()
+    return whole_weights(model)
+
+
+def test_muon_steps_whole_matrices_in_loops_of_ones_own(two_ranks):
+    alone = _muon_by_hand(1)
+    for found in two_ranks.run(_muon_by_hand, 2):
+        assert_same(found, alone, atol=1e-5)
+
+
+def _lbfgs_by_hand():
+    model = Blocks()
+    with pytest.raises(ValueError, match="LBFGS sees all parameters as one vector"):
+        prepare_tp_module(
+            model, torch.optim.LBFGS(model.parameters()), TPConfig(tensor_parallel_degree=2, layer_plan=PLAN)
+        )
+
+
+def test_lbfgs_is_refused_in_loops_of_ones_own(two_ranks):
+    two_ranks.run(_lbfgs_by_hand)
 
 
 def _refusals():

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer.models import ComposerClassifier
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md"
+from tests.docs.blocks import blocks
 
 
 def make_dataloader() -> DataLoader:
@@ -28,10 +24,9 @@ def test_the_blocks_run(tmp_path, monkeypatch, capsys) -> None:
         "make_dataloader": make_dataloader,
         "make_optimizer": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
     }
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
-    assert len(blocks) == 4
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"{PAGE.name}, block {number + 1}", "exec"), known)
+    assert len(blocks("checkpoints.md")) == 4
+    for block in blocks("checkpoints.md"):
+        block.run(known)
     assert "['module.bias', 'module.weight']" in capsys.readouterr().out
     assert int(known["trainer"].state.timestamp.batch) == 0
     assert (tmp_path / "night" / "checkpoints" / "latest-rank0.pt").resolve().name == "ep4-ba24-rank0.pt"

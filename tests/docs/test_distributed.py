@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import torch
 import torch.distributed as torch_dist
 from torch import nn
 
 from composer.models import ComposerClassifier
+from tests.docs.blocks import blocks
 from tests.docs.test_checkpoints import make_dataloader
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "distributed.md"
 
 
 class Block(nn.Module):
@@ -35,9 +31,9 @@ def test_the_block_runs(tmp_path, monkeypatch) -> None:
         "make_dataloader": make_dataloader,
         "make_optimizer": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
     }
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
+    (block,) = blocks("distributed.md")
     try:
-        exec(compile(block, PAGE.name, "exec"), known)
+        block.run(known)
     finally:
         if torch_dist.is_initialized():
             torch_dist.destroy_process_group()

@@ -110,9 +110,11 @@ def test_bad_company_is_told_on_both_pages(pages):
 
 def test_navigation_is_filled():
     class Config:
-        nav = [{"Overview": "index.md"}, {"Methods": "methods/"}, {"More": ["log.md"]}]
+        nav = [{"Overview": "index.md"}, {"Methods": "methods/"}, {"More": ["log.md", {"Schedules": "schedules/"}]}]
 
     overview, methods, more = on_config(Config()).nav
+    assert more["More"][1]["Schedules"][0] == "schedules/index.md"
+    assert "schedules/LinearScheduler.md" in more["More"].pop()["Schedules"]
     assert overview == {"Overview": "index.md"}
     assert more == {"More": ["log.md"]}
     assert methods["Methods"][0] == "methods/index.md"
@@ -171,6 +173,21 @@ def test_figures_take_the_place_of_their_mark(tmp_path):
     assert "9" not in shown
     assert "figures:" not in shown
     assert on_page_markdown("Plain.", page=None) == "Plain."
+
+
+def test_a_whole_benchmark_takes_the_place_of_its_mark(tmp_path):
+    page = "Before.\n\n<!-- results: step -->\n\nAfter."
+    assert "Not measured" in figures.with_figures(page, tmp_path)
+    results = {
+        "columns": ["us", "median"],
+        "rows": [["ours", 1234.5], ["theirs", 0.12345]],
+        "notes": ["Two rounds.", "One thread."],
+        "machine": {"processor": "EPYC", "cores": 2, "date": "today", "libraries": {"torch": "2.13"}},
+    }
+    (tmp_path / "step.json").write_text(json.dumps(results))
+    shown = figures.with_figures(page, tmp_path)
+    assert "| ours | 1,234 |\n| theirs | 0.123 |\n\n- Two rounds.\n- One thread.\n\n*EPYC, 2 cores, torch 2.13" in shown
+    assert "python -m benchmarks.step" in shown
 
 
 # ------------------------------------------------------------------------------------------------------ text

@@ -15,6 +15,7 @@ from composer import Algorithm, Trainer
 from composer.loss import binary_cross_entropy_with_logits
 from composer.models import ComposerClassifier
 from tests.algorithms.text import make_text_batches, make_text_model
+from tests.docs.blocks import Block
 from tests.nn.blocks import Bottleneck
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
@@ -149,7 +150,7 @@ def test_recipe_runs(recipe, monkeypatch):
     for block in RECIPES[recipe]:
         for long, short in SHORTER.items():
             block = block.replace(long, short)
-        exec(compile(block, str(PAGE), "exec"), names)
+        Block(PAGE.name, 1, block).run(names)
     assert made
     for trainer in made:
         assert trainer.state.timestamp.batch.value > 0

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 SHORTER = {'max_duration="5ep"': 'max_duration="3ba"', "in data:": "in list(data)[:3]:"}
 
 
-def run(*arguments: str, cwd: Path) -> str:
+def run(*arguments: str, cwd: Path, timeout: float = 240) -> str:
     """Run Python in a folder of its own, warnings being errors; return what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(cwd)}
     # Warnings of the library and of the example; what others deprecate at import time is theirs.
     flags = ["-W", "error::UserWarning", "-W", "error::FutureWarning"]
     done = subprocess.run(
-        [sys.executable, *flags, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, *flags, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr, done.stderr

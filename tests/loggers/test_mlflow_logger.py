@@ -103,6 +103,7 @@ def test_everything_can_be_read_back(tmp_path, store) -> None:
 
 def test_metrics_are_renamed_and_left_out(make) -> None:
     logger = make(rename_metrics={"loss/train/total": "loss"}, ignore_metrics=["time/*", "metrics/eval/Accurac?"])
+    assert (logger.rename("loss/train/total"), logger.rename("lr")) == ("loss", "lr")
     run, client = finish(Loop([logger]).init().fit(), logger)
     assert set(run.data.metrics) == {"loss"}
     assert len(history(client, run, "loss")) == 8

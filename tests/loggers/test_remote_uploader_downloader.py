@@ -38,7 +38,7 @@ def test_files_of_loggers_arrive_and_come_back(faulty, path, tmp_path) -> None:
     assert logger.has_file_upload_destination()
     logger.upload_file("{run_name}.txt", path)
     path.unlink()
-    uploader.fit_end(state, logger)
+    uploader.wait_for_workers(state.device)
     assert uploader.get_uri_for_file("night.txt") == "faulty://bucket/team/night/night.txt"
     assert uploader.has_file("night.txt")
     assert not uploader.has_file("other.txt")

@@ -23,9 +23,10 @@ def existing(tmp_path: Path) -> Path:
 
 def test_a_new_file(tmp_path) -> None:
     file = RunFile(f"{tmp_path}/{{run_name}}/{{rank}}.txt")
-    assert file.path is None
+    assert (file.path, file.location, file.name) == (None, None, f"{tmp_path}/{{run_name}}/{{rank}}.txt")
     assert file.open(state_of()) is None
     assert file.path == tmp_path / "run" / "0.txt"
+    assert file.location == file.name == f"{tmp_path}/run/0.txt"
     assert file.path.parent.is_dir()
     file.close()
     assert file.path is None

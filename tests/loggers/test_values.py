@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from composer import dist
 from composer.core.time import Time
 from composer.loggers._ranks import logs_here, with_rank
-from composer.loggers._values import as_number, flatten, to_json
+from composer.loggers._values import as_number, to_json
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,6 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_json_stays_as_it_is(value) -> None:
     assert to_json(value) == value
-
-
-def test_flat_names() -> None:
-    assert flatten({"a": {"b": {"c": 1}, 2: [3]}, "d": {}}, ".") == {"a.b.c": 1, "a.2": [3], "d": {}}
 
 
 def test_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ssl
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,13 @@ from composer.storage.errors import ObjectStoreTransientError, is_transient
 
 class NoCredentialsError(Exception):
     """Named as that of a client."""
+
+
+class AnswerError(Exception):
+    """What clients raise when a server says no."""
+
+    def __init__(self, **attributes) -> None:
+        vars(self).update(attributes)
 
 
 class _KindError(NoCredentialsError):
@@ -24,6 +32,9 @@ class _KindError(NoCredentialsError):
         ObjectStoreTransientError(),
         EOFError(),
         RuntimeError("503"),
+        *(AnswerError(status_code=status) for status in (408, 429, 500, 503)),
+        AnswerError(code=503),
+        AnswerError(response=SimpleNamespace(status_code=502)),
     ],
 )
 def test_worth_another_attempt(error) -> None:
@@ -40,6 +51,11 @@ def test_worth_another_attempt(error) -> None:
         ssl.SSLCertVerificationError(),
         _KindError(),
         KeyboardInterrupt(),
+        *(AnswerError(status_code=status) for status in (400, 401, 403, 404, 412)),
+        AnswerError(status=404),
+        AnswerError(code=403),
+        AnswerError(response=SimpleNamespace(status_code=401)),
+        OSError("Forbidden: bucket/run"),
     ],
 )
 def test_not_worth_another_attempt(error) -> None:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import importlib
+import re
+
 import pytest
+from fsspec import AbstractFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,15 +60,57 @@ def test_a_mistyped_scheme_is_answered_with_the_right_one() -> None:
         filesystem("memry://bucket")
 
 
-def test_a_missing_package_is_named(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "advice"),
+    [
+        ("gs", "composer[gcs]"),
+        ("az", "composer[azure]"),
+        ("abfss", "composer[azure]"),
+        ("oci", "composer[oci]"),
+        ("hf", "composer[hf]"),
+        ("s3", "composer[s3]"),
+        ("smb", "smbprotocol"),
+    ],
+)
+def test_a_missing_package_is_named(scheme, advice, monkeypatch) -> None:
     import fsspec
 
     def refuse(uri: str, **options):
         raise ImportError("Install it")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
-    with pytest.raises(MissingConditionalImportError, match="pip install 'gcsfs'"):
-        filesystem("gs://bucket")
+    with pytest.raises(MissingConditionalImportError, match=re.escape(f"pip install '{advice}'")):
+        filesystem(f"{scheme}://bucket")
+
+
+@pytest.mark.parametrize(
+    ("uri", "module", "name", "given", "path"),
+    [
+        ("az://box/run/a", "adlfs", "AzureBlobFileSystem", {"account_name": "me", "account_key": "key"}, "box/run/a"),
+        ("abfss://box/run", "adlfs", "AzureBlobFileSystem", {"account_name": "me", "account_key": "key"}, "box/run"),
+        ("abfs://box@you/run", "adlfs", "AzureBlobFileSystem", {"account_key": "key"}, "box@you/run"),
+        ("oci://box@space/run", "ocifs", "OCIFileSystem", {"config": "oci.ini"}, "box@space/run"),
+        ("hf://me/repo/run", "huggingface_hub", "HfFileSystem", {}, "me/repo/run"),
+    ],
+)
+def test_the_client_that_a_uri_reaches(uri, module, name, given, path, monkeypatch) -> None:
+    """Stands in for clients whose services have no server for tests; the class is that of fsspec's own table."""
+
+    class Client(AbstractFileSystem):
+        cachable = False
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path.partition("://")[2]
+
+    scheme, registry = uri.partition("://")[0].replace("abfss", "abfs"), importlib.import_module("fsspec.registry")
+    assert registry.known_implementations[scheme]["class"] == f"{module}.{name}"
+    monkeypatch.setitem(registry._registry, scheme, Client)
+    monkeypatch.setenv("AZURE_ACCOUNT_NAME", "me")
+    monkeypatch.setenv("AZURE_ACCOUNT_ACCESS_KEY", "key")
+    monkeypatch.setenv("OCI_CONFIG_FILE", "oci.ini")
+    files, found = filesystem(uri)
+    assert (type(files), dict(files.storage_options), found) == (Client, given, path)
 
 
 def test_variables_of_the_environment(monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from composer import Algorithm, Callback, DataSpec, Evaluator, Trainer
 from composer.optim import DecoupledSGDW
+from composer.trainer.arguments import _GONE
 from composer.warnings import ComposerWarning
 from tests.common import Received, Regression, Unsized, regression_data, trainer_of
 
@@ -46,12 +48,29 @@ def wrong(error: type[Exception], **arguments: Any) -> str:
         ("scheduler", " Use schedulers."),
         ("max_epochs", " Use max_duration='10ep'."),
         ("batch_size", " Use DataLoader(dataset, batch_size=...) as train_dataloader."),
-        ("fsdp_config", " Use parallelism_config={'fsdp': {...}}."),
+        ("save_name_format", " Use save_filename."),
         ("qqq", ""),
     ],
 )
 def test_mistyped_names(name, hint) -> None:
     assert wrong(TypeError, **{name: 1}) == f"Trainer has no argument {name!r}.{hint}"
+
+
+def test_what_is_gone_leads_to_what_is_there() -> None:
+    there = set(inspect.signature(Trainer).parameters)
+    assert there.isdisjoint(_GONE)
+    # A replacement begins with an argument, or with code that makes one.
+    begun = {re.match(r"\w+", today)[0] for today in _GONE.values()}
+    assert begun - there == {"ComposerModel", "DataLoader", "Evaluator"}
+
+
+def test_the_old_spelling_of_divided_weights() -> None:
+    assert wrong(ValueError, fsdp_config={}, parallelism_config={"fsdp": {}}) == (
+        "Give parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both."
+    )
+    assert wrong(ValueError, fsdp_config={"sharding_strateg": "FULL_SHARD"}).endswith(
+        "Did you mean 'sharding_strategy'?"
+    )
 
 
 def test_mistyped_names_of_fit() -> None:

@@ -122,3 +122,33 @@ def test_counts_of_mapped_tokens_and_of_input_ids() -> None:
     trainer = trainer_of(data=data)
     trainer.fit()
     assert trainer.state.timestamp.token == 18
+
+
+def endless():
+    batch = (torch.ones(2, 4), torch.ones(2, 1))
+    while True:
+        yield batch
+
+
+@pytest.mark.parametrize(
+    ("counter", "batches"),
+    [(None, 1), (lambda batch: 0, 100), (lambda batch: {"total": 0}, 100)],
+    ids=["the default", "a function", "a function of a mapping"],
+)
+def test_endless_data_whose_tokens_nobody_counts(counter, batches) -> None:
+    class Data:
+        def __iter__(self):
+            return endless()
+
+    trainer = trainer_of(data=DataSpec(Data(), get_num_tokens_in_batch=counter), max_duration="10tok")
+    with pytest.raises(ValueError, match=f"until batch {batches} no token .* get_num_tokens_in_batch"):
+        trainer.fit()
+
+
+def test_first_batches_may_have_no_tokens() -> None:
+    counts = iter([0, 0, 0, 5, 5])
+    trainer = trainer_of(
+        data=DataSpec(regression_data(5), get_num_tokens_in_batch=lambda batch: next(counts)), max_duration="10tok"
+    )
+    trainer.fit()
+    assert trainer.state.timestamp.batch == 5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import re
 
 import pytest
@@ -101,3 +103,16 @@ def test_it_returns_what_it_prints(capsys) -> None:
     report = dry_run(trainer._run)
     assert capsys.readouterr().err == report
     assert report.endswith("MiB.\n")
+
+
+def _reported() -> str:
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        trainer_of(dry_run=True).fit()
+    return told.getvalue()
+
+
+def test_only_the_first_process_reports(two_ranks) -> None:
+    first, second = two_ranks.run(_reported)
+    assert first.startswith("Dry run of Regression")
+    assert not second

@@ -8,6 +8,7 @@ from torchmetrics import MeanSquaredError
 
 from composer import Evaluator
 from composer.optim.scheduler import LinearScheduler, ReduceOnPlateauScheduler, WarmupStableDecayScheduler
+from composer.warnings import ComposerWarning
 from tests.common import At, Regression, TwoLayers, regression_data, trainer_of, weights
 
 
@@ -91,15 +92,20 @@ def settings(state) -> list[float]:
     return [group.get(name, 0.0) for group in groups for name in ("lr", "weight_decay")]
 
 
-def scheduled(every_batch: bool, **arguments):
-    """Twelve batches with a schedule each for two rates and for the weight decay; and what each batch used."""
+def schedules():
+    """One for each of two rates, and one for the weight decay."""
+    plateau = ReduceOnPlateauScheduler("Loss", "min", factor=0.5, patience=0)
+    return [WarmupStableDecayScheduler("2ba", "4ba"), plateau, LinearScheduler(1, 0.5).assign("weight_decay")]
+
+
+def scheduled(every_batch: bool, in_fit: bool = False, **arguments):
+    """Twelve batches with schedules, those of the trainer unless fit gets them; and what each batch used."""
     torch.manual_seed(0)
     model, used = StuckTwo(), At("after_train_batch", settings)
-    plateau = ReduceOnPlateauScheduler("Loss", "min", factor=0.5, patience=0)
     trainer = trainer_of(
         model,
         optimizers=model.optimizers(),
-        schedulers=[WarmupStableDecayScheduler("2ba", "4ba"), plateau, LinearScheduler(1, 0.5).assign("weight_decay")],
+        schedulers=None if in_fit else schedules(),
         step_schedulers_every_batch=every_batch,
         max_duration="3ep",
         eval_dataloader=regression_data(1),
@@ -123,3 +129,41 @@ def test_going_on_from_a_checkpoint_is_exact(tmp_path, every_batch, batch) -> No
     resumed.fit()
     assert found.found == expected.found[batch:]
     assert torch.equal(weights(resumed), weights(straight))
+
+
+@pytest.mark.parametrize("batch", [4, 11])
+def test_schedules_that_fit_gets_go_on_from_a_checkpoint_too(tmp_path, batch) -> None:
+    straight, expected = scheduled(True, in_fit=True)
+    path = str(tmp_path / "checkpoint.pt")
+    save = At("batch_checkpoint", lambda state: state.timestamp.batch == batch and straight.save_checkpoint(path))
+    straight.state.callbacks.append(save)
+    straight.fit(schedulers=schedules())
+    assert len({tuple(values) for values in expected.found}) > 2
+    resumed, found = scheduled(True, in_fit=True, load_path=path)
+    resumed.fit(schedulers=schedules())
+    assert found.found == expected.found[batch:]
+    assert torch.equal(weights(resumed), weights(straight))
+
+
+def test_schedules_of_torch_that_fit_gets_go_on_too(tmp_path) -> None:
+    def made(trainer):
+        return torch.optim.lr_scheduler.StepLR(trainer.state.optimizers[0], 1, 0.5)
+
+    straight, used = trainer_of(max_duration="4ep"), At("after_train_batch", settings)
+    path = str(tmp_path / "checkpoint.pt")
+    save = At("epoch_checkpoint", lambda state: state.timestamp.epoch == 2 and straight.save_checkpoint(path))
+    straight.state.callbacks += [used, save]
+    straight.fit(schedulers=made(straight))
+    found = At("after_train_batch", settings)
+    resumed = trainer_of(max_duration="4ep", load_path=path, callbacks=found)
+    resumed.fit(schedulers=made(resumed))
+    assert found.found == used.found[8:]
+
+
+def test_schedules_that_nobody_gives_again_are_told_when_training_begins(tmp_path) -> None:
+    trainer = trainer_of()
+    trainer.fit(schedulers=torch.optim.lr_scheduler.ConstantLR(trainer.state.optimizers[0]))
+    path = trainer.save_checkpoint(str(tmp_path / "checkpoint.pt"))
+    resumed = trainer_of(load_path=path)
+    with pytest.warns(ComposerWarning, match="the state of ConstantLR, which is not among the schedulers"):
+        resumed.fit(duration="1ep")

@@ -1,0 +1,19 @@
+"""Where the loaders put batches unless they are told."""
+
+from __future__ import annotations
+
+import torch
+
+from composer import dist
+
+__all__ = ["device_of_process"]
+
+
+def device_of_process() -> torch.device:
+    """Return this process's accelerator, or the CPU where there is none; no setting of the process is changed.
+
+    >>> device_of_process().type == "cpu" or torch.accelerator.is_available()
+    True
+    """
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    return torch.device("cpu") if kind is None else torch.device(kind.type, dist.get_local_rank())

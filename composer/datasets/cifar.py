@@ -1,0 +1,153 @@
+"""CIFAR-10: 60,000 photographs of 32 x 32 pixels in 10 classes (Krizhevsky 2009)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from composer import dist
+from composer.core.types import MemoryFormat
+from composer.datasets._loading import make_loader, torchvision
+from composer.datasets._streaming import make_streaming_loader
+from composer.datasets.synthetic import SyntheticBatchPairDataset
+
+__all__ = ["build_cifar10_dataloader", "build_streaming_cifar10_dataloader", "build_synthetic_cifar10_dataloader"]
+
+_MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
+
+
+def build_cifar10_dataloader(
+    datadir: str,
+    global_batch_size: int,
+    is_train: bool = True,
+    *,
+    download: bool = True,
+    drop_last: bool = True,
+    shuffle: bool = True,
+    **dataloader_kwargs: Any,
+) -> DataLoader[Any]:
+    """Return a loader of CIFAR-10; batches are normalised images (B, 3, 32, 32) and classes (B,).
+
+    For training, images are shifted by up to 4 pixels and half of them mirrored.
+
+    Args:
+        datadir: Folder of the data, as :class:`torchvision.datasets.CIFAR10` lays it out.
+        global_batch_size: Number of samples of all processes together; each gets its part.
+        is_train: Whether to read the 50,000 samples for training, augmented, or the 10,000 others.
+        download: Whether to fetch what the folder does not have; the first process of each node does it.
+        drop_last: Whether to leave out the samples of the last, smaller batch.
+        shuffle: Whether each pass is in another order.
+        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+
+    Raises:
+        ValueError: The batch size is not a multiple of the number of processes.
+        MissingConditionalImportError: torchvision is not installed.
+        RuntimeError: The folder does not have the data, and ``download`` is false.
+
+    >>> try:
+    ...     build_cifar10_dataloader(str(tmp_path), 32, download=False)
+    ... except (ImportError, RuntimeError):
+    ...     print("not here")
+    not here
+    """
+    with dist.run_local_rank_zero_first():
+        data = torchvision("datasets", "build_cifar10_dataloader").CIFAR10(
+            datadir, train=is_train, download=download, transform=_transform("build_cifar10_dataloader", is_train)
+        )
+    return make_loader(data, global_batch_size, shuffle=shuffle, drop_last=drop_last, **dataloader_kwargs)
+
+
+def build_synthetic_cifar10_dataloader(
+    global_batch_size: int,
+    is_train: bool = True,
+    *,
+    num_unique_samples: int = 100,
+    device: str = "cpu",
+    memory_format: MemoryFormat | str = MemoryFormat.CONTIGUOUS_FORMAT,
+    drop_last: bool = True,
+    shuffle: bool = True,
+    **dataloader_kwargs: Any,
+) -> DataLoader[Any]:
+    """Return a loader of random data that looks like CIFAR-10.
+
+    Args:
+        global_batch_size: Number of samples of all processes together; each gets its part.
+        is_train: Whether there are as many samples as for training, or as the others are.
+        num_unique_samples: How many of them differ.
+        device: Where they lie.
+        memory_format: Order of their pixels in memory.
+        drop_last: Whether to leave out the samples of the last, smaller batch.
+        shuffle: Whether each pass is in another order.
+        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+
+    Raises:
+        ValueError: The batch size is not a multiple of the number of processes.
+
+    >>> x, y = next(iter(build_synthetic_cifar10_dataloader(16, memory_format="channels_last")))
+    >>> x.shape, x.is_contiguous(memory_format=torch.channels_last)
+    (torch.Size([16, 3, 32, 32]), True)
+    """
+    data = SyntheticBatchPairDataset(
+        total_dataset_size=50_000 if is_train else 10_000,
+        data_shape=(3, 32, 32),
+        num_classes=10,
+        num_unique_samples_to_create=num_unique_samples,
+        device=device,
+        memory_format=memory_format,
+    )
+    kwargs = {"collate_fn": data.collate, **dataloader_kwargs}
+    return make_loader(data, global_batch_size, shuffle=shuffle, drop_last=drop_last, **kwargs)
+
+
+def build_streaming_cifar10_dataloader(
+    global_batch_size: int,
+    remote: str | None,
+    *,
+    local: str | None = None,
+    split: str = "train",
+    drop_last: bool = True,
+    shuffle: bool = True,
+    streaming_kwargs: dict[str, Any] | None = None,
+    **dataloader_kwargs: Any,
+) -> DataLoader[Any]:
+    """Return a loader of CIFAR-10 in the shards of mosaicml-streaming, fetched while training goes on.
+
+    Args:
+        global_batch_size: Number of samples of all processes together; each gets its part.
+        remote: Folder or URI of the shards; None where they lie in ``local``.
+        local: Folder to keep them in; a temporary one by default.
+        split: Folder below both; images of ``"train"`` are augmented as by :func:`build_cifar10_dataloader`.
+        drop_last: Whether to leave out the samples of the last, smaller batch.
+        shuffle: Whether each pass is in another order.
+        streaming_kwargs: Further arguments of ``streaming.vision.StreamingCIFAR10``, such as ``shuffle_seed``.
+        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+
+    Raises:
+        ValueError: The batch size is not a multiple of the number of processes.
+        MissingConditionalImportError: mosaicml-streaming or torchvision is not installed.
+
+    >>> try:
+    ...     build_streaming_cifar10_dataloader(0, "s3://bucket/cifar10")
+    ... except (ImportError, ValueError):
+    ...     print("not here")
+    not here
+    """
+    return make_streaming_loader(
+        "StreamingCIFAR10",
+        global_batch_size,
+        remote,
+        local,
+        split=split,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        transform=_transform("build_streaming_cifar10_dataloader", split == "train"),
+        streaming_kwargs=streaming_kwargs,
+        **dataloader_kwargs,
+    )
+
+
+def _transform(purpose: str, is_train: bool) -> Any:
+    transforms = torchvision("transforms", purpose)
+    augment = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip()] if is_train else []
+    return transforms.Compose([*augment, transforms.ToTensor(), transforms.Normalize(_MEAN, _STD)])

@@ -1,0 +1,99 @@
+"""MNIST: 70,000 handwritten digits of 28 x 28 pixels (LeCun et al. 1998, https://doi.org/10.1109/5.726791)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from composer import dist
+from composer.core.types import MemoryFormat
+from composer.datasets._loading import make_loader, torchvision
+from composer.datasets.synthetic import SyntheticBatchPairDataset
+
+__all__ = ["build_mnist_dataloader", "build_synthetic_mnist_dataloader"]
+
+_MEAN, _STD = (0.1307,), (0.3081,)
+
+
+def build_mnist_dataloader(
+    datadir: str,
+    global_batch_size: int,
+    is_train: bool = True,
+    *,
+    download: bool = True,
+    drop_last: bool = True,
+    shuffle: bool = True,
+    **dataloader_kwargs: Any,
+) -> DataLoader[Any]:
+    """Return a loader of MNIST; batches are normalised images (B, 1, 28, 28) and classes (B,).
+
+    Args:
+        datadir: Folder of the data, as :class:`torchvision.datasets.MNIST` lays it out.
+        global_batch_size: Number of samples of all processes together; each gets its part.
+        is_train: Whether to read the 60,000 samples for training, or the 10,000 others.
+        download: Whether to fetch what the folder does not have; the first process of each node does it.
+        drop_last: Whether to leave out the samples of the last, smaller batch.
+        shuffle: Whether each pass is in another order.
+        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+
+    Raises:
+        ValueError: The batch size is not a multiple of the number of processes.
+        MissingConditionalImportError: torchvision is not installed.
+        RuntimeError: The folder does not have the data, and ``download`` is false.
+
+    >>> try:
+    ...     build_mnist_dataloader(str(tmp_path), 32, download=False)
+    ... except (ImportError, RuntimeError):
+    ...     print("not here")
+    not here
+    """
+    transforms = torchvision("transforms", "build_mnist_dataloader")
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(_MEAN, _STD)])
+    with dist.run_local_rank_zero_first():
+        data = torchvision("datasets", "build_mnist_dataloader").MNIST(
+            datadir, train=is_train, download=download, transform=transform
+        )
+    return make_loader(data, global_batch_size, shuffle=shuffle, drop_last=drop_last, **dataloader_kwargs)
+
+
+def build_synthetic_mnist_dataloader(
+    global_batch_size: int,
+    is_train: bool = True,
+    *,
+    num_unique_samples: int = 100,
+    device: str = "cpu",
+    memory_format: MemoryFormat | str = MemoryFormat.CONTIGUOUS_FORMAT,
+    drop_last: bool = True,
+    shuffle: bool = True,
+    **dataloader_kwargs: Any,
+) -> DataLoader[Any]:
+    """Return a loader of random data that looks like MNIST.
+
+    Args:
+        global_batch_size: Number of samples of all processes together; each gets its part.
+        is_train: Whether there are as many samples as for training, or as the others are.
+        num_unique_samples: How many of them differ.
+        device: Where they lie.
+        memory_format: Order of their pixels in memory.
+        drop_last: Whether to leave out the samples of the last, smaller batch.
+        shuffle: Whether each pass is in another order.
+        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+
+    Raises:
+        ValueError: The batch size is not a multiple of the number of processes.
+
+    >>> x, y = next(iter(build_synthetic_mnist_dataloader(16)))
+    >>> x.shape, y.shape
+    (torch.Size([16, 1, 28, 28]), torch.Size([16]))
+    """
+    data = SyntheticBatchPairDataset(
+        total_dataset_size=60_000 if is_train else 10_000,
+        data_shape=(1, 28, 28),
+        num_classes=10,
+        num_unique_samples_to_create=num_unique_samples,
+        device=device,
+        memory_format=memory_format,
+    )
+    kwargs = {"collate_fn": data.collate, **dataloader_kwargs}
+    return make_loader(data, global_batch_size, shuffle=shuffle, drop_last=drop_last, **kwargs)

@@ -1,0 +1,234 @@
+"""Data made of random numbers, of any shape: to try a program out, to time it, to test it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from composer._lazy import import_extra
+from composer._text import one_of, positive
+from composer.core.types import MemoryFormat
+
+__all__ = ["SyntheticBatchPairDataset", "SyntheticDataLabelType", "SyntheticDataType", "SyntheticPILDataset"]
+
+# The noise about the mean of a class, as a share of the least distance between two: six deviations to the middle.
+_NOISE = 1 / 12
+
+
+class SyntheticDataType(StrEnum):
+    """What the samples are.
+
+    Attributes:
+        GAUSSIAN: Standard normal numbers, which say nothing about the label.
+        SEPARABLE: Normal numbers about a mean of their class, so that a linear model can learn the labels.
+
+    >>> SyntheticDataType("separable")
+    <SyntheticDataType.SEPARABLE: 'separable'>
+    """
+
+    GAUSSIAN = "gaussian"
+    SEPARABLE = "separable"
+
+
+class SyntheticDataLabelType(StrEnum):
+    """What the labels are.
+
+    Attributes:
+        CLASSIFICATION_INT: The index of a class, int64.
+        CLASSIFICATION_ONE_HOT: A vector with a one at that index, float32.
+
+    >>> SyntheticDataLabelType("classification_int")
+    <SyntheticDataLabelType.CLASSIFICATION_INT: 'classification_int'>
+    """
+
+    CLASSIFICATION_INT = "classification_int"
+    CLASSIFICATION_ONE_HOT = "classification_one_hot"
+
+
+class SyntheticBatchPairDataset(Dataset[tuple[Any, Tensor]]):
+    """Pairs of random data and labels; the same for the same arguments, and no other generator is touched.
+
+    Args:
+        total_dataset_size: Number of samples.
+        data_shape: Shape of the data of a sample, such as (C, H, W).
+        num_unique_samples_to_create: How many differ; sample i is that of i modulo this number.
+        data_type: A :class:`SyntheticDataType`.
+        label_type: A :class:`SyntheticDataLabelType`.
+        num_classes: Number of classes, at least 2.
+        label_shape: Shape of the labels of a sample, such as (H, W) for segmentation; None for one label. One-hot
+            labels have the classes before it, (num_classes, H, W). Separable data needs None.
+        device: Where the samples are made and lie.
+        memory_format: Order in which data of shape (C, H, W) lies in memory; in batches too with
+            ``collate_fn=dataset.collate``.
+        transform: Applied to the data of a sample when it is asked for.
+        seed: Of the numbers.
+
+    Raises:
+        ValueError: An argument is out of range, or two do not go together.
+
+    >>> data = SyntheticBatchPairDataset(total_dataset_size=1000, data_shape=(3, 8, 8), num_classes=10)
+    >>> len(data), data[0][0].shape, data[0][1], torch.equal(data[0][0], data[100][0])
+    (1000, torch.Size([3, 8, 8]), tensor(4), True)
+    """
+
+    def __init__(
+        self,
+        *,
+        total_dataset_size: int,
+        data_shape: Sequence[int],
+        num_unique_samples_to_create: int = 100,
+        data_type: SyntheticDataType | str = SyntheticDataType.GAUSSIAN,
+        label_type: SyntheticDataLabelType | str = SyntheticDataLabelType.CLASSIFICATION_INT,
+        num_classes: int | None = None,
+        label_shape: Sequence[int] | None = None,
+        device: str | torch.device = "cpu",
+        memory_format: MemoryFormat | str = MemoryFormat.CONTIGUOUS_FORMAT,
+        transform: Callable[[Any], Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.total_dataset_size = positive("total_dataset_size", total_dataset_size)
+        self.data_shape = tuple(data_shape)
+        count = min(positive("num_unique_samples_to_create", num_unique_samples_to_create), total_dataset_size)
+        self.num_unique_samples_to_create = count
+        self.data_type = SyntheticDataType(one_of("data_type", data_type, list(SyntheticDataType)))
+        self.label_type = SyntheticDataLabelType(one_of("label_type", label_type, list(SyntheticDataLabelType)))
+        self.num_classes = _at_least_two(num_classes)
+        self.label_shape = () if label_shape is None else tuple(label_shape)
+        self.device = torch.device(device)
+        self.memory_format = MemoryFormat(one_of("memory_format", memory_format, list(MemoryFormat)))
+        self.transform = transform
+        if self.label_shape and self.data_type is SyntheticDataType.SEPARABLE:
+            raise ValueError(
+                f"label_shape must be None with data_type='separable', which needs one label for a sample, but got "
+                f"{label_shape!r}. Use data_type='gaussian'."
+            )
+        dims = {MemoryFormat.CHANNELS_LAST: 3, MemoryFormat.CHANNELS_LAST_3D: 4}.get(self.memory_format)
+        if dims is not None and len(self.data_shape) != dims:
+            raise ValueError(
+                f"memory_format={self.memory_format.value!r} is for data of {dims} dimensions, but data_shape is "
+                f"{self.data_shape}."
+            )
+        generator = torch.Generator(self.device).manual_seed(seed)
+        labels = torch.randint(
+            self.num_classes, (count, *self.label_shape), generator=generator, device=self.device, dtype=torch.int64
+        )
+        self._data = self._draw(labels, generator).to(memory_format=getattr(torch, self.memory_format.value))
+        self._labels = labels
+        if self.label_type is SyntheticDataLabelType.CLASSIFICATION_ONE_HOT:
+            self._labels = torch.nn.functional.one_hot(labels, self.num_classes).movedim(-1, 1).float()
+
+    def _draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn((len(labels), *self.data_shape), generator=generator, device=self.device)
+        if self.data_type is SyntheticDataType.GAUSSIAN:
+            return noise
+        classes, which = labels.unique(return_inverse=True)
+        means = torch.randn((len(classes), *self.data_shape), generator=generator, device=self.device)
+        between = torch.pdist(means.flatten(1))
+        scale = between.min() * _NOISE if len(classes) > 1 else 1.0
+        return means[which] + noise * scale
+
+    def __len__(self) -> int:
+        return self.total_dataset_size
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        """Return data of ``data_shape`` and the label of a sample."""
+        place = _within(index, self.total_dataset_size) % self.num_unique_samples_to_create
+        data = self._data[place]
+        return data if self.transform is None else self.transform(data), self._labels[place]
+
+    def collate(self, samples: Sequence[tuple[Any, Tensor]]) -> tuple[Any, Tensor]:
+        """Make a batch in the memory format of the data set; for the ``collate_fn`` of a loader.
+
+        Args:
+            samples: Data and label of each.
+        """
+        data, labels = default_collate(list(samples))
+        return data.to(memory_format=getattr(torch, self.memory_format.value)), labels
+
+
+class SyntheticPILDataset(Dataset[tuple[Any, Any]]):
+    """Pairs of random PIL images and labels, as a data set of torchvision yields them.
+
+    Args:
+        total_dataset_size: Number of samples.
+        data_shape: Height and width of the images in pixels.
+        num_unique_samples_to_create: How many differ.
+        data_type: A :class:`SyntheticDataType`; the numbers are brought into the range of bytes.
+        label_type: A :class:`SyntheticDataLabelType`.
+        num_classes: Number of classes, at least 2; at most 256 with ``label_shape``.
+        label_shape: Height and width of label images, whose pixels are classes; None for one label.
+        transform: Applied to an image when it is asked for.
+        seed: Of the numbers.
+
+    Raises:
+        ValueError: An argument is out of range, or labels that are images were to be one-hot.
+
+    >>> data = SyntheticPILDataset(total_dataset_size=10, data_shape=(16, 32), num_classes=2)
+    >>> data[3][0].size, data[3][0].mode, data[3][1]
+    ((32, 16), 'RGB', 0)
+    """
+
+    def __init__(
+        self,
+        *,
+        total_dataset_size: int,
+        data_shape: Sequence[int] = (64, 64),
+        num_unique_samples_to_create: int = 100,
+        data_type: SyntheticDataType | str = SyntheticDataType.GAUSSIAN,
+        label_type: SyntheticDataLabelType | str = SyntheticDataLabelType.CLASSIFICATION_INT,
+        num_classes: int | None = None,
+        label_shape: Sequence[int] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        if len(data_shape) != 2:
+            raise ValueError(f"data_shape must be the height and the width of the images, but got {data_shape!r}.")
+        if label_shape is not None and (num_classes or 0) > 256:
+            raise ValueError(f"num_classes must be at most 256 where labels are images, but got {num_classes!r}.")
+        self._pairs = SyntheticBatchPairDataset(
+            total_dataset_size=total_dataset_size,
+            data_shape=(*data_shape, 3),
+            num_unique_samples_to_create=num_unique_samples_to_create,
+            data_type=data_type,
+            label_type=label_type,
+            num_classes=num_classes,
+            label_shape=label_shape,
+            seed=seed,
+        )
+        if label_shape is not None and self._pairs.label_type is SyntheticDataLabelType.CLASSIFICATION_ONE_HOT:
+            raise ValueError("label_type must be 'classification_int' where labels are images (label_shape is given).")
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return the image and the label of a sample."""
+        image: Any = import_extra("PIL.Image", "vision", "SyntheticPILDataset")
+        data, label = self._pairs[index]
+        # Three deviations to either side of the middle.
+        pixels = (data * (128 / 3) + 128).clamp(0, 255).to(torch.uint8)
+        picture = image.fromarray(pixels.numpy())
+        if self._pairs.label_shape:
+            target: Any = image.fromarray(label.to(torch.uint8).numpy())
+        else:
+            target = label if label.ndim else int(label)
+        return picture if self.transform is None else self.transform(picture), target
+
+
+def _at_least_two(num_classes: int | None) -> int:
+    if num_classes is None or num_classes < 2:
+        raise ValueError(f"num_classes must be the number of classes, at least 2, but got {num_classes!r}.")
+    return num_classes
+
+
+def _within(index: int, size: int) -> int:
+    """The index from 0; sequences end where theirs are out of range."""
+    if not -size <= index < size:
+        raise IndexError(f"index {index} is out of range for {size} samples.")
+    return index % size

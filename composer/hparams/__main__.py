@@ -1,0 +1,34 @@
+"""``composer train run.yaml``: train what a file describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from composer.hparams.program import refuse, trainer_from_args
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train as a command line says.
+
+    Args:
+        arguments: What was written after the name of the program; None takes that of the process.
+
+    Raises:
+        SystemExit: Something was printed, or a mistake told.
+
+    >>> main(["--max_duratoin", "2ep"])
+    Traceback (most recent call last):
+    SystemExit: 2
+    """
+    with trainer_from_args(arguments) as trainer:
+        needed = {"train_dataloader": trainer.state.train_phase.loader, "max_duration": trainer.state.max_duration}
+        for name, value in needed.items():
+            if value is None:
+                refuse(f"{name} must be given.")
+        trainer.fit()
+
+
+if __name__ == "__main__":
+    main()

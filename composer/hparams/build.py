@@ -1,0 +1,152 @@
+"""A trainer from a configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from torch.optim import Optimizer
+
+from composer import rng
+from composer.hparams.calls import Call
+from composer.hparams.record import record
+from composer.hparams.tree import ConfigError, Tree, read, spelled
+from composer.trainer import Trainer
+from composer.trainer.arguments import refuse_unknown
+from composer.trees import ensure_tuple
+
+__all__ = ["check", "make_trainer", "trainer_from_config"]
+
+# What exists only when the model, or the optimizer, does.
+_WAITING: Final = {"optimizers": frozenset({"model", "params"}), "schedulers": frozenset({"optimizer"})}
+_LATER: Final = frozenset(_WAITING)
+
+
+def trainer_from_config(config: Mapping[str, Any] | str | Path, **given: Any) -> Trainer:
+    """Return the trainer that a configuration describes.
+
+    A configuration has the arguments of :class:`.Trainer`. An object among them is a call, ``{class_path: ...,
+    init_args: {...}}``, and so are objects among its arguments in turn; for how names are shortened see the guide.
+    Inside ``optimizers``, arguments ``params`` and ``model`` that are needed and not given are the parameters of the
+    model and the model; inside ``schedulers``, ``optimizer`` is the optimizer. With a ``seed``, all generators are
+    seeded before anything is made, so that initial weights can be repeated.
+
+    The configuration, with all defaults filled in, is logged as hyperparameters and saved as ``config.yaml`` in
+    ``save_folder``, or where a logger keeps files. One that differs from what is there gets a name of its own, and a
+    warning tells what differs.
+
+    Args:
+        config: A file of YAML, or its content.
+        **given: Arguments of the trainer that the program makes itself.
+
+    Raises:
+        ConfigError: Something in it is unknown, missing or of another type.
+        MissingConditionalImportError: The packages of ``composer[hparams]`` are not installed.
+
+    >>> trainer = trainer_from_config(
+    ...     {
+    ...         "model": {
+    ...             "class_path": "ComposerClassifier",
+    ...             "init_args": {
+    ...                 "num_classes": 3,
+    ...                 "module": {"class_path": "torch.nn.LazyLinear", "init_args": {"out_features": 3}},
+    ...             },
+    ...         },
+    ...         "algorithms": [{"MixUp": {"alpha": 0.2}}, "EMA"],
+    ...         "progress_bar": False,
+    ...     },
+    ...     train_dataloader=[(torch.randn(4, 2), torch.tensor([0, 1, 2, 0]))],
+    ... )
+    >>> trainer.state.algorithms[0]
+    MixUp(alpha=0.2, interpolate_loss=False, input_key=0, target_key=1, per_sample=False)
+    """
+    tree = spelled(config) if isinstance(config, Mapping) else spelled(read(config))
+    return make_trainer(check(tree, given), given)
+
+
+def check(tree: Tree, given: Mapping[str, Any]) -> Call:
+    """Return the call of the trainer that a configuration stands for, with everything in it checked.
+
+    Args:
+        tree: The configuration, spelled out.
+        given: Arguments that are no part of it.
+
+    Raises:
+        ConfigError: Something in it is unknown, missing or of another type.
+
+    >>> check({"max_duration": "2ep", "seed": 1}, {"model": None}).plain
+    {'max_duration': '2ep', 'seed': 1}
+    """
+    parameters = inspect.signature(Trainer).parameters.values()
+    known = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    for name in [*tree, *given]:
+        if name not in known:
+            try:
+                refuse_unknown(Trainer.__init__, {name: None})
+            except TypeError as error:
+                raise ConfigError("", error) from None
+    for name in given:
+        if name in tree:
+            raise ConfigError(name, "the program gives this argument itself; leave it out of the configuration.")
+    return Call.to(Trainer, tree, "", given=frozenset(given), waiting_in=_WAITING)
+
+
+def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
+    """Return the trainer of a configuration, and record the configuration.
+
+    Args:
+        call: The configuration, checked.
+        given: Arguments that are no part of it.
+
+    Raises:
+        ConfigError: A value is refused.
+
+    >>> from composer.models import ComposerClassifier
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> call = check(
+    ...     {"optimizers": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}}, {"model": model}
+    ... )
+    >>> make_trainer(call, {"model": model}).state.optimizers[0].param_groups[0]["lr"]
+    0.5
+    """
+    seed = {**given, **call.plain}.get("seed")
+    if seed is not None:
+        rng.seed_all(int(seed))
+    values = {**call.values({}, leave_out=_LATER), **given}
+    if "optimizers" in call.inner:
+        here = {"model": values["model"], "params": list(values["model"].parameters())}
+        values["optimizers"] = [o for entry in _entries(call.inner["optimizers"]) for o in _several(entry.make(here))]
+    if "schedulers" in call.inner:
+        values["schedulers"] = _schedules(call.inner["schedulers"], _several(values.get("optimizers")))
+    try:
+        trainer = Trainer(**values)
+    except (TypeError, ValueError) as error:
+        if call.refuses(error):
+            raise ConfigError("", error) from error
+        raise
+    record(trainer, call.tree())
+    return trainer
+
+
+def _schedules(found: Any, optimizers: list[Optimizer]) -> list[Any]:
+    """The schedules; of a single one of torch's, one for each optimizer."""
+    entries = _entries(found)
+    for entry in entries:
+        if entry.waiting and not optimizers:
+            raise ConfigError(entry.where, "a schedule of torch needs optimizers; give them as well.")
+    if len(entries) == 1 and entries[0].waiting:
+        return [entries[0].make({"optimizer": optimizer}) for optimizer in optimizers]
+    if any(entry.waiting for entry in entries) and len(entries) != len(optimizers):
+        raise ConfigError("schedulers", f"{len(entries)} schedules of torch for {len(optimizers)} optimizers.")
+    of_each = optimizers or [None] * len(entries)
+    return [entry.make({"optimizer": o}) for entry, o in zip(entries, [*of_each, *[None] * len(entries)], strict=False)]
+
+
+def _entries(value: Any) -> list[Call]:
+    return value if isinstance(value, list) else [value]
+
+
+def _several(value: Any) -> list[Any]:
+    return list(ensure_tuple(value))

@@ -1,0 +1,100 @@
+"""What stands in ``class_path``: names of ours and of torch, of the script, and import paths."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from composer._text import did_you_mean
+
+__all__ = ["find", "full_path", "short_names"]
+
+# Later packages do not hide names of earlier ones.
+_PACKAGES = (
+    "composer.algorithms",
+    "composer.callbacks",
+    "composer.loggers",
+    "composer.models",
+    "composer.datasets",
+    "composer.optim",
+    "composer.profiler",
+    "composer.core",
+    "torch.optim",
+    "torch.optim.lr_scheduler",
+    "torch.utils.data",
+)
+
+
+@functools.cache
+def short_names() -> dict[str, str]:
+    """Return the import paths of what needs no path: the public classes of ours, and torch's for data and optimizers.
+
+    >>> names = short_names()
+    >>> names["MixUp"], names["SGD"]
+    ('composer.algorithms.MixUp', 'torch.optim.SGD')
+    """
+    found: dict[str, str] = {}
+    for package in _PACKAGES:
+        for name in importlib.import_module(package).__all__:
+            if not name.startswith("_") and "." not in name:
+                found.setdefault(name, f"{package}.{name}")
+    return found
+
+
+def full_path(name: str) -> str:
+    """Return what a name stands for as an import path; what the script itself defines keeps its name.
+
+    Args:
+        name: A name of :func:`short_names`, the name of something that the script defines, or an import path.
+
+    Raises:
+        ValueError: It is none of them.
+
+    >>> full_path("EMA"), full_path("torch.nn.Linear")
+    ('composer.algorithms.EMA', 'torch.nn.Linear')
+    """
+    if "." in name or hasattr(sys.modules["__main__"], name):
+        return name
+    names = short_names()
+    if name not in names:
+        raise ValueError(
+            f"there is no class {name!r}.{did_you_mean(name, names)} Classes of your own are given by their import "
+            f"path, such as package.module.{name}."
+        )
+    return names[name]
+
+
+def find(path: str) -> Callable[..., Any]:
+    """Return the class or function of an import path, or of a name that the script defines.
+
+    Args:
+        path: What :func:`full_path` returned.
+
+    Raises:
+        ValueError: It does not exist, or cannot be called.
+
+    >>> find("torch.nn.Linear")
+    <class 'torch.nn.modules.linear.Linear'>
+    """
+    parts = path.split(".") if "." in path else ["__main__", path]
+    # The longest part of the path that is a module; what follows are classes and their methods.
+    for length in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:length])
+        try:
+            found: Any = importlib.import_module(module)
+            break
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module is there, and lacks something itself
+    else:
+        raise ValueError(f"there is no module {parts[0]!r}, which {path!r} begins with.")
+    for part in parts[length:]:
+        if not hasattr(found, part):
+            raise ValueError(f"{path!r} does not exist.{did_you_mean(part, dir(found))}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ValueError(f"{path!r} is neither a class nor a function.")
+    return found

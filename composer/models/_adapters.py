@@ -1,0 +1,184 @@
+"""Adapters of the package `peft` in a model: which weights are theirs, and what of a state dict that leaves."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from composer._lazy import import_extra
+from composer._text import first_of
+
+__all__ = [
+    "adapter_names",
+    "filter_state_dict_peft",
+    "has_adapters",
+    "maybe_get_underlying_model",
+    "peft_installed",
+    "save_adapters_only",
+    "with_adapters",
+]
+
+peft_installed: bool = importlib.util.find_spec("peft") is not None
+"""Whether the package `peft` is there."""
+
+_INNER = "model."
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Tell whether a model is one of `peft`, which is not imported for that.
+
+    Args:
+        model: The model.
+
+    >>> has_adapters(nn.Linear(1, 1))
+    False
+    """
+    peft = sys.modules.get("peft")
+    return peft is not None and isinstance(model, peft.PeftModel)
+
+
+def maybe_get_underlying_model(model: nn.Module) -> Any:
+    """Return the model of transformers in a model with adapters; any other as it is.
+
+    Args:
+        model: The model.
+
+    >>> model = nn.Linear(1, 1)
+    >>> maybe_get_underlying_model(model) is model
+    True
+    """
+    return cast(Any, model).get_base_model() if has_adapters(model) else model
+
+
+def with_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
+    """Return a model with adapters, whose own weights are frozen.
+
+    Args:
+        model: A model of transformers; changed in place.
+        peft_config: A configuration of `peft`, or its arguments with ``"peft_type"``.
+
+    Raises:
+        TypeError: It is no configuration.
+        ValueError: The model has adapters, or these would be prompts rather than layers.
+        MissingConditionalImportError: The package is not installed.
+    """
+    peft: Any = import_extra("peft", "peft", "HuggingFaceModel(peft_config=...)")
+    if has_adapters(model):
+        raise ValueError("The model has adapters already; leave peft_config out.")
+    if isinstance(peft_config, Mapping):
+        peft_config = peft.get_peft_config(dict(cast("Mapping[str, Any]", peft_config)))
+    if not isinstance(peft_config, peft.PeftConfig):
+        raise TypeError(f"peft_config must be a peft.PeftConfig, such as LoraConfig, but got {peft_config!r}.")
+    _check({"default": peft_config})
+    return peft.get_peft_model(model, peft_config)
+
+
+def adapter_names(model: nn.Module, state: Mapping[str, Any], *, embeddings: bool = False) -> dict[str, str]:
+    """Return the names of the adapters' weights in a state dict, each with the one in the files of `peft`.
+
+    Args:
+        model: Has adapters.
+        state: Its state dict.
+        embeddings: Whether the embeddings are saved with the adapters.
+
+    Raises:
+        ValueError: The adapters are not layers but prompts, or there are several for one layer.
+    """
+    peft: Any = import_extra("peft", "peft", "A model with adapters")
+    (adapter,) = _check(cast(Any, model).peft_config)
+    taken: dict[str, Any] = peft.get_peft_model_state_dict(
+        model, state_dict=dict(state), adapter_name=adapter, save_embedding_layers=embeddings
+    )
+    # What it takes are the values that it was given, under other names.
+    saved = {id(value): name for name, value in taken.items()}
+    return {name: saved[id(value)] for name, value in state.items() if id(value) in saved}
+
+
+def save_adapters_only(wrapper: nn.Module) -> None:
+    """Let the state dict of a wrapper be that of the adapters of its ``model`` while ``should_save_peft_only`` is true.
+
+    A state dict without any of the weights that are frozen then lacks nothing; one with some of them lacks the rest.
+
+    Args:
+        wrapper: The module around a model with adapters.
+
+    Raises:
+        ValueError: The adapters are not layers but prompts, or there are several for one layer.
+    """
+    _check(cast(Any, wrapper).model.peft_config)
+    wrapper.register_state_dict_post_hook(_drop_frozen)
+    wrapper.register_load_state_dict_post_hook(_excuse_frozen)
+
+
+def filter_state_dict_peft(
+    state_dict: dict[str, Tensor], peft_config: Any, adapter_name: str = "default", remove_adapter_names: bool = True
+) -> dict[str, Tensor]:
+    """Return what of a state dict LoRA's adapters are, by the names alone.
+
+    Args:
+        state_dict: Of a model with adapters.
+        peft_config: A ``LoraConfig``; of it ``bias`` is read.
+        adapter_name: Which adapter.
+        remove_adapter_names: Whether the names are to be those in the files of `peft`, which do not have it.
+
+    >>> from types import SimpleNamespace
+    >>> state = {"q.base_layer.weight": torch.ones(1), "q.lora_A.default.weight": torch.zeros(1)}
+    >>> filter_state_dict_peft(state, SimpleNamespace(bias="none"))
+    {'q.lora_A.weight': tensor([0.])}
+    """
+    biases: set[str] = set()
+    if peft_config.bias == "all":
+        biases = {name for name in state_dict if "bias" in name}
+    elif peft_config.bias == "lora_only":
+        biases = {f"{name.partition('lora_')[0]}base_layer.bias" for name in state_dict if "lora_" in name}
+    kept = {
+        name: value
+        for name, value in state_dict.items()
+        if ("lora_" in name and f".{adapter_name}" in name) or name in biases
+    }
+    return (
+        {name.replace(f".{adapter_name}", ""): value for name, value in kept.items()} if remove_adapter_names else kept
+    )
+
+
+def _check(configs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse adapters that have no place in checkpoints; return what was given."""
+    for config in configs.values():
+        if config.is_prompt_learning:
+            raise ValueError(
+                f"HuggingFaceModel trains adapters that are layers, such as those of LoraConfig, but got a "
+                f"{type(config).__name__}, which learns prompts."
+            )
+    if len(configs) > 1:
+        raise ValueError(
+            f"HuggingFaceModel trains one set of adapters, but the model has {first_of(list(configs))}. Merge others "
+            f"into the model, or remove them with its delete_adapter."
+        )
+    return configs
+
+
+def _drop_frozen(wrapper: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    if not wrapper.should_save_peft_only:
+        return
+    start = prefix + _INNER
+    own = {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+    kept = adapter_names(wrapper.model, own, embeddings=wrapper.saves_embeddings)
+    for name in own:
+        if name not in kept:
+            del state[start + name]
+
+
+def _excuse_frozen(wrapper: Any, incompatible: Any) -> None:
+    if not wrapper.should_save_peft_only:
+        return
+    state = wrapper.model.state_dict()
+    kept = adapter_names(wrapper.model, state, embeddings=wrapper.saves_embeddings)
+    frozen = tuple(_INNER + name for name in state if name not in kept)
+    missing: list[str] = incompatible.missing_keys
+    excused = [name for name in missing if name.endswith(frozen)]
+    if len(excused) == len(frozen):
+        missing[:] = [name for name in missing if not name.endswith(frozen)]

@@ -1,0 +1,74 @@
+"""The metrics of models by name, in whatever form they are given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric, MetricCollection
+
+__all__ = ["listed_metrics_by_name", "metrics_by_name"]
+
+
+def metrics_by_name(
+    argument: str,
+    metrics: Metric | MetricCollection | Mapping[str, Metric],
+    forms: str = "a Metric, a MetricCollection",
+) -> dict[str, Metric]:
+    """Return one metric under the name of its class, or those of a collection or dict under their names there.
+
+    Args:
+        argument: What the metrics were given as, for messages.
+        metrics: The metrics.
+        forms: What could have been given beside a dict, for messages.
+
+    Raises:
+        TypeError: It is none of the forms, or something among them is no metric.
+
+    >>> metrics_by_name("metrics", {})
+    {}
+    """
+    if isinstance(metrics, Mapping) and not metrics:
+        return {}  # without the import of torchmetrics, which takes a second
+    from torchmetrics import Metric, MetricCollection
+
+    if isinstance(metrics, Metric):
+        return {type(metrics).__name__: metrics}
+    if not isinstance(metrics, (MetricCollection, Mapping)):
+        raise TypeError(f"{argument} must be {forms} or a dict of metrics by name, but got a {type(metrics).__name__}.")
+    named = dict(metrics.items())
+    for name, metric in named.items():
+        if not isinstance(metric, Metric):
+            raise TypeError(f"{argument}[{name!r}] must be a torchmetrics Metric, but got a {type(metric).__name__}.")
+    return named
+
+
+def listed_metrics_by_name(
+    argument: str, metrics: Metric | MetricCollection | Mapping[str, Metric] | Sequence[Metric]
+) -> dict[str, Metric]:
+    """Return what :func:`metrics_by_name` does, and those of a list under the names of their classes.
+
+    Args:
+        argument: What the metrics were given as, for messages.
+        metrics: The metrics.
+
+    Raises:
+        TypeError: It is none of the forms, or something among them is no metric.
+        ValueError: Two of a list are of one class.
+
+    >>> listed_metrics_by_name("metrics", [])
+    {}
+    """
+    if isinstance(metrics, (list, tuple)):
+        counts = Counter(type(metric).__name__ for metric in metrics)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(
+                f"{argument} has several metrics of the class {twice[0]}, whose names are those of their classes. "
+                f"Give a dict of metrics by name."
+            )
+        metrics = {type(metric).__name__: metric for metric in metrics}
+    return metrics_by_name(
+        argument, cast("Mapping[str, Metric]", metrics), "a list of metrics, a Metric, a MetricCollection"
+    )

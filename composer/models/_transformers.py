@@ -1,0 +1,118 @@
+"""What training has to know of a model of `transformers`, found out from its class and configuration."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from composer._lazy import import_extra
+from composer._text import first_of
+from composer.warnings import ComposerWarning
+
+__all__ = ["arguments_of", "as_json", "fit_embeddings", "logits_of", "shifts_labels"]
+
+# Registered as causal, yet they compare each place with its own label.
+_UNSHIFTED = {"XLMWithLMHeadModel", "XLNetLMHeadModel"}
+
+
+def fit_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
+    """Give a model an embedding for each token of a tokenizer; tell whether that took new ones.
+
+    Args:
+        model: The model.
+        tokenizer: The tokenizer, or None.
+        may_resize: Whether it may get new ones.
+
+    Raises:
+        ValueError: It needs new ones and must not get them.
+    """
+    if tokenizer is None:
+        return False
+    embeddings = model.get_input_embeddings()
+    if not hasattr(embeddings, "num_embeddings") or embeddings.num_embeddings >= len(tokenizer):
+        return False
+    if not may_resize:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {embeddings.num_embeddings}. Give "
+            f"the tokenizer of the model, or allow_embedding_resizing=True."
+        )
+    model.resize_token_embeddings(len(tokenizer))
+    return True
+
+
+def shifts_labels(model: nn.Module, asked: bool | None) -> bool:
+    """Tell whether metrics are to compare place i of a model's output with label i + 1.
+
+    Args:
+        model: The model.
+        asked: What the user says; None asks the class of the model.
+    """
+    auto: Any = import_extra("transformers.models.auto.modeling_auto", "nlp", "HuggingFaceModel")
+    names: set[str] = set()
+    for table in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
+        for value in table.values():
+            names.update([value] if isinstance(value, str) else value)
+    is_causal = any(kind.__name__ in names - _UNSHIFTED for kind in type(model).__mro__)
+    found = is_causal and not getattr(cast(Any, model).config, "is_encoder_decoder", False)
+    if asked is False and found:
+        message = (
+            f"shift_labels=False, but {type(model).__name__} predicts at each place the next label: its loss and its "
+            f"metrics will not agree."
+        )
+        warnings.warn(message, ComposerWarning, stacklevel=3)
+    return found if asked is None else asked
+
+
+def arguments_of(model: nn.Module) -> frozenset[str] | None:
+    """Return what the forward pass of a model takes by name; None if anything.
+
+    Args:
+        model: The model.
+
+    >>> sorted(arguments_of(nn.Linear(1, 1)))
+    ['input']
+    """
+    parameters = inspect.signature(model.forward).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(one.name for one in parameters if one.kind in kinds) or None
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """Return the logits among what a model has returned, where a tuple has the loss before them.
+
+    Args:
+        outputs: A mapping, or a tuple.
+
+    Raises:
+        ValueError: The mapping has none.
+
+    >>> logits_of((torch.tensor(0.5), torch.ones(2, 3))).shape
+    torch.Size([2, 3])
+    """
+    if isinstance(outputs, Mapping):
+        if "logits" not in outputs:
+            raise ValueError(
+                f"use_logits=True, but the model returns {first_of(list(outputs))}. Give use_logits=False, and metrics "
+                f"that take all of it."
+            )
+        return cast("Mapping[str, Tensor]", outputs)["logits"]
+    return outputs[1] if outputs[0].ndim == 0 else outputs[0]
+
+
+def as_json(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration as JSON has it: sets as lists, and what else it does not know as text.
+
+    Args:
+        content: The configuration.
+
+    >>> as_json({"target_modules": {"v", "q"}})
+    {'target_modules': ['q', 'v']}
+    """
+    return json.loads(
+        json.dumps(content, default=lambda value: sorted(value) if isinstance(value, set) else str(value))
+    )

@@ -1,0 +1,246 @@
+"""DeepLabv3 and DeepLabv3+: segmentation by dilated convolutions at several rates.
+
+Papers: Rethinking Atrous Convolution for Semantic Image Segmentation, Chen et al. 2017,
+https://arxiv.org/abs/1706.05587; Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation,
+Chen et al. 2018, https://arxiv.org/abs/1802.02611
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from composer import dist
+from composer._lazy import import_extra
+from composer._text import one_of
+from composer.models._segmentation import SegmentationLoss
+from composer.models._torchvision import weights_of
+from composer.models.classifier import ComposerClassifier
+from composer.models.initializers import Initializer, ensure_initializers, initialize
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+    from torchvision.models import WeightsEnum
+
+__all__ = ["AtrousPyramid", "DeepLabV3", "composer_deeplabv3"]
+
+_BACKBONES = ("resnet50", "resnet101", "resnet152")
+
+
+class AtrousPyramid(nn.Module):
+    """Looks at each place with convolutions of several dilations, and at the mean of the image, and joins it all.
+
+    Args:
+        in_channels: Channels of the features.
+        channels: Channels of each of the branches, and of the output.
+        dilations: Those of the convolutions of 3 x 3; a dilation of 1 stands for one of 1 x 1.
+        separable: Whether the convolutions of 3 x 3 are depthwise separable, as in DeepLabv3+.
+
+    >>> AtrousPyramid(8, 16)(torch.zeros(2, 8, 5, 5)).shape
+    torch.Size([2, 16, 5, 5])
+
+    Paper: https://arxiv.org/abs/1706.05587, section 3.3
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int = 512,
+        dilations: Sequence[int] = (1, 12, 24, 36),
+        separable: bool = False,
+    ) -> None:
+        super().__init__()
+        make = _separable if separable else _convolution
+        self.branches = nn.ModuleList(
+            _convolution(in_channels, channels, 1) if each == 1 else make(in_channels, channels, 3, each)
+            for each in dilations
+        )
+        self.of_image = nn.Sequential(nn.AdaptiveAvgPool2d(1), _convolution(in_channels, channels, 1))
+        self.join = _convolution(channels * (len(dilations) + 1), channels, 3)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return new features, (B, channels, H, W).
+
+        Args:
+            features: (B, in_channels, H, W); in training, of two images or more, for the sake of the batch norm.
+        """
+        of_image = self.of_image(features).expand(-1, -1, *features.shape[-2:])
+        return self.join(torch.cat([of_image, *(branch(features) for branch in self.branches)], dim=1))
+
+
+class DeepLabV3(nn.Module):
+    """A dilated ResNet, an :class:`AtrousPyramid`, and in DeepLabv3+ a decoder that adds the edges of early features.
+
+    The last two stages of the ResNet dilate instead of striding, so that its output is an eighth of the size.
+
+    Args:
+        backbone: A ResNet of torchvision with these dilations; its head is left out.
+        num_classes: C.
+        use_plus: Whether to decode with the features of the first stage.
+
+    >>> import torchvision
+    >>> resnet = torchvision.models.resnet50(replace_stride_with_dilation=[False, True, True])
+    >>> network = DeepLabV3(resnet, num_classes=5).eval()
+    >>> network(torch.zeros(1, 3, 32, 48)).shape
+    torch.Size([1, 5, 32, 48])
+
+    Papers: https://arxiv.org/abs/1706.05587, https://arxiv.org/abs/1802.02611
+    """
+
+    def __init__(self, backbone: nn.Module, num_classes: int, use_plus: bool = True) -> None:
+        super().__init__()
+        resnet = cast(Any, backbone)
+        self.backbone = nn.ModuleDict(
+            {
+                "stem": nn.Sequential(resnet.conv1, resnet.bn1, resnet.relu, resnet.maxpool),
+                **{f"layer{number}": getattr(resnet, f"layer{number}") for number in range(1, 5)},
+            }
+        )
+        self.classifier = _Head(2048, 256 if use_plus else None, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits of each pixel, (B, C, H, W).
+
+        Args:
+            x: Images, (B, 3, H, W); in training, two or more.
+        """
+        early = self.backbone["layer1"](self.backbone["stem"](x))
+        late = early
+        for number in range(2, 5):
+            late = self.backbone[f"layer{number}"](late)
+        return _resize(self.classifier(early, late), x)
+
+
+class _Head(nn.Module):
+    """From the features of the first and the last stage to logits at the size of one of them."""
+
+    def __init__(self, in_channels: int, early_channels: int | None, num_classes: int, channels: int = 512) -> None:
+        super().__init__()
+        plus = early_channels is not None
+        self.pyramid = AtrousPyramid(in_channels, channels, separable=plus)
+        # Few channels, so that the early features, which are many, do not outweigh the late ones.
+        self.reduce = _convolution(early_channels, 48, 1) if early_channels is not None else None
+        self.decode = (
+            nn.Sequential(_separable(channels + 48, channels, 3), _separable(channels, channels, 3))
+            if plus
+            else nn.Identity()
+        )
+        self.dropout = nn.Dropout2d(0.1)
+        self.to_logits = nn.Conv2d(channels, num_classes, 1)
+
+    def forward(self, early: Tensor, late: Tensor) -> Tensor:
+        x = self.pyramid(late)
+        if self.reduce is not None:
+            x = torch.cat([_resize(x, early), self.reduce(early)], dim=1)
+        return self.to_logits(self.dropout(self.decode(x)))
+
+
+def composer_deeplabv3(
+    num_classes: int,
+    backbone_arch: str = "resnet101",
+    backbone_weights: str | WeightsEnum | None = None,
+    sync_bn: bool = True,
+    use_plus: bool = True,
+    ignore_index: int = -1,
+    cross_entropy_weight: float = 1.0,
+    dice_weight: float = 0.0,
+    initializers: Iterable[Initializer | str] | Initializer | str | None = (),
+) -> ComposerClassifier:
+    """Build a DeepLabv3(+) for batches (images, classes of the pixels), (B, 3, H, W) and (B, H, W).
+
+    The loss is ``cross_entropy_weight * cross_entropy + dice_weight * dice``; the parts are logged beside it. The
+    metrics are the mean intersection over union and the cross entropy.
+
+    Args:
+        num_classes: C.
+        backbone_arch: ``"resnet50"``, ``"resnet101"`` or ``"resnet152"``.
+        backbone_weights: Those of the backbone to begin with, as torchvision calls them (``"IMAGENET1K_V1"``,
+            ``"DEFAULT"``, ...), downloaded when they are first used.
+        sync_bn: Whether the batch norms of several processes compute over the batches of all of them; one process does
+            so anyway. Accelerators only.
+        use_plus: Whether to build DeepLabv3+.
+        ignore_index: Class index of the pixels that do not count.
+        cross_entropy_weight: Weight of the cross entropy; 0 leaves it out.
+        dice_weight: Weight of the Dice loss over the batch; 0 leaves it out.
+        initializers: What the weights are initialised with, one after the other; beside ``backbone_weights`` those of
+            the head only.
+
+    Raises:
+        ValueError: A name is unknown, a weight is negative, or both weights are 0.
+        MissingConditionalImportError: torchvision is not installed.
+
+    >>> model = composer_deeplabv3(
+    ...     num_classes=5, backbone_arch="resnet50", initializers=["kaiming_normal", "bn_ones"]
+    ... )
+    >>> batch = (torch.zeros(2, 3, 32, 32), torch.zeros(2, 32, 32, dtype=torch.long))
+    >>> outputs = model(batch)
+    >>> outputs.shape, sorted(model.loss(outputs, batch))
+    (torch.Size([2, 5, 32, 32]), ['cross_entropy', 'total'])
+
+    Papers: https://arxiv.org/abs/1706.05587, https://arxiv.org/abs/1802.02611
+    """
+    one_of("backbone_arch", backbone_arch, _BACKBONES)
+    loss = SegmentationLoss(cross_entropy_weight, dice_weight, ignore_index)
+    rules = ensure_initializers(initializers)
+    models: Any = import_extra("torchvision.models", "vision", "composer_deeplabv3")
+    backbone = models.get_model(
+        backbone_arch,
+        weights=weights_of(models, backbone_arch, backbone_weights),
+        replace_stride_with_dilation=[False, True, True],
+    )
+    network: nn.Module = DeepLabV3(backbone, num_classes, use_plus)
+    initialize(network if backbone_weights is None else cast(nn.Module, network.classifier), rules)
+    if sync_bn and dist.get_world_size() > 1:
+        network = _synchronised(network)
+    # The trainer takes a mapping of parts; the classifier's own signature promises a tensor to everyone else.
+    return ComposerClassifier(
+        network, num_classes, _metrics(num_classes, ignore_index), _metrics(num_classes, ignore_index), cast(Any, loss)
+    )
+
+
+def _synchronised(network: nn.Module) -> nn.Module:
+    """Let batch norms compute over the batches of all processes."""
+    if torch.accelerator.is_available():
+        return nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    warnings.warn(
+        "sync_bn=True has no effect without an accelerator: each process normalises its own batch. "
+        "Set sync_bn=False if that is meant.",
+        ComposerWarning,
+        stacklevel=3,
+    )
+    return network
+
+
+def _metrics(num_classes: int, ignore_index: int) -> dict[str, Metric]:
+    from composer.metrics.classification import CrossEntropy
+    from composer.metrics.segmentation import MIoU
+
+    return {"CrossEntropy": CrossEntropy(ignore_index), "MIoU": MIoU(num_classes, ignore_index)}
+
+
+def _convolution(
+    in_channels: int, channels: int, kernel_size: int, dilation: int = 1, groups: int = 1
+) -> nn.Sequential:
+    """A convolution that keeps the size, batch norm, ReLU."""
+    padding = dilation * (kernel_size // 2)
+    convolution = nn.Conv2d(
+        in_channels, channels, kernel_size, padding=padding, dilation=dilation, groups=groups, bias=False
+    )
+    return nn.Sequential(convolution, nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
+
+
+def _separable(in_channels: int, channels: int, kernel_size: int, dilation: int = 1) -> nn.Sequential:
+    """A convolution of each channel on its own, then one over the channels of each place."""
+    depthwise = _convolution(in_channels, in_channels, kernel_size, dilation, groups=in_channels)
+    return nn.Sequential(depthwise, _convolution(in_channels, channels, 1))
+
+
+def _resize(x: Tensor, like: Tensor) -> Tensor:
+    """Scale feature maps to the height and width of others."""
+    return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)

@@ -1,0 +1,75 @@
+"""Residual networks for large images.
+
+Paper: Deep Residual Learning for Image Recognition, He et al. 2015, https://arxiv.org/abs/1512.03385
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from composer._text import one_of
+from composer.loss.loss import loss_registry
+from composer.models._torchvision import make_network
+from composer.models.classifier import ComposerClassifier
+from composer.models.initializers import Initializer, ensure_initializers
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from torchvision.models import WeightsEnum
+
+__all__ = ["composer_resnet"]
+
+_NAMES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+
+
+def composer_resnet(
+    model_name: str,
+    num_classes: int = 1000,
+    weights: str | WeightsEnum | None = None,
+    groups: int = 1,
+    width_per_group: int = 64,
+    initializers: Iterable[Initializer | str] | Initializer | str | None = None,
+    loss_name: str = "soft_cross_entropy",
+) -> ComposerClassifier:
+    """Build a ResNet of torchvision as a classifier of batches (images, targets), images (B, 3, H, W).
+
+    ``groups=32, width_per_group=4`` makes a ResNeXt of the three deeper ones, ``width_per_group=128`` a wide ResNet.
+    The metrics are the accuracy, and in evaluation also the cross entropy.
+
+    Args:
+        model_name: ``"resnet18"``, ``"resnet34"``, ``"resnet50"``, ``"resnet101"`` or ``"resnet152"``.
+        num_classes: C, the number of classes.
+        weights: Those to begin with, as torchvision calls them (``"IMAGENET1K_V1"``, ``"DEFAULT"``, ...), downloaded
+            when they are first used. For other than 1000 classes the last layer is made anew.
+        groups: Groups of the convolutions in the bottlenecks.
+        width_per_group: Channels of a group in the first stage.
+        initializers: What the weights are initialised with, one after the other; beside ``weights`` only the last
+            layer is.
+        loss_name: A name of :data:`composer.loss.loss_registry`.
+
+    Raises:
+        ValueError: A name is unknown, or the initializers would overwrite all that was loaded.
+        MissingConditionalImportError: torchvision is not installed.
+
+    >>> model = composer_resnet("resnet18", num_classes=10, initializers=["kaiming_normal", "bn_uniform"])
+    >>> model((torch.zeros(2, 3, 32, 32), torch.tensor([1, 7]))).shape
+    torch.Size([2, 10])
+
+    Papers: https://arxiv.org/abs/1512.03385, https://arxiv.org/abs/1611.05431 (ResNeXt, Xie et al. 2016)
+    """
+    one_of("model_name", model_name, _NAMES)
+    loss_fn = loss_registry[one_of("loss_name", loss_name, loss_registry)]
+    rules = ensure_initializers(initializers)
+    if loss_name == "binary_cross_entropy_with_logits" and Initializer.LINEAR_LOG_CONSTANT_BIAS not in rules:
+        warnings.warn(
+            f"loss_name={loss_name!r} begins at a loss of {num_classes} * log(2), which may make training unstable, "
+            "unless initializers contain 'linear_log_constant_bias'.",
+            ComposerWarning,
+            stacklevel=2,
+        )
+    network = make_network(
+        model_name, "fc", num_classes, weights, rules, "composer_resnet", groups=groups, width_per_group=width_per_group
+    )
+    return ComposerClassifier(network, num_classes=num_classes, loss_fn=loss_fn)

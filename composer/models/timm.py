@@ -1,0 +1,72 @@
+"""Any image classifier of timm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from composer._lazy import import_extra
+from composer._text import did_you_mean
+from composer.models.classifier import ComposerClassifier
+
+__all__ = ["composer_timm"]
+
+
+def composer_timm(
+    model_name: str,
+    pretrained: bool = False,
+    num_classes: int = 1000,
+    drop_rate: float = 0.0,
+    drop_path_rate: float | None = None,
+    drop_block_rate: float | None = None,
+    global_pool: str | None = None,
+    bn_momentum: float | None = None,
+    bn_eps: float | None = None,
+) -> ComposerClassifier:
+    """Build a network of timm as a classifier of batches (images, targets).
+
+    The metrics are the accuracy, and in evaluation also the cross entropy. Where a rate or a kind of pooling is not
+    given, the network has its own.
+
+    Args:
+        model_name: As timm calls it, perhaps with the tag of its weights (``"resnet50.a1_in1k"``), or the place of
+            one, such as ``"hf-hub:..."`` or ``"local-dir:..."``.
+        pretrained: Whether to begin with trained weights, downloaded when they are first used.
+        num_classes: C.
+        drop_rate: Probability of dropout before the last layer.
+        drop_path_rate: Largest probability at which a residual block is left out.
+        drop_block_rate: Probability of DropBlock, in the networks that have it.
+        global_pool: How the places of an image are pooled: ``"avg"``, ``"max"``, ``"avgmax"``, ``"catavgmax"``, ...
+        bn_momentum: Momentum of all batch norms.
+        bn_eps: What all batch norms add to the variance.
+
+    Raises:
+        ValueError: timm has no such model.
+        TypeError: The model has no such option.
+        MissingConditionalImportError: timm is not installed.
+
+    >>> model = composer_timm("test_resnet", num_classes=10, bn_momentum=0.01)
+    >>> model((torch.zeros(2, 3, 32, 32), torch.tensor([1, 7]))).shape
+    torch.Size([2, 10])
+    """
+    timm: Any = import_extra("timm", "vision", "composer_timm")
+    base = model_name.partition(".")[0]
+    if ":" not in model_name and not timm.is_model(base):
+        raise ValueError(f"model_name={model_name!r} is no model of timm.{did_you_mean(base, timm.list_models())}")
+    network: nn.Module = timm.create_model(
+        model_name,
+        pretrained=pretrained,
+        num_classes=num_classes,
+        drop_rate=drop_rate,
+        drop_path_rate=drop_path_rate,
+        drop_block_rate=drop_block_rate,
+        global_pool=global_pool,
+    )
+    # Few of timm's networks take these as arguments.
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            module.momentum = module.momentum if bn_momentum is None else bn_momentum
+            module.eps = module.eps if bn_eps is None else bn_eps
+    return ComposerClassifier(network, num_classes=num_classes)

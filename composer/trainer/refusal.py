@@ -1,0 +1,51 @@
+"""Arguments of which one is refused: none of them has changed anything then."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from composer.trainer.run import Run
+from composer.trainer.schedules import as_schedulers
+
+__all__ = ["all_or_nothing"]
+
+
+@contextlib.contextmanager
+def all_or_nothing(run: Run, schedulers: Any = None) -> Generator[None]:
+    """Put a run back to what it was if the block, which takes over arguments, raises.
+
+    Args:
+        run: The run. Weights and the states of optimizers are none of the block's business.
+        schedulers: Those that the block takes over, which are stretched in place.
+
+    >>> from composer import Engine, Logger, State
+    >>> from composer.trainer.run import Run
+    >>> state = State(model=torch.nn.Linear(1, 1), max_duration="1ep")
+    >>> logger = Logger(state)
+    >>> try:
+    ...     with all_or_nothing(Run(state, Engine(state, logger), logger)):
+    ...         state.max_duration = "2ep"
+    ...         raise ValueError("another argument is wrong")
+    ... except ValueError:
+    ...     print(state.max_duration)
+    1ep
+    """
+    state = run.state
+    theirs = [entry for entry in as_schedulers(schedulers) if isinstance(entry, LRScheduler)]
+    kept = [(one, dict(vars(one))) for one in (run, state, state.train_phase, *theirs)]
+    metrics = dict(state.eval_metrics)
+    groups = [(group, dict(group)) for optimizer in state.optimizers for group in optimizer.param_groups]
+    try:
+        yield
+    except BaseException:
+        for one, before in kept:
+            vars(one).clear()
+            vars(one).update(before)
+        for changed, before in ((state.eval_metrics, metrics), *groups):
+            changed.clear()
+            changed.update(before)
+        raise

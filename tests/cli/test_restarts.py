@@ -1,0 +1,26 @@
+"""A training whose rank is killed is started again, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.nodes import BATCHES, Node, alone, is_alive, told
+
+
+def test_a_rank_that_is_killed(tmp_path: Path) -> None:
+    node = Node(tmp_path, ["-n", "2", "--max_restarts", "1"], ["kill"])
+    try:
+        assert node.end() == 0, node.output
+    finally:
+        node.close()
+    assert "composer: restart 1 of 1" in node.output
+    before = [told(tmp_path, "3", rank)["pid"] for rank in range(2)]
+    for rank in range(2):
+        start, end = told(tmp_path, "start", rank), told(tmp_path, "end", rank)
+        assert start["from"] == 4
+        assert start["pid"] not in before
+        assert end["samples"] == 2 * BATCHES
+        assert end["weights"] == pytest.approx(alone(), abs=1e-6)
+    assert not any(map(is_alive, before))

@@ -1,0 +1,141 @@
+"""Batches that are copied ahead, and the place of those that were handed out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+
+from composer.core.data_pass import PassFactory
+from composer.datasets import DevicePrefetcher, NormalizationFn
+from tests.core.test_data_pass import Counting, Loader, Plain, Stream
+
+N = 10
+
+
+def shuffled(**more: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.arange(N)), 2, shuffle=True, **more)
+
+
+KINDS: dict[str, Any] = {
+    "shuffled": shuffled,
+    "loader with a place": Loader,
+    "data with a place": lambda: DataLoader(Stream(), None),
+    "data that counts": lambda: DataLoader(Counting(), 1),
+    "list": Plain,
+}
+
+
+def plain(batches: Any) -> list[Any]:
+    return [torch.as_tensor(batch[0] if isinstance(batch, list) else batch).tolist() for batch in batches]
+
+
+def prefetcher(kind: str, **more: Any) -> DevicePrefetcher:
+    return DevicePrefetcher(KINDS[kind](), device="cpu", **more)
+
+
+@pytest.fixture(autouse=True)
+def _expected_words(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="composer")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_from_every_place(kind, ahead, monkeypatch) -> None:
+    """As on CUDA, batches are fetched before they are asked for; the place is that of what was handed out."""
+    monkeypatch.setattr(DevicePrefetcher, "_waiting", property(lambda self: self.ahead))
+    straight = prefetcher(kind, ahead=ahead)
+    passes = [plain(straight), plain(straight)]
+    assert straight.epoch == 2
+    for epoch in (0, 1):
+        for done in range(1, 6):
+            running = prefetcher(kind, ahead=ahead)
+            for _ in range(epoch):
+                plain(running)
+            iterator = iter(running)
+            before = plain(next(iterator) for _ in range(done))
+            later = prefetcher(kind, ahead=ahead)
+            later.load_state_dict(running.state_dict())
+            assert later.epoch == epoch
+            assert before + plain(later) == passes[epoch]
+            assert later.epoch == epoch + 1
+            if epoch == 0:
+                assert plain(later) == passes[1]
+
+
+@given(st.integers(0, 50))
+def test_orders_are_those_of_the_seed(seed) -> None:
+    found = prefetcher("shuffled", seed=seed)
+    expected = PassFactory(shuffled(), seed)
+    for epoch in range(2):
+        assert plain(found) == plain(expected.begin(epoch))
+
+
+def test_a_pass_that_was_left_is_over() -> None:
+    straight = prefetcher("shuffled")
+    plain(straight)
+    second = plain(straight)
+    running = prefetcher("shuffled")
+    next(iter(running))
+    assert plain(running) == second
+
+
+def test_length_and_transform() -> None:
+    assert len(prefetcher("shuffled")) == 5
+    with pytest.raises(TypeError, match="Plain does not tell"):
+        len(prefetcher("list"))
+    images = DataLoader(TensorDataset(torch.full((2, 1, 2, 2), 5, dtype=torch.uint8), torch.zeros(2)), 2)
+    ((x, _),) = DevicePrefetcher(images, device="cpu", transform=NormalizationFn((1,), (2,)))
+    assert x.eq(2).all()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="ahead must be 0 or greater"):
+        prefetcher("shuffled", ahead=-1)
+    state = prefetcher("shuffled", seed=1).state_dict()
+    with pytest.raises(ValueError, match="of seed=1, but this has seed=2"):
+        prefetcher("shuffled", seed=2).load_state_dict(state)
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return sorted(itertools.chain.from_iterable(batches))
+
+
+def _parts(kind: str, state: Any) -> tuple[list[Any], Any]:
+    running = prefetcher(kind)
+    if state is not None:
+        running.load_state_dict(state)
+        return plain(running), None
+    iterator = iter(running)
+    return plain(next(iterator) for _ in range(2)), running.state_dict()
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "loader with a place"])
+def test_processes_share_the_samples(kind, two_ranks) -> None:
+    (one, state), (other, same) = two_ranks.run(_parts, kind, None)
+    assert state == same
+    (rest, _), (other_rest, _) = two_ranks.run(_parts, kind, state)
+    if kind == "shuffled":
+        assert flat(one + other + rest + other_rest) == list(range(N))
+        # One process goes on where two were left.
+        (alone, _) = _parts(kind, state)
+        assert flat(alone) == flat(rest + other_rest)
+    else:
+        assert one + rest == other + other_rest == plain(Loader())
+
+
+@pytest.mark.gpu
+def test_batches_arrive_whole_however_far_they_are_fetched_ahead() -> None:
+    data = [torch.full((512, 1024), float(i)).pin_memory() for i in range(20)]
+    for ahead in (0, 1, 3):
+        sums = []
+        for batch in DevicePrefetcher(data, ahead=ahead):
+            assert batch.is_cuda
+            sums.append((batch * 1.0).sum())
+        assert [total.item() for total in sums] == [512 * 1024.0 * i for i in range(20)]

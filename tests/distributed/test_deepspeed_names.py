@@ -1,0 +1,55 @@
+"""What of a checkpoint of DeepSpeed's can be left out: weights that only one of the models has, and nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from composer import Trainer
+from tests.common import TwoLayers, regression_data, trainer_of, weights_of
+from tests.distributed.test_deepspeed import config_of
+from tests.ranks import Ranks
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs the extra 'deepspeed'")
+
+
+class More(TwoLayers):
+    """Has a weight that the checkpoint lacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = torch.nn.Parameter(torch.ones(1))
+
+
+def _trainer(model: TwoLayers, **arguments: Any) -> Trainer:
+    return trainer_of(
+        model,
+        regression_data(2, 12),
+        optimizers=torch.optim.AdamW(model.parameters(), lr=0.05),
+        deepspeed_config={**config_of(2), "train_batch_size": 24},
+        device="cpu",
+        **arguments,
+    )
+
+
+def _begin(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
+    with _trainer(TwoLayers(), save_folder=folder) as trainer:
+        trainer.fit()
+        saved = weights_of(trainer.state.model)
+    arguments = {"load_path": f"{folder}/ep1-ba2", "load_weights_only": True}
+    with pytest.raises(ValueError, match=r"(?s)another model.*more.*load_strict_model_weights=False"):
+        _trainer(More(), **arguments)
+    with pytest.raises(ValueError, match=r"'state/model/first\.\*' is about weights"):
+        _trainer(TwoLayers(), load_path=f"{folder}/ep1-ba2", load_ignore_keys=["rng", "state/model/first.*"])
+    with _trainer(More(), load_strict_model_weights=False, **arguments) as trainer:
+        return saved, weights_of(trainer.state.model)
+
+
+def test_weights_that_both_have_can_be_loaded(two_ranks: Ranks, tmp_path: Path) -> None:
+    for saved, loaded in two_ranks.run(_begin, str(tmp_path)):
+        assert loaded[0] == 1
+        assert torch.equal(loaded[1:], saved)
