@@ -17,8 +17,6 @@ import random
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +81,11 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(given.model)
     network = AutoModelForSequenceClassification.from_pretrained(given.model, num_labels=len(SUBJECTS))
     train, test = load_data(tokenizer, given.sentences)
-    load: Callable[..., DataLoader[Any]] = partial(DataLoader, collate_fn=DataCollatorWithPadding(tokenizer))
+    collate = DataCollatorWithPadding(tokenizer)
+
+    def load(rows: Any, **arguments: Any) -> DataLoader[Any]:
+        return DataLoader(rows, collate_fn=collate, **arguments)
+
     metrics = {"accuracy": MicroAccuracy(len(SUBJECTS)), "cross entropy": CrossEntropy()}
     model = HuggingFaceModel(network, tokenizer, use_logits=True, metrics=[], eval_metrics=metrics)
     trainer = Trainer(
