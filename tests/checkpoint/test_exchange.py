@@ -87,4 +87,4 @@ def test_processes_killed_while_they_replace_a_folder_leave_a_whole_one(tmp_path
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == 15 and all(one["whole"] and one["absent"] == 0 for one in found)
     numbers = [one["number"] for one in found]
-    assert numbers == sorted(numbers) and numbers[-1] > 15
+    assert numbers == sorted(set(numbers)) and numbers[0] > 0

@@ -62,6 +62,7 @@ def test_one_of_ones_own_stands_alone(argument) -> None:
 def trained() -> list[list[torch.Tensor]]:
     weights: list[list[torch.Tensor]] = []
     for strategy in (None, Own()):
+        torch.manual_seed(0)
         model = classifier()
         with Trainer(
             model=model,
