@@ -53,10 +53,10 @@ test: $(VENV)/stamp-dev $(VENV)/apart/stamp $(VENV)/deepspeed.stamp  ## run the 
 
 # Both test the package as a user gets it, in an environment of their own.
 wheel-test:  ## install the wheel into an empty environment and run the tests from outside of the tree
-	PYTHON="$(PYTHON)" .ci/wheel-test $(PYTEST_ARGS)
+	JOBS=$(JOBS) PYTHON="$(PYTHON)" .ci/wheel-test $(PYTEST_ARGS)
 
 test-torch:  ## the same with another torch: make test-torch TORCH=2.10.0
-	PYTHON="$(PYTHON)" TORCH="$(TORCH)" .ci/wheel-test $(PYTEST_ARGS)
+	JOBS=$(JOBS) PYTHON="$(PYTHON)" TORCH="$(TORCH)" .ci/wheel-test $(PYTEST_ARGS)
 
 lint: $(VENV)/stamp-dev  ## check style and formatting
 	$(BIN)/ruff check .

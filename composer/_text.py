@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
 from typing import SupportsFloat, TypeVar
 
-__all__ = ["did_you_mean", "first_of", "in_unit_interval", "non_negative", "one_of", "plural", "positive"]
+__all__ = ["did_you_mean", "first_of", "in_unit_interval", "member_of", "non_negative", "one_of", "plural", "positive"]
 
 Number = TypeVar("Number", int, float)
 Choice = TypeVar("Choice")
+Member = TypeVar("Member", bound=StrEnum)
+
+_NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
@@ -56,9 +61,40 @@ def one_of(argument: str, value: Choice, choices: Iterable[Choice]) -> Choice:
     allowed = list(choices)
     if value in allowed:
         return value
-    hint = did_you_mean(value, [c for c in allowed if isinstance(c, str)]) if isinstance(value, str) else ""
-    listed = ", ".join(repr(choice) for choice in allowed)
-    raise ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
+    raise _not_one_of(argument, value, allowed)
+
+
+def member_of(enum: type[Member], argument: str, value: object, aliases: Mapping[str, str] = _NO_ALIASES) -> Member:
+    """Return the member of an enumeration that a value in any case, or a further spelling, names.
+
+    Made for ``_missing_``, which is asked when a value is not one of the enumeration's own.
+
+    Args:
+        enum: The enumeration; its values are in lower case.
+        argument: Name of what takes it, for the message.
+        value: What was given.
+        aliases: Values by their further spellings, in lower case.
+
+    Raises:
+        ValueError: It names none of them.
+
+    >>> class Side(StrEnum):
+    ...     LEFT = "left"
+    ...     RIGHT = "right"
+    >>> member_of(Side, "side", " Left"), member_of(Side, "side", "R", {"r": "right"})
+    (<Side.LEFT: 'left'>, <Side.RIGHT: 'right'>)
+    >>> member_of(Side, "side", "rigth")
+    Traceback (most recent call last):
+    ...
+    ValueError: side must be one of 'left', 'right', but got 'rigth'. Did you mean 'right'?
+    """
+    known = [member.value for member in enum]
+    if isinstance(value, str):
+        name = value.strip().lower()
+        name = aliases.get(name, name)
+        if name in known:
+            return enum(name)
+    raise _not_one_of(argument, value, known)
 
 
 def in_unit_interval(argument: str, value: float) -> float:
@@ -142,6 +178,12 @@ def first_of(names: Sequence[str]) -> str:
     ('a, b', 'a, b, c, d, e and 2 others')
     """
     return ", ".join(names[:5]) + (f" and {plural(len(names) - 5, 'other')}" if len(names) > 5 else "")
+
+
+def _not_one_of(argument: str, value: object, allowed: Sequence[object]) -> ValueError:
+    hint = did_you_mean(value, [c for c in allowed if isinstance(c, str)]) if isinstance(value, str) else ""
+    listed = ", ".join(repr(choice) for choice in allowed)
+    return ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
 
 
 def _real(argument: str, value: float) -> float:

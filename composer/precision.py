@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer._lazy import import_extra
-from composer._text import did_you_mean
+from composer._text import member_of
 
 if TYPE_CHECKING:
     from composer.devices import Device
@@ -56,13 +56,7 @@ class Precision(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Precision:
-        name = value.strip().lower() if isinstance(value, str) else ""
-        name = _ALIASES.get(name, name)
-        for member in cls:
-            if member.value == name:
-                return member
-        known = [member.value for member in cls]
-        raise ValueError(f"precision must be one of {', '.join(known)}, but got {value!r}.{did_you_mean(name, known)}")
+        return member_of(cls, "precision", value, _ALIASES)
 
 
 class _NoAutocast:

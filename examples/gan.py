@@ -88,21 +88,19 @@ def distance(judge: nn.Module, images: Tensor, others: Tensor) -> float:
 
     d^2 = |m - m'|^2 + tr(S + S' - 2 sqrt(S S')), Heusel et al. 2017, https://arxiv.org/abs/1706.08500
     """
-    (mean, cov), (mean_of_others, cov_of_others) = (
-        (logits.mean(dim=0), logits.T.cov()) for logits in (judge(images).double(), judge(others).double())
-    )
-    root = torch.linalg.eigvals(cov @ cov_of_others).real.clamp(min=0).sqrt().sum()
-    squared = (mean - mean_of_others).square().sum() + cov.trace() + cov_of_others.trace() - 2 * root
-    return squared.clamp(min=0).sqrt().item()
+    a, b = judge(images).double(), judge(others).double()
+    between = (a.mean(dim=0) - b.mean(dim=0)).square().sum()
+    cov_a, cov_b = a.T.cov(), b.T.cov()
+    root = torch.linalg.eigvals(cov_a @ cov_b).real.clamp(min=0).sqrt().sum()
+    return (between + cov_a.trace() + cov_b.trace() - 2 * root).clamp(min=0).sqrt().item()
 
 
 def write_sheet(images: Tensor, path: Path) -> None:
     """Write up to 64 images side by side as a portable grey map, which needs no library."""
     rows = images[: len(images) // 8 * 8][:64].view(-1, 8, 28, 28).transpose(1, 2).reshape(-1, 8 * 28)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(
-        f"P5 {rows.shape[1]} {rows.shape[0]} 255\n".encode() + bytes((255 * rows).byte().flatten().tolist())
-    )
+    header = f"P5 {rows.shape[1]} {rows.shape[0]} 255\n".encode()
+    path.write_bytes(header + (255 * rows).byte().numpy().tobytes())
 
 
 def main() -> None:

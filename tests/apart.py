@@ -16,11 +16,12 @@ def make_importable() -> None:
 
     torchvision's wheels are built for CUDA: beside a CPU build it imports once its operators have names.
     """
-    if not _FOLDER.is_dir() or torch.cuda.is_available() or _LIBRARIES:
+    if not _FOLDER.is_dir():
         return
-    library = torch.library.Library("torchvision", "DEF")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _LIBRARIES.append(library)
-    if str(_FOLDER) not in sys.path:
+    if str(_FOLDER) not in sys.path:  # a process that another one spawned has its path
         sys.path.append(str(_FOLDER))
+    if torch.version.cuda is None and not _LIBRARIES:
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _LIBRARIES.append(library)

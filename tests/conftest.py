@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart
+from tests import apart, older_torch
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -63,6 +63,12 @@ def two_ranks() -> Iterator[Ranks]:
 def four_ranks() -> Iterator[Ranks]:
     """Four processes in a process group."""
     yield from given(4)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let warnings that only older releases of torch have be none of the errors."""
+    for message in older_torch.messages():
+        config.addinivalue_line("filterwarnings", f"ignore:{message}:UserWarning")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

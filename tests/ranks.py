@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from composer import rng
-from tests import apart
+from tests import apart, older_torch
 
 # Processes of the suite share two cores: this much is for one that hangs, not for one that is slow.
 _LIMIT = 300.0
@@ -129,6 +129,7 @@ def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
+                older_torch.ignore()
                 answer: tuple[bool, Any] = True, function(*args)
         except BaseException:
             answer = False, f"rank {rank}:\n{traceback.format_exc()}"

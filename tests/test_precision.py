@@ -42,7 +42,7 @@ def test_strings_compare_and_print():
 
 @pytest.mark.parametrize("name", ["amp_bf61", "", None, 32])
 def test_unknown_names(name):
-    with pytest.raises(ValueError, match="precision must be one of fp32, amp_fp16, amp_bf16, amp_fp8"):
+    with pytest.raises(ValueError, match="precision must be one of 'fp32', 'amp_fp16', 'amp_bf16', 'amp_fp8'"):
         Precision(name)
     with pytest.raises(ValueError, match=r"Did you mean 'amp_bf16'\?"):
         Precision("amp_bf61")

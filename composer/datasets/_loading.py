@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
@@ -34,7 +35,13 @@ def batch_size_per_rank(global_batch_size: int) -> int:
 
 
 def make_loader(
-    dataset: Dataset[Any], global_batch_size: int, *, shuffle: bool, drop_last: bool, **dataloader_kwargs: Any
+    dataset: Dataset[Any],
+    global_batch_size: int,
+    *,
+    shuffle: bool,
+    drop_last: bool,
+    collate: Callable[[Any], Any] | None = None,
+    **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
     """Return a loader of a process's part of the data.
 
@@ -43,6 +50,7 @@ def make_loader(
         global_batch_size: Number of samples of all processes together.
         shuffle: Whether each pass is in another order.
         drop_last: Whether to leave out the samples of the last, smaller batch.
+        collate: The ``collate_fn``, unless ``dataloader_kwargs`` has one.
         dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
 
     >>> len(make_loader(range(10), 4, shuffle=True, drop_last=True))
@@ -53,6 +61,7 @@ def make_loader(
         # For loops of one's own too, which have to call its `set_epoch`; the Trainer does.
         dataloader_kwargs["sampler"] = dist.get_sampler(dataset, drop_last=drop_last, shuffle=shuffle)
         shuffle = False
+    dataloader_kwargs.setdefault("collate_fn", collate)
     return DataLoader(dataset, batch_size, shuffle=shuffle, drop_last=drop_last, **dataloader_kwargs)
 
 

@@ -90,29 +90,31 @@ class ForTraining:
         return box
 
     def _padded(self, image: Any) -> Any:
-        pil: Any = import_extra("PIL.Image", "vision", "build_ade20k_dataloader")
-        whole = pil.new(image.mode, (self.size, self.size))
+        whole = _pil("Image").new(image.mode, (self.size, self.size))
         whole.paste(image, (0, 0))
         return whole
 
 
 def _resized(image: Any, annotation: Any, size: tuple[int, ...]) -> tuple[Any, Any]:
-    pil: Any = import_extra("PIL.Image", "vision", "build_ade20k_dataloader")
+    resampling = _pil("Image").Resampling
     # Classes have no middle.
-    return image.resize(size, pil.Resampling.BILINEAR), annotation.resize(size, pil.Resampling.NEAREST)
+    return image.resize(size, resampling.BILINEAR), annotation.resize(size, resampling.NEAREST)
 
 
 def _mirrored(image: Any) -> Any:
-    pil: Any = import_extra("PIL.Image", "vision", "build_ade20k_dataloader")
-    return image.transpose(pil.Transpose.FLIP_LEFT_RIGHT)
+    return image.transpose(_pil("Image").Transpose.FLIP_LEFT_RIGHT)
 
 
 def _coloured(image: Any) -> Any:
-    enhance: Any = import_extra("PIL.ImageEnhance", "vision", "build_ade20k_dataloader")
+    enhance = _pil("ImageEnhance")
     for kind in (enhance.Brightness, enhance.Contrast, enhance.Color):
         if _uniform() < 0.5:
             image = kind(image).enhance(1 + (2 * _uniform() - 1) * _COLOUR)
     return image
+
+
+def _pil(module: str) -> Any:
+    return import_extra(f"PIL.{module}", "vision", "build_ade20k_dataloader")
 
 
 def _uniform() -> float:

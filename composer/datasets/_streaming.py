@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -23,6 +24,7 @@ def make_streaming_loader(
     drop_last: bool,
     transform: Any,
     streaming_kwargs: dict[str, Any] | None,
+    collate: Callable[[Any], Any] | None = None,
     **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
     """Return a loader of one of streaming's data sets of images.
@@ -37,6 +39,7 @@ def make_streaming_loader(
         drop_last: Whether to leave out the samples of the last, smaller batch.
         transform: Of each image.
         streaming_kwargs: Further arguments of the data set.
+        collate: The ``collate_fn``, unless ``dataloader_kwargs`` has one.
         dataloader_kwargs: Further arguments of the loader.
     """
     batch_size = batch_size_per_rank(global_batch_size)
@@ -50,5 +53,6 @@ def make_streaming_loader(
         batch_size=batch_size,
         **(streaming_kwargs or {}),
     )
+    dataloader_kwargs.setdefault("collate_fn", collate)
     # It divides itself among the processes, and among the loader's workers.
     return DataLoader(data, batch_size, drop_last=drop_last, **dataloader_kwargs)

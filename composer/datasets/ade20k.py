@@ -127,7 +127,8 @@ def build_ade20k_dataloader(
         global_batch_size,
         shuffle=shuffle,
         drop_last=drop_last,
-        **{"collate_fn": pil_image_collate, **dataloader_kwargs},
+        collate=pil_image_collate,
+        **dataloader_kwargs,
     )
     normalize = NormalizationFn(IMAGENET_CHANNEL_MEAN, IMAGENET_CHANNEL_STD, ignore_background)
     return DataSpec(loader, batch_transforms=normalize)
@@ -176,5 +177,8 @@ def build_synthetic_ade20k_dataloader(
         device=device,
         memory_format=memory_format,
     )
-    kwargs = {"collate_fn": data.collate, **dataloader_kwargs}
-    return DataSpec(make_loader(data, global_batch_size, shuffle=shuffle, drop_last=drop_last, **kwargs))
+    return DataSpec(
+        make_loader(
+            data, global_batch_size, shuffle=shuffle, drop_last=drop_last, collate=data.collate, **dataloader_kwargs
+        )
+    )

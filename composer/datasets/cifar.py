@@ -96,8 +96,9 @@ def build_synthetic_cifar10_dataloader(
         device=device,
         memory_format=memory_format,
     )
-    kwargs = {"collate_fn": data.collate, **dataloader_kwargs}
-    return make_loader(data, global_batch_size, shuffle=shuffle, drop_last=drop_last, **kwargs)
+    return make_loader(
+        data, global_batch_size, shuffle=shuffle, drop_last=drop_last, collate=data.collate, **dataloader_kwargs
+    )
 
 
 def build_streaming_cifar10_dataloader(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from composer.core.data import DataSpec
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader, torchvision
@@ -77,9 +79,10 @@ def build_imagenet_dataloader(
         global_batch_size,
         shuffle=shuffle,
         drop_last=drop_last,
-        **{"collate_fn": pil_image_collate, **dataloader_kwargs},
+        collate=pil_image_collate,
+        **dataloader_kwargs,
     )
-    return DataSpec(loader, batch_transforms=NormalizationFn(IMAGENET_CHANNEL_MEAN, IMAGENET_CHANNEL_STD))
+    return _normalized(loader)
 
 
 def build_synthetic_imagenet_dataloader(
@@ -122,8 +125,11 @@ def build_synthetic_imagenet_dataloader(
         device=device,
         memory_format=memory_format,
     )
-    kwargs = {"collate_fn": data.collate, **dataloader_kwargs}
-    return DataSpec(make_loader(data, global_batch_size, shuffle=shuffle, drop_last=drop_last, **kwargs))
+    return DataSpec(
+        make_loader(
+            data, global_batch_size, shuffle=shuffle, drop_last=drop_last, collate=data.collate, **dataloader_kwargs
+        )
+    )
 
 
 def build_streaming_imagenet1k_dataloader(
@@ -173,8 +179,13 @@ def build_streaming_imagenet1k_dataloader(
         drop_last=drop_last,
         transform=_transform("build_streaming_imagenet1k_dataloader", split == "train", resize_size, crop_size),
         streaming_kwargs=streaming_kwargs,
-        **{"collate_fn": pil_image_collate, **dataloader_kwargs},
+        collate=pil_image_collate,
+        **dataloader_kwargs,
     )
+    return _normalized(loader)
+
+
+def _normalized(loader: DataLoader[Any]) -> DataSpec:
     return DataSpec(loader, batch_transforms=NormalizationFn(IMAGENET_CHANNEL_MEAN, IMAGENET_CHANNEL_STD))
 
 

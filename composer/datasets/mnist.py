@@ -95,5 +95,6 @@ def build_synthetic_mnist_dataloader(
         device=device,
         memory_format=memory_format,
     )
-    kwargs = {"collate_fn": data.collate, **dataloader_kwargs}
-    return make_loader(data, global_batch_size, shuffle=shuffle, drop_last=drop_last, **kwargs)
+    return make_loader(
+        data, global_batch_size, shuffle=shuffle, drop_last=drop_last, collate=data.collate, **dataloader_kwargs
+    )

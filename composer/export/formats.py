@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from composer._lazy import import_extra
-from composer._text import did_you_mean
+from composer._text import member_of
 from composer.export.samples import DynamicAxes, Sample, checked_names, names_of, varying
 from composer.warnings import NoEffectWarning
 
@@ -45,13 +45,7 @@ class ExportFormat(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> ExportFormat:
-        name = value.strip().lower() if isinstance(value, str) else ""
-        known = [member.value for member in cls]
-        if name in known:
-            return cls(name)
-        raise ValueError(
-            f"save_format must be one of {', '.join(known)}, but got {value!r}.{did_you_mean(name, known)}"
-        )
+        return member_of(cls, "save_format", value)
 
 
 @dataclass(frozen=True)

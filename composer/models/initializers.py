@@ -9,7 +9,7 @@ from enum import StrEnum
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from composer._text import did_you_mean
+from composer._text import member_of
 
 __all__ = ["Initializer", "ensure_initializers", "initialize"]
 
@@ -42,13 +42,7 @@ class Initializer(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Initializer:
-        name = value.strip().lower() if isinstance(value, str) else ""
-        known = [member.value for member in cls]
-        if name in known:
-            return cls(name)
-        raise ValueError(
-            f"An initializer must be one of {', '.join(known)}, but got {value!r}.{did_you_mean(name, known)}"
-        )
+        return member_of(cls, "initializer", value)
 
     def get_initializer(self) -> Callable[[nn.Module], None]:
         """Return a function for :meth:`torch.nn.Module.apply`, which leaves modules of other kinds alone.

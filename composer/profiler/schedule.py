@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from composer._text import did_you_mean, non_negative, positive
+from composer._text import member_of, non_negative, positive
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -28,9 +28,7 @@ class ProfilerAction(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> ProfilerAction:
-        names = [action.value for action in cls]
-        hint = did_you_mean(value, names) if isinstance(value, str) else ""
-        raise ValueError(f"A profiler's action must be one of {', '.join(names)}, but got {value!r}.{hint}")
+        return member_of(cls, "action", value)
 
 
 RECORDING: Final = (ProfilerAction.ACTIVE, ProfilerAction.ACTIVE_AND_SAVE)

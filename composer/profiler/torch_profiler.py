@@ -133,13 +133,17 @@ class TorchProfiler(TraceHandler):
             self._stop()
             return
         if self._profile is None:
-            self._profile = torch.profiler.profile(
+            profile = torch.profiler.profile(
                 record_shapes=self.record_shapes,
                 profile_memory=self.profile_memory,
                 with_stack=self.with_stack,
                 with_flops=self.with_flops,
             )
-            self._profile.prepare_trace()
+            with warnings.catch_warnings():
+                # torch 2.10 says so of every profile; each has one cycle here.
+                warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
+                profile.prepare_trace()
+            self._profile = profile  # only now, since stopping one that is not prepared ends the process
         if action in RECORDING:
             if not self._started:
                 self._profile.start_trace()

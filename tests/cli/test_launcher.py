@@ -20,6 +20,7 @@ from composer.cli import launcher
 from composer.cli.launch_plan import Plan
 from tests.cli.test_launch_place import slurm
 from tests.design import ROOT
+from tests.older_torch import HAS_GRACE_PERIOD
 
 # For a machine that is busy with much else; nothing takes so long by itself.
 LIMIT = 240.0
@@ -293,6 +294,12 @@ def test_grace_period() -> None:
     from composer.cli.launch_logs import RankLogs
 
     logs = RankLogs(None, None)
-    assert launcher._config(Plan(("true",), 1), logs).shutdown_timeout == 120
-    assert launcher._config(Plan(("true",), 1, grace_period=7), logs).shutdown_timeout == 7
+    by_default, given = Plan(("true",), 1), Plan(("true",), 1, grace_period=7)
+    if HAS_GRACE_PERIOD:
+        assert launcher._config(by_default, logs).shutdown_timeout == 120
+        assert launcher._config(given, logs).shutdown_timeout == 7
+    else:
+        launcher._config(by_default, logs)
+        with pytest.raises(ValueError, match="--grace_period needs a newer version of torch"):
+            launcher._config(given, logs)
     logs.close(keep=False)

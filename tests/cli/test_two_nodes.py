@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.nodes import BATCHES, Node, alone, go_on, hold, is_alive, told, wait_until
+from tests.older_torch import HAS_GRACE_PERIOD
 
 FIRST, SECOND = "10.77.0.1", "10.77.0.2"
 # Free: nothing else is in these networks.
@@ -110,7 +111,7 @@ def test_a_node_that_dies_for_good(start: Callable[..., list[Node]], tmp_path: P
     meeting = ["--rdzv_endpoint", f"{FIRST}:{PORT + 1}", "--rdzv_conf", settings]
     hold(tmp_path, 7)
     # Where the second one comes late, the first has begun alone, and is held when it is to begin anew.
-    patience = ["--max_restarts", "1", "--grace_period", "5"]
+    patience = ["--max_restarts", "1", *(["--grace_period", "5"] if HAS_GRACE_PERIOD else [])]
     nodes = start(["-n", "1", "--nnodes", "1:2", *patience, *meeting], what=["fsdp"])
     wait_until(lambda: all((tmp_path / f"7-{rank}of2").exists() for rank in range(2)), *nodes)
     stays, dies = nodes

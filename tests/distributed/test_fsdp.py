@@ -21,6 +21,7 @@ from composer.distributed.fsdp import FSDPStrategy
 from composer.loggers import InMemoryLogger
 from composer.optim import DecoupledAdamW, DecoupledSGDW, MuonAdamW
 from tests.distributed.sharded import Blocks, adam, assert_same, data_of, result, trained, whole, whole_weights
+from tests.older_torch import HAS_UNUSED_PARAMETERS
 
 
 def _muon(model: nn.Module) -> list[Any]:
@@ -89,7 +90,7 @@ def expected():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configurations(two_ranks, expected, name):
-    if name == "unused_found" and not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+    if name == "unused_found" and not HAS_UNUSED_PARAMETERS:
         pytest.skip("this version of torch cannot have unused parameters where weights are divided")
     for found in two_ranks.run(_with_config, name):
         assert_same(found, expected)

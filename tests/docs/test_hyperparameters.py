@@ -5,37 +5,39 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from composer.hparams.build import check
 from composer.hparams.tree import parse_value, spelled
+from tests.docs.blocks import DOCS, blocks
 from tests.hparams import configured
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "hyperparameters.md").read_text()
+PAGE = (DOCS / "hyperparameters.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
+def texts(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.M | re.S)
 
 
 def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "mydata", configured)
-    whole, optimizers = blocks("yaml")
+    whole, optimizers = texts("yaml")
     without_data = re.sub(r"^train_dataloader:\n(?:  .*\n)*", "", whole, flags=re.M)
     assert without_data != whole
     (tmp_path / "run.yaml").write_text(without_data)  # the script gives the data
     check(spelled(parse_value(whole)), {})
     check(spelled(parse_value(optimizers)), {"model": None})
-    known: dict[str, object] = {}
-    for number, block in enumerate(blocks("python")):
-        exec(compile(block, f"hyperparameters.md, block {number + 1}", "exec"), known)
+    names: dict[str, Any] = {}
+    for block in blocks("hyperparameters.md"):
+        block.run(names)
     assert capsys.readouterr().out.splitlines() == ["4", "0.4"]
 
 
 def test_options_of_the_page_exist() -> None:
-    commands = [line for block in blocks("bash") for line in block.splitlines() if "--" in line]
+    commands = [line for block in texts("bash") for line in block.splitlines() if "--" in line]
     names = {name for line in commands for name in re.findall(r"--(\w+)", line)}
     assert {"max_duration", "algorithms", "optimizers", "save_folder"} <= names
     for name in names - {"print_config", "help"}:

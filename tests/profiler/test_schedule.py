@@ -67,7 +67,7 @@ def test_refuses_impossible_numbers(arguments, error, message) -> None:
 
 def test_actions_have_names() -> None:
     assert ProfilerAction("warmup") is ProfilerAction.WARMUP
-    with pytest.raises(ValueError, match=r"one of skip, .* but got 'activ'\. Did you mean 'active'\?"):
+    with pytest.raises(ValueError, match=r"one of 'skip', .* but got 'activ'\. Did you mean 'active'\?"):
         ProfilerAction("activ")
     with pytest.raises(ValueError, match="got None"):
         ProfilerAction(None)

@@ -1,0 +1,34 @@
+"""What releases of torch before the one of the constraints lack, and warn of in their own code."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.launcher.api import LaunchConfig
+
+HAS_UNUSED_PARAMETERS = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
+"""Whether weights that are divided need not have a gradient in every step (2.13)."""
+HAS_GRACE_PERIOD = "shutdown_timeout" in {field.name for field in dataclasses.fields(LaunchConfig)}
+"""Whether the launcher can be told how long it waits after a signal."""
+
+_MESSAGES = {
+    # Of torch.distributed.checkpoint, when it saves.
+    "TypedStorage is deprecated": (2, 11),
+    # Of torch.export.load.
+    "The given buffer is not writable": (2, 11),
+}
+
+
+def messages() -> list[str]:
+    """How the warnings begin that this release has and later ones have not."""
+    here = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return [message for message, mended in _MESSAGES.items() if here < mended]
+
+
+def ignore() -> None:
+    """Ignore them in this process, until the filters are set back."""
+    for message in messages():
+        warnings.filterwarnings("ignore", message, UserWarning)
