@@ -24,8 +24,7 @@ _MESSAGES = {
 
 def messages() -> list[str]:
     """How the warnings begin that this release has and later ones have not."""
-    here = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return [message for message, mended in _MESSAGES.items() if here < mended]
+    return [message for message, mended in _MESSAGES.items() if torch.__version__ < mended]
 
 
 def ignore() -> None:

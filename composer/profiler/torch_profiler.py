@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["TorchProfiler"]
 
 _MEMORY_ENDINGS = (".html", ".json", ".json.gz")
+# torch 2.10 opens the picture for writing only, and then reads it. (A TorchVersion compares as versions do.)
+_DRAWS_MEMORY = torch.__version__ >= "2.11"
 
 
 class TorchProfiler(TraceHandler):
@@ -40,8 +42,8 @@ class TorchProfiler(TraceHandler):
         filename: Name of a window's trace, with those of the training time too, such as ``{batch}``.
         remote_file_name: Its name at the loggers that keep files; None hands them none.
         memory_filename: Name of a window's timeline of memory, by what it is used for: ``.html`` is a picture, for
-            which matplotlib has to be installed, ``.json`` and ``.json.gz`` are numbers. None writes none. For every
-            single allocation on CUDA see :class:`.MemorySnapshot`.
+            which matplotlib has to be installed and torch 2.11 or newer, ``.json`` and ``.json.gz`` are numbers. None
+            writes none. For every single allocation on CUDA see :class:`.MemorySnapshot`.
         memory_remote_file_name: Its name at the loggers that keep files; None hands them none.
         overwrite: Whether files of an earlier run are replaced; otherwise they are moved out of the way, ``x.json`` to
             ``x.1.json``.
@@ -55,7 +57,8 @@ class TorchProfiler(TraceHandler):
 
     Raises:
         ValueError: A name has an unknown placeholder, the number is less than -1, or there is to be a timeline of
-            memory without ``record_shapes``, ``profile_memory`` and ``with_stack``, of which it is made.
+            memory without ``record_shapes``, ``profile_memory`` and ``with_stack``, of which it is made; or a picture
+            of it with torch 2.10, which fails to write it.
 
     >>> TorchProfiler(memory_filename="rank{rank}.{batch}.html", record_shapes=True)
     Traceback (most recent call last):
@@ -90,6 +93,11 @@ class TorchProfiler(TraceHandler):
                 endings = ", ".join(_MEMORY_ENDINGS)
                 raise ValueError(f"memory_filename={memory_filename!r} must end in one of {endings}.")
             if memory_filename.endswith(".html"):
+                if not _DRAWS_MEMORY:
+                    raise ValueError(
+                        f"memory_filename={memory_filename!r} cannot be a picture with torch {torch.__version__}, "
+                        f"which fails to write it. Write .json.gz, or train with torch 2.11 or newer."
+                    )
                 import_extra("matplotlib", "examples", f"memory_filename={memory_filename!r}")
             self.memory_files = WindowFiles(
                 folder, memory_filename, memory_remote_file_name, overwrite, num_traces_to_keep, prefix="memory_"
