@@ -46,11 +46,14 @@ def _same_start() -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark, cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    in_group = torch.distributed.is_initialized()
     yield
     torch.set_default_dtype(dtype)
     torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, cudnn
     torch.set_grad_enabled(True)
+    if torch.distributed.is_initialized() and not in_group:
+        torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ _MESSAGES = {
     # Of torch.distributed.checkpoint, when it saves.
     "TypedStorage is deprecated": (2, 11),
     # Of torch.export.load.
-    "The given buffer is not writable": (2, 11),
+    "The given buffer is not writable": (2, 12),
 }
 
 

@@ -17,7 +17,7 @@ from composer.checkpoint.folders import (
     remove_checkpoint,
     remove_partial_files,
 )
-from composer.checkpoint.latest import create_symlink_file, link, newest_in
+from composer.checkpoint.latest import create_symlink_file, link, newest_in, settle
 from composer.checkpoint.remote import RemoteCheckpoints
 from composer.checkpoint.retention import SavedCheckpoint, retention_of
 from composer.checkpoint.safetensors_files import check_format
@@ -200,21 +200,26 @@ class CheckpointSaver(Callback):
         folder, name = self.resolved_folder(state), self._template(state)
         ours = {Path(path).name for path in self.saved_checkpoints}
         remote = self._elsewhere(state)
-        # The process that saved what is resumed may have ended before it removed them.
+        # The process that saved what is resumed may have ended before it moved the link, and removed these.
         left = [path for path in self._obsolete if path not in self.saved_checkpoints]
         if remote is not None:
-            remote.remove_partial_files(name, self._latest_name(state))
-            remote.discard(left)
+            latest = self._latest_name(state)
+            remote.remove_partial_files(name, latest)
             if not self.overwrite:
                 remote.refuse_later(name, state.timestamp, ours)
+            if ours:
+                remote.settle(name, latest, left)
             return
-        for path in left:
-            remove_checkpoint(path)
         for begun in (name, self.latest_filename):
             if begun is not None:
                 remove_partial_files(folder, begun.replace("{run_name}", state.run_name))
         if not self.overwrite:
             ensure_folder_has_no_conflicting_files(folder, name, state.timestamp, except_for=ours)
+        if ours:
+            newest = settle(folder, name, self.latest(state))
+            for path in left:
+                if newest is None or Path(path) != newest:
+                    remove_checkpoint(path)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Tell of a checkpoint that failed behind the training."""

@@ -12,7 +12,7 @@ from composer.checkpoint.folders import counters, matching_files
 from composer.storage.transfer import copy_file
 from composer.storage.uris import is_remote, local_path
 
-__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "newest_in", "resolve"]
+__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "newest_in", "resolve", "settle"]
 
 _SUFFIX = ".symlink"
 
@@ -82,6 +82,32 @@ def newest_in(folder: Path, filename: str, pointer: Path | None) -> Path | None:
         if path.stat().st_mtime_ns > since and (counters(path.name, filename) > come or not come)
     ]
     return max(later)[1] if later else linked
+
+
+def settle(folder: Path, filename: str, pointer: Path | None) -> Path | None:
+    """Point the link at the newest checkpoint, where a crash has come between the two; return what it points at.
+
+    Args:
+        folder: The folder.
+        filename: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
+        pointer: The link; None where there is to be none.
+
+    >>> for name in ("ep1.pt", "ep2.pt"):
+    ...     (tmp_path / name).touch()
+    ...     link(tmp_path / "latest.pt", tmp_path / "ep1.pt")
+    >>> os.utime(tmp_path / "ep2.pt", (4e9, 4e9))
+    >>> settle(tmp_path, "ep{epoch}.pt", tmp_path / "latest.pt").name
+    'ep2.pt'
+    >>> resolve(tmp_path / "latest.pt").name
+    'ep2.pt'
+    """
+    newest = newest_in(folder, filename, pointer)
+    if pointer is None or newest is None:
+        return None
+    linked = resolve(pointer)
+    if linked is None or not linked.samefile(newest):
+        link(pointer, newest)
+    return folder / newest.name
 
 
 def create_symlink_file(existing_path: str, destination_filename: Path | str) -> None:

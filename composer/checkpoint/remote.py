@@ -117,22 +117,26 @@ class RemoteCheckpoints:
         if dist.get_global_rank() != 0:
             return
         if latest is not None:
-            link = f"{latest}{LINK_SUFFIX}"
-            target = "../" * link.count("/") + name
-            job = self._queue.submit(
-                f"upload of {self.folder.uri_of(link)}", lambda: self.folder.write_text(link, target), [job]
-            )
-        for one in superfluous:
-            self._queue.submit(f"removal of {one}", lambda one=one: remove_checkpoint(one), [job])
+            job = self._link(f"{latest}{LINK_SUFFIX}", name, [job])
+        self._discard(superfluous, [job])
 
-    def discard(self, paths: Iterable[str]) -> None:
-        """Remove checkpoints; returns at once.
+    def settle(self, filename: str, latest: str | None, superfluous: Iterable[str]) -> None:
+        """Point the link at the newest checkpoint, where a crash has come between the two, and remove others.
 
         Args:
-            paths: Paths or URIs.
+            filename: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
+            latest: Name of the link, or None.
+            superfluous: Paths or URIs of the others.
+
+        Raises:
+            OSError: The store cannot be asked.
         """
-        for one in paths:
-            self._queue.submit(f"removal of {one}", lambda one=one: remove_checkpoint(one))
+        newest, after = None, []
+        if latest is not None:
+            newest, name = self._newest(filename, latest), f"{latest}{LINK_SUFFIX}"
+            if newest is not None and newest != self._linked(name):
+                after = [self._link(name, split(newest)[1], [])]
+        self._discard((one for one in superfluous if one != newest), after)
 
     def newest(self, filename: str, latest: str | None) -> str | None:
         """Return the URI of the newest checkpoint, for all processes; None if there is none.
@@ -212,6 +216,15 @@ class RemoteCheckpoints:
                 _log.warning("Checkpoints that could not be sent to %s are in %s.", self.folder.uri, local)
             elif local is not None:
                 shutil.rmtree(local, ignore_errors=True)
+
+    def _link(self, link: str, name: str, after: Iterable[Job]) -> Job:
+        target = "../" * link.count("/") + name
+        what = f"upload of {self.folder.uri_of(link)}"
+        return self._queue.submit(what, lambda: self.folder.write_text(link, target), after)
+
+    def _discard(self, paths: Iterable[str], after: list[Job]) -> None:
+        for one in paths:
+            self._queue.submit(f"removal of {one}", lambda one=one: remove_checkpoint(one), after)
 
     def _send(self, path: Path, name: str) -> Job:
         """Send a file, and remove it when it has arrived."""

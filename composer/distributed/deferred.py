@@ -20,7 +20,8 @@ class Placement:
 
     Weights on ``meta`` have shapes and no values: a model that is too large for one device is made there, under
     ``with torch.device("meta")``, and gets its values here, part by part. They come from ``param_init_fn(module)`` of
-    the model or a child of it, else from ``reset_parameters()`` of the module. Where the first process has values and
+    the model or a child of it, which is called for all modules as by ``apply``, inner ones first; else from
+    ``reset_parameters()`` of the module. Where the first process has values and
     others have none, these take over its values.
 
     Args:
@@ -40,8 +41,12 @@ class Placement:
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._device = device
         self._names = {module: name for name, module in model.named_modules()}
-        self._init = {module: top.param_init_fn for top in (model, *model.children()) for module in top.modules()
-                      if callable(getattr(top, "param_init_fn", None))}  # fmt: skip
+        self._init: dict[nn.Module, Any] = {
+            module: top.param_init_fn
+            for top in (model, *model.children())
+            if callable(getattr(top, "param_init_fn", None))
+            for module in top.modules()
+        }
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
         self._done: set[nn.Module] = set()
         everywhere = dist.all_gather_object({name for name, tensor in _named_tensors(model) if tensor.is_meta})
@@ -66,10 +71,13 @@ class Placement:
         empty = [module for module in chosen if any(tensor.is_meta for tensor in _tensors(module))]
         for module in chosen:
             self._allocate(module)
+        unmade = {one for one in empty if any(self._name_of(one, name) in self._unmade for name in _own(one))}
         # Inner ones first, as when a model is made: an outer one may set the values of its parts anew.
-        for module in reversed(empty):
-            if any(self._name_of(module, name) in self._unmade for name in _own(module)):
+        for module in reversed(chosen):
+            if module in unmade:
                 self._initialise(module)
+            elif module in self._init and any(part in unmade for part in module.modules()):
+                self._init[module](module)
         seen: set[int] = set()
         for module in chosen:
             for tensor in _tensors(module):

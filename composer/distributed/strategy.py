@@ -68,7 +68,17 @@ class Strategy(ABC):
         Args:
             model: The user's model.
             device: Where to.
+
+        Raises:
+            ValueError: The model has no values yet.
         """
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        if empty := [name for name, tensor in tensors if tensor.is_meta]:
+            raise ValueError(
+                f"model: {empty[0]} is on the meta device, which keeps no values. Make the model outside of "
+                f"torch.device('meta'), or divide its weights, with parallelism_config={{'fsdp': {{}}}}; they are made "
+                f"then."
+            )
         device.module_to_device(model)
 
     def settle_precision(self, asked: Precision | None, device: Device) -> Precision:

@@ -6,10 +6,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+import torch
+
 if TYPE_CHECKING:
     from torchmetrics import Metric, MetricCollection
 
-__all__ = ["listed_metrics_by_name", "metrics_by_name"]
+__all__ = ["listed_metrics_by_name", "made_with_values", "metrics_by_name"]
+
+
+def made_with_values() -> torch.device:
+    """Return the context in which a model makes its metrics, wherever the model itself is made.
+
+    A model may be made under ``torch.device("meta")``, to get its weights when it is divided. What metrics count has
+    values from the start; they are moved to where they are updated.
+
+    >>> with torch.device("meta"), made_with_values():
+    ...     torch.zeros(1).device
+    device(type='cpu')
+    """
+    return torch.device("cpu")
 
 
 def metrics_by_name(

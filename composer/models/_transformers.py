@@ -14,7 +14,7 @@ from composer._lazy import import_extra
 from composer._text import first_of
 from composer.warnings import ComposerWarning
 
-__all__ = ["arguments_of", "as_json", "fit_embeddings", "logits_of", "shifts_labels"]
+__all__ = ["arguments_of", "as_json", "configuration_of", "fit_embeddings", "logits_of", "shifts_labels"]
 
 # Registered as causal, yet they compare each place with its own label.
 _UNSHIFTED = {"XLMWithLMHeadModel", "XLNetLMHeadModel"}
@@ -102,6 +102,22 @@ def logits_of(outputs: Any) -> Tensor:
             )
         return cast("Mapping[str, Tensor]", outputs)["logits"]
     return outputs[1] if outputs[0].ndim == 0 else outputs[0]
+
+
+def configuration_of(model: Any) -> dict[str, Any]:
+    """Return what a checkpoint says of a model: ``config`` and, if it has one, ``generation_config``.
+
+    Args:
+        model: A model of transformers.
+    """
+    kind = type(model)
+    config = {**json.loads(model.config.to_json_string()), "architectures": [kind.__name__]}
+    name = f"{kind.__module__}.{kind.__name__}"
+    described: dict[str, Any] = {"config": {"file_extension": ".json", "content": config, "class": name}}
+    if getattr(model, "generation_config", None) is not None:
+        content = json.loads(model.generation_config.to_json_string())
+        described["generation_config"] = {"file_extension": ".json", "content": content}
+    return described
 
 
 def as_json(content: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer._text import positive
 from composer.models._builders import made_by_transformers
+from composer.models._metrics import made_with_values
 from composer.models.huggingface import HuggingFaceModel
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def create_bert_mlm(
         tokenizer_name=tokenizer_name,
         recomputes=gradient_checkpointing,
     )
-    metrics: list[Metric] = [LanguageCrossEntropy(), MaskedAccuracy()]
+    with made_with_values():
+        metrics: list[Metric] = [LanguageCrossEntropy(), MaskedAccuracy()]
     return HuggingFaceModel(model, tokenizer, use_logits=True, metrics=metrics)
 
 
@@ -113,7 +115,9 @@ def create_bert_classification(
         tokenizer_name=tokenizer_name,
         recomputes=gradient_checkpointing,
     )
-    return HuggingFaceModel(model, tokenizer, use_logits=True, metrics=_metrics(num_labels))
+    with made_with_values():
+        metrics = _metrics(num_labels)
+    return HuggingFaceModel(model, tokenizer, use_logits=True, metrics=metrics)
 
 
 def _metrics(num_labels: int) -> dict[str, Metric]:

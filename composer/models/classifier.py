@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.loss.loss import soft_cross_entropy
-from composer.models._metrics import metrics_by_name
+from composer.models._metrics import made_with_values, metrics_by_name
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -158,5 +158,6 @@ def _default_metrics(argument: str, num_classes: int | None) -> dict[str, Metric
         )
     from composer.metrics.classification import CrossEntropy, MicroAccuracy
 
-    accuracy: dict[str, Metric] = {"MulticlassAccuracy": MicroAccuracy(num_classes)}
-    return accuracy if argument == "train_metrics" else {"CrossEntropy": CrossEntropy(), **accuracy}
+    with made_with_values():
+        accuracy: dict[str, Metric] = {"MulticlassAccuracy": MicroAccuracy(num_classes)}
+        return accuracy if argument == "train_metrics" else {"CrossEntropy": CrossEntropy(), **accuracy}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._lazy import import_extra
 from composer._text import one_of
+from composer.models._metrics import made_with_values
 from composer.models._segmentation import SegmentationLoss
 from composer.models._torchvision import weights_of
 from composer.models.classifier import ComposerClassifier
@@ -221,7 +222,8 @@ def _metrics(num_classes: int, ignore_index: int) -> dict[str, Metric]:
     from composer.metrics.classification import CrossEntropy
     from composer.metrics.segmentation import MIoU
 
-    return {"CrossEntropy": CrossEntropy(ignore_index), "MIoU": MIoU(num_classes, ignore_index)}
+    with made_with_values():
+        return {"CrossEntropy": CrossEntropy(ignore_index), "MIoU": MIoU(num_classes, ignore_index)}
 
 
 def _convolution(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from composer.models._builders import made_by_transformers
+from composer.models._metrics import made_with_values
 from composer.models.huggingface import HuggingFaceModel
 
 if TYPE_CHECKING:
@@ -59,5 +60,6 @@ def create_gpt2(
         tokenizer_name=tokenizer_name,
         recomputes=gradient_checkpointing,
     )
-    metrics: list[Metric] = [LanguageCrossEntropy(), LanguagePerplexity()]
+    with made_with_values():
+        metrics: list[Metric] = [LanguageCrossEntropy(), LanguagePerplexity()]
     return HuggingFaceModel(model, tokenizer, use_logits=True, metrics=metrics)

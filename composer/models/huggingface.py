@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from composer.checkpoint.huggingface import read_tokenizer
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.dist.divided import is_divided
-from composer.models import _pretrained
+from composer.models import _pretrained, _transformers
 from composer.models._adapters import (
     adapter_names,
     filter_state_dict_peft,
@@ -29,6 +28,7 @@ from composer.models._adapters import (
     save_adapters_only,
     with_adapters,
 )
+from composer.models._first_values import give_first_values
 from composer.models._metrics import listed_metrics_by_name
 from composer.models._pretrained import (
     get_hf_config_from_composer_state_dict,
@@ -37,7 +37,6 @@ from composer.models._pretrained import (
     get_peft_config_from_composer_state_dict,
     write_huggingface_pretrained_from_composer_checkpoint,
 )
-from composer.models._transformers import arguments_of, as_json, fit_embeddings, logits_of, shifts_labels
 
 if TYPE_CHECKING:
     from torchmetrics import Metric, MetricCollection
@@ -77,8 +76,7 @@ class HuggingFaceModel(ComposerModel):
         eval_metrics: Metrics of evaluation; None is copies of ``metrics``.
         shift_labels: Whether place i predicts label i + 1, so that metrics are given labels moved by one; None is what
             the class of the model does.
-        allow_embedding_resizing: Whether the embeddings of a model with fewer tokens than the tokenizer get further
-            rows.
+        allow_embedding_resizing: Whether a model with fewer tokens than the tokenizer gets further embeddings.
         peft_config: Configuration of adapters of `peft` that are put into the model, whose own weights are frozen, such
             as a ``LoraConfig``, or a dict of its arguments with ``"peft_type"`` (extra ``peft``).
         should_save_peft_only: Whether, with adapters, the state dict has these alone.
@@ -122,15 +120,15 @@ class HuggingFaceModel(ComposerModel):
                 f"model must be a model of transformers, such as AutoModelForCausalLM.from_pretrained(...), but got a "
                 f"{type(model).__name__}."
             )
-        self.saves_embeddings = fit_embeddings(underlying, tokenizer, allow_embedding_resizing)
+        self.saves_embeddings = _transformers.fit_embeddings(underlying, tokenizer, allow_embedding_resizing)
         self.model: Any = model if peft_config is None else with_adapters(model, peft_config)
         self.config: Any = underlying.config
         self.tokenizer = tokenizer
         self.use_logits = use_logits
         self.using_peft = has_adapters(self.model)
         self.should_save_peft_only = should_save_peft_only
-        self.shift_labels = shifts_labels(underlying, shift_labels)
-        self.model_forward_args = arguments_of(underlying)
+        self.shift_labels = _transformers.shifts_labels(underlying, shift_labels)
+        self.model_forward_args = _transformers.arguments_of(underlying)
         # Dicts, so that the metrics are no part of the model's modules, its state, or what surgery walks over.
         self.train_metrics = listed_metrics_by_name("metrics", {} if metrics is None else metrics)
         self.val_metrics = (
@@ -141,6 +139,17 @@ class HuggingFaceModel(ComposerModel):
         self._tokenizer_files: tuple[Any, int, bytes] | None = None
         if self.using_peft:
             save_adapters_only(self)
+
+    def param_init_fn(self, module: nn.Module) -> None:
+        """Give a module the values of a new model, where it was made on ``meta`` and weights are divided now.
+
+        Args:
+            module: A part of the model.
+
+        Raises:
+            ValueError: The model does not tell how they are made, or has adapters, which need trained weights.
+        """
+        give_first_values(self.model, module)
 
     def forward(self, batch: Batch) -> Any:
         """Return what the model returns for a batch: a mapping with ``"loss"``, if there are labels, and ``"logits"``.
@@ -222,7 +231,7 @@ class HuggingFaceModel(ComposerModel):
             return self(batch) if outputs is None else outputs
         if outputs is None:
             outputs = self(self._without_labels(batch))
-        logits = logits_of(outputs)
+        logits = _transformers.logits_of(outputs)
         return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits
 
     def update_metric(self, batch: Batch, outputs: Any, metric: Metric) -> Any:
@@ -284,19 +293,11 @@ class HuggingFaceModel(ComposerModel):
 
     def get_metadata(self) -> dict[str, Any]:
         """Return what checkpoints hold beside the weights: configuration, adapters' configuration and tokenizer."""
-        underlying = maybe_get_underlying_model(self.model)
-        kind = type(underlying)
-        name = f"{kind.__module__}.{kind.__name__}"
-        config = {**json.loads(underlying.config.to_json_string()), "architectures": [kind.__name__]}
-        described: dict[str, Any] = {"config": {"file_extension": ".json", "content": config, "class": name}}
-        if getattr(underlying, "generation_config", None) is not None:
-            content = json.loads(underlying.generation_config.to_json_string())
-            described["generation_config"] = {"file_extension": ".json", "content": content}
+        described = _transformers.configuration_of(maybe_get_underlying_model(self.model))
         if self.using_peft:
-            adapter = self.model.peft_config[self.model.active_adapter]
-            described["peft_config"] = {"file_extension": ".json", "content": as_json(adapter.to_dict()), "class": name}
-            state = self.model.state_dict()
-            names = adapter_names(self.model, state, embeddings=self.saves_embeddings)
+            adapter = _transformers.as_json(self.model.peft_config[self.model.active_adapter].to_dict())
+            described["peft_config"] = {**described["config"], "content": adapter}
+            names = adapter_names(self.model, self.model.state_dict(), embeddings=self.saves_embeddings)
             described["adapter_names"] = {f"model.{ours}": theirs for ours, theirs in names.items()}
         return {"model": described, "tokenizer": self._tokenizer_as_files()}
 
@@ -315,9 +316,8 @@ class HuggingFaceModel(ComposerModel):
     def _without_labels(self, batch: Batch) -> dict[str, Any]:
         """The batch as one from which no loss is computed; a decoder's inputs are made of the labels all the same."""
         given = {name: value for name, value in batch.items() if name != "labels"}
-        if getattr(self.config, "is_encoder_decoder", False) and not {"decoder_input_ids", "decoder_inputs_embeds"} & {
-            *given
-        }:
+        inputs = {"decoder_input_ids", "decoder_inputs_embeds"}
+        if getattr(self.config, "is_encoder_decoder", False) and inputs.isdisjoint(given):
             make = getattr(maybe_get_underlying_model(self.model), "prepare_decoder_input_ids_from_labels", None)
             if make is None:
                 return dict(batch)

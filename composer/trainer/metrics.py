@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 
 from composer.core.model import ComposerModel
 from composer.core.state import State
@@ -115,8 +116,17 @@ def place(metrics: dict[str, Metric], state: State) -> dict[str, Metric]:
         metrics: The metrics by name.
         state: The state.
 
+    Raises:
+        ValueError: A metric was made under ``torch.device("meta")`` and has nothing to count with.
+
     >>> place({}, State(model=torch.nn.Linear(1, 1)))
     {}
     """
+    for name, metric in metrics.items():
+        if any(isinstance(value, Tensor) and value.is_meta for value in metric.metric_state.values()):
+            raise ValueError(
+                f"The metric {name!r} is on the meta device, where it has no values to begin with. Make it outside of "
+                f"torch.device('meta')."
+            )
     device = torch.device("cpu") if state.device.name == "mps" else state.device.torch_device
     return {name: metric.to(device) for name, metric in metrics.items()}

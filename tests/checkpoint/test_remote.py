@@ -42,6 +42,30 @@ def test_the_checkpoint_then_its_link_then_removal(remote, faulty) -> None:
     assert not [one for one in remote.local.rglob("*") if one.is_file()]
 
 
+def test_a_link_that_lags_is_mended_before_what_it_names_is_removed(remote, faulty) -> None:
+    """Where a process ends between a checkpoint and its link, the next one is to remove what the link still names."""
+    save(remote, "ep1-ba2.pt")
+    remote.wait()
+    for name in ("ep2-ba4.pt", "ep3-ba6.pt"):
+        save(remote, name, latest=None)
+    remote.wait()
+    faulty.puts.append(PermissionError("quota"))
+    left = [f"faulty://bucket/run/{name}" for name in ("ep1-ba2.pt", "ep2-ba4.pt")]
+    remote.settle(NAME, "latest.pt", left)
+    with pytest.raises(PermissionError):
+        remote.wait()
+    assert remote.folder.exists("ep1-ba2.pt")  # since the link still names it
+    remote.settle(NAME, "latest.pt", left)
+    remote.wait()
+    assert remote.folder.names() == ["ep3-ba6.pt", "latest.pt.symlink"]
+    assert remote.folder.read_text("latest.pt.symlink") == "ep3-ba6.pt"
+    faulty.order.clear()
+    remote.settle(NAME, "latest.pt", ["faulty://bucket/run/ep3-ba6.pt"])
+    remote.wait()
+    assert not faulty.order  # nothing to mend, and the newest stays
+    assert remote.folder.exists("ep3-ba6.pt")
+
+
 def test_transient_failures_pass(remote, faulty) -> None:
     faulty.puts.extend([HalfError, TimeoutError(), None, ConnectionResetError()])
     save(remote, "ep1-ba2.pt")

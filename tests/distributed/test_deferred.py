@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,9 @@ from composer import dist
 from composer.devices import get_device
 from composer.distributed import prepare_fsdp_module
 from composer.distributed.deferred import Placement
+from composer.metrics.classification import MicroAccuracy
+from composer.models import ComposerClassifier
+from tests.common import trainer_of
 from tests.distributed.sharded import Blocks, assert_same, result, trained, whole_weights
 
 CPU = torch.device("cpu")
@@ -139,3 +144,32 @@ def test_training(two_ranks):
     one, other = two_ranks.run(_from_meta, {"fsdp": {"activation_checkpointing": True}})
     assert_same(one, other, atol=0)
     assert all(value.isfinite().all() for value in one.values())
+
+
+def _classifier_from_meta() -> dict[str, float]:
+    """A model whose metrics were made together with it."""
+    model = _on_meta(lambda: ComposerClassifier(nn.Sequential(nn.Linear(4, 3)), num_classes=3))
+    batches = [(torch.randn(4, 4), torch.tensor([0, 1, 2, 0]))]
+    trainer = trainer_of(model, batches, eval_dataloader=batches, parallelism_config={"fsdp": {}}, device="cpu")
+    trainer.fit()
+    return {name: float(value) for name, value in trainer.state.eval_metric_values.items()}
+
+
+def test_metrics_of_a_model_on_meta_have_values(two_ranks):
+    one, other = two_ranks.run(_classifier_from_meta)
+    assert one == other
+    assert {"MulticlassAccuracy", "CrossEntropy"} <= one.keys()
+    assert all(map(math.isfinite, one.values()))
+
+
+def test_a_model_on_meta_is_refused_where_nothing_is_divided():
+    model = _on_meta(lambda: ComposerClassifier(nn.Linear(4, 3), num_classes=3))
+    with pytest.raises(ValueError, match=r"module\.weight is on the meta device.*outside of torch\.device\('meta'\)"):
+        trainer_of(model)
+
+
+def test_a_metric_on_meta_is_refused():
+    metric = _on_meta(lambda: MicroAccuracy(3))
+    model = ComposerClassifier(nn.Linear(4, 3), train_metrics={"accuracy": metric}, val_metrics={})
+    with pytest.raises(ValueError, match="metric 'accuracy' is on the meta device"):
+        trainer_of(model)

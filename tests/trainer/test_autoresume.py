@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import Any
 
@@ -50,6 +51,30 @@ def test_autoresume_goes_on_and_then_has_nothing_to_do(tmp_path) -> None:
     with pytest.warns(ComposerWarning, match="this training is complete"):
         fourth.fit()
     assert torch.equal(weights(fourth), weights(straight))
+
+
+def test_a_link_that_lags_is_mended_before_what_it_names_is_removed(tmp_path) -> None:
+    """Where processes end between a checkpoint and its link, again and again, the link names an ever older one."""
+    seen = []
+
+    def look(state) -> None:
+        if not seen:
+            seen.append(sorted(path.name for path in tmp_path.iterdir()))
+            seen.append(link.resolve(strict=True).name)
+
+    def command(duration: str, **more: Any) -> Trainer:
+        kept = {"save_num_checkpoints_to_keep": 2, "save_interval": "1ba", "schedulers": None}
+        return build(shuffled(), save_folder=str(tmp_path), autoresume=True, max_duration=duration, **kept, **more)
+
+    command("4ba").fit()
+    link = tmp_path / "latest-rank0.pt"
+    shutil.copy(tmp_path / "ep0-ba3-rank0.pt", tmp_path / "ep0-ba2-rank0.pt")  # which the last one was to remove
+    os.utime(tmp_path / "ep0-ba2-rank0.pt", (0, 0))
+    link.unlink()
+    link.symlink_to("ep0-ba2-rank0.pt")
+    os.utime(link, (0, 0), follow_symlinks=False)
+    command("5ba", callbacks=At("batch_start", look)).fit()
+    assert seen == [["ep0-ba3-rank0.pt", "ep0-ba4-rank0.pt", "latest-rank0.pt"], "ep0-ba4-rank0.pt"]
 
 
 def test_autoresume_counts_a_duration_from_where_it_was_given(tmp_path) -> None:
