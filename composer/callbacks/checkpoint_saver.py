@@ -207,19 +207,17 @@ class CheckpointSaver(Callback):
             remote.remove_partial_files(name, latest)
             if not self.overwrite:
                 remote.refuse_later(name, state.timestamp, ours)
-            if ours:
-                remote.settle(name, latest, left)
+            remote.settle(name, latest if ours else None, left)
             return
         for begun in (name, self.latest_filename):
             if begun is not None:
                 remove_partial_files(folder, begun.replace("{run_name}", state.run_name))
         if not self.overwrite:
             ensure_folder_has_no_conflicting_files(folder, name, state.timestamp, except_for=ours)
-        if ours:
-            newest = settle(folder, name, self.latest(state))
-            for path in left:
-                if newest is None or Path(path) != newest:
-                    remove_checkpoint(path)
+        newest = settle(folder, name, self.latest(state) if ours else None)
+        for path in left:
+            if newest is None or Path(path) != newest:
+                remove_checkpoint(path)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Tell of a checkpoint that failed behind the training."""

@@ -21,8 +21,8 @@ class Placement:
     Weights on ``meta`` have shapes and no values: a model that is too large for one device is made there, under
     ``with torch.device("meta")``, and gets its values here, part by part. They come from ``param_init_fn(module)`` of
     the model or a child of it, which is called for all modules as by ``apply``, inner ones first; else from
-    ``reset_parameters()`` of the module. Where the first process has values and
-    others have none, these take over its values.
+    ``reset_parameters()`` of the module. Where the first process has values and others have none, these take over its
+    values.
 
     Args:
         model: The model.
