@@ -122,12 +122,17 @@ class GradientNoiseScale(Callback):
         """Begin anew, also where an optimizer evaluates the gradients of a batch several times."""
         if self._step is not None:
             self._step.close()
-        self._step = _Step(_count(state), state.model) if self._due else None
+        self._step = _Step(_count(state), state) if self._due else None
 
     def before_backward(self, state: State, logger: Logger) -> None:
         """Watch with which weight the loss enters the gradients."""
-        if self._step is not None:
-            self._step.watch(state.loss)
+        if self._step is None:
+            return
+        if self._step.microbatch_size != state.device_train_microbatch_size:
+            # Found only now; or too large, and the batch begins again with a smaller one.
+            self._step.close()
+            self._step = _Step(self._step.samples, state)
+        self._step.watch(state.loss)
 
     def after_backward(self, state: State, logger: Logger) -> None:
         """Read the gradients of the first microbatch, and those of all."""
@@ -179,11 +184,12 @@ class _Step:
 
     Args:
         samples: Of this process.
-        model: Whose gradients are read.
+        state: The state, with the model whose gradients are read.
     """
 
-    def __init__(self, samples: int, model: nn.Module) -> None:
+    def __init__(self, samples: int, state: State) -> None:
         self.samples = samples
+        self.microbatch_size = state.device_train_microbatch_size
         self._done = 0
         self._factors: list[Tensor] = []
         self._small: Tensor | None = None
@@ -192,7 +198,7 @@ class _Step:
         self._hooks: list[Any] = []
         if dist.get_world_size() > 1:
             # Called when a gradient is there, and before it is given away to be averaged.
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            trained = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
             self._hooks = [parameter.register_post_accumulate_grad_hook(self._note_own) for parameter in trained]
 
     @property

@@ -16,6 +16,7 @@ from composer.callbacks import GradientNoiseScale
 from composer.callbacks.gradient_noise_scale import noise_scale_terms
 from tests.callbacks.cases import Case, Run, run_with
 from tests.common import Unsized, regression_data
+from tests.running_out import Limit, RunsOut
 from tests.trainer.test_microbatch import LanguageModel, padded
 
 SCALE, NORM, TRACE = (
@@ -43,7 +44,7 @@ class Dot(ComposerModel):
         return outputs.mean()
 
 
-def measured(data: Any, size: int, model: ComposerModel | None = None, decay: float = 0.0, **arguments: Any) -> Run:
+def measured(data: Any, size: Any, model: ComposerModel | None = None, decay: float = 0.0, **arguments: Any) -> Run:
     model = Dot(data[0].shape[1]) if model is None else model
     arguments.setdefault("optimizers", torch.optim.SGD(model.parameters(), lr=0.0))
     run = run_with(
@@ -127,6 +128,22 @@ def test_a_step_that_overflows_is_left_out() -> None:
     data[1] = data[1] * float("inf")
     values = measured(data, 1, decay=0.5).values(NORM)
     assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_batch_that_did_not_fit_and_begins_again(where) -> None:
+    """What was read before memory ran out is forgotten."""
+
+    def train(limit: Limit, size: Any) -> Run:
+        torch.manual_seed(0)
+        return measured(regression_data(3, 8), size, RunsOut(limit, norm=False))
+
+    limit = Limit(where, 2)
+    found, expected = train(limit, "auto"), train(Limit(), 2)
+    assert limit.failures == [8, 4]
+    for name in (NORM, TRACE):
+        assert found.values(name) == expected.values(name)
+        assert len(found.values(name)) == 3
 
 
 def test_several_losses() -> None:
