@@ -63,8 +63,9 @@ class DataloaderMonitor(Callback):
     Where no batch comes within ``timeout``, of training, evaluation or prediction, ``TimeoutError`` is raised in the
     loop. It names the worker process that the loop waits for, what the system says that it does, and its Python stack,
     also where it hangs in a system call or in native code; with ``num_workers=0`` the stack of the process itself.
-    While a loop runs, a thread watches it, and workers that start then register ``faulthandler`` on SIGUSR2; of workers
-    that were running before, and on Windows, the stack is not known.
+    While a loop runs, a thread watches it. Workers that start then have a thread that tells their stack when it is
+    asked, and register ``faulthandler`` on SIGUSR2 for when native code does not let that thread run (not on Windows);
+    of workers that were running before the stack is not known.
 
     Args:
         timeout: The longest wait for a batch: seconds, or a time string such as "10m". It should exceed the time that

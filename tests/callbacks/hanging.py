@@ -45,4 +45,18 @@ def compute_forever() -> None:
         pass
 
 
-WAYS = {way.__name__: way for way in (sleep_forever, wait_for_a_lock, read_an_empty_pipe, compute_forever)}
+def compute_forever_in_native_code() -> None:
+    time.sleep(0.2)  # the thread that sends the samples before this one
+    sum(range(10**18))  # which never lets another thread run
+
+
+WAYS = {
+    way.__name__: way
+    for way in (
+        sleep_forever,
+        wait_for_a_lock,
+        read_an_empty_pipe,
+        compute_forever,
+        compute_forever_in_native_code,
+    )
+}

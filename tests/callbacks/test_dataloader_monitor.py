@@ -351,6 +351,8 @@ def test_stacks_of_workers(method) -> None:
         [(told, stack)] = stacks.dump([pid]).items()
         assert told == pid
         assert stack.count("in _worker_loop") == 1
+    [signalled] = stacks._folder.glob("*.signalled")
+    assert signalled.read_text() == "", "the handler of the signal may end a process whose frames change"
     stacks.close()
     assert loader.worker_init_fn is abs
     iterator._shutdown_workers()
