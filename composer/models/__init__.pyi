@@ -3,21 +3,17 @@
 from composer.core.model import ComposerModel
 from composer.models.bert import create_bert_classification, create_bert_mlm
 from composer.models.classifier import ComposerClassifier
-from composer.models.classify_mnist import mnist_model, mnist_model as MNIST_Classifier
-from composer.models.deeplabv3 import composer_deeplabv3, composer_deeplabv3 as ComposerDeepLabV3
-from composer.models.efficientnet import (
-    composer_efficientnetb,
-    composer_efficientnetb0,
-    composer_efficientnetb0 as EfficientNetB0,
-)
+from composer.models.classify_mnist import MNIST_Classifier, mnist_model
+from composer.models.deeplabv3 import ComposerDeepLabV3, composer_deeplabv3
+from composer.models.efficientnet import EfficientNetB0, composer_efficientnetb, composer_efficientnetb0
 from composer.models.gpt2 import create_gpt2
 from composer.models.huggingface import HuggingFaceModel, write_huggingface_pretrained_from_composer_checkpoint
 from composer.models.initializers import Initializer
-from composer.models.resnet import composer_resnet, composer_resnet as ComposerResNet
-from composer.models.resnet_cifar import composer_resnet_cifar, composer_resnet_cifar as ComposerResNetCIFAR
-from composer.models.timm import composer_timm, composer_timm as Timm
-from composer.models.unet import composer_unet, composer_unet as UNet
-from composer.models.vit import composer_vit, vit_small_patch16, vit_small_patch16 as ViTSmallPatch16
+from composer.models.resnet import ComposerResNet, composer_resnet
+from composer.models.resnet_cifar import ComposerResNetCIFAR, composer_resnet_cifar
+from composer.models.timm import Timm, composer_timm
+from composer.models.unet import UNet, composer_unet
+from composer.models.vit import ViTSmallPatch16, composer_vit, vit_small_patch16
 
 __all__ = [
     "ComposerClassifier",

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from composer.models._class_form import built_by
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
 
-__all__ = ["DigitNetwork", "mnist_model"]
+__all__ = ["DigitNetwork", "MNIST_Classifier", "mnist_model"]
 
 
 class DigitNetwork(nn.Module):
@@ -63,3 +64,9 @@ def mnist_model(
     network = DigitNetwork(num_classes)
     initialize(network, initializers)
     return ComposerClassifier(network, num_classes=num_classes)
+
+
+class MNIST_Classifier(ComposerClassifier):  # noqa: N801 -- its name in the first versions
+    """:func:`mnist_model` as a class, to be subclassed and asked for by ``isinstance``."""
+
+    __init__ = built_by(mnist_model)

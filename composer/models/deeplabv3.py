@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._lazy import import_extra
 from composer._text import one_of
+from composer.models._class_form import built_by
 from composer.models._metrics import made_with_values
 from composer.models._segmentation import SegmentationLoss
 from composer.models._torchvision import weights_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
     from torchvision.models import WeightsEnum
 
-__all__ = ["AtrousPyramid", "DeepLabV3", "composer_deeplabv3"]
+__all__ = ["AtrousPyramid", "ComposerDeepLabV3", "DeepLabV3", "composer_deeplabv3"]
 
 _BACKBONES = ("resnet50", "resnet101", "resnet152")
 
@@ -203,6 +204,12 @@ def composer_deeplabv3(
     return ComposerClassifier(
         network, num_classes, _metrics(num_classes, ignore_index), _metrics(num_classes, ignore_index), cast(Any, loss)
     )
+
+
+class ComposerDeepLabV3(ComposerClassifier):
+    """:func:`composer_deeplabv3` as a class, to be subclassed and asked for by ``isinstance``."""
+
+    __init__ = built_by(composer_deeplabv3)
 
 
 def _synchronised(network: nn.Module) -> nn.Module:

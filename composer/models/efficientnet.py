@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from composer._text import in_unit_interval, one_of
+from composer.models._class_form import built_by
 from composer.models._torchvision import make_network
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer
@@ -16,7 +17,7 @@ from composer.models.initializers import Initializer
 if TYPE_CHECKING:
     from torchvision.models import WeightsEnum
 
-__all__ = ["composer_efficientnetb", "composer_efficientnetb0"]
+__all__ = ["EfficientNetB0", "composer_efficientnetb", "composer_efficientnetb0"]
 
 _NAMES = tuple(f"efficientnet_b{size}" for size in range(8))
 
@@ -80,3 +81,9 @@ def composer_efficientnetb0(num_classes: int = 1000, drop_connect_rate: float = 
     10
     """
     return composer_efficientnetb("efficientnet_b0", num_classes, drop_connect_rate=drop_connect_rate)
+
+
+class EfficientNetB0(ComposerClassifier):
+    """:func:`composer_efficientnetb0` as a class, to be subclassed and asked for by ``isinstance``."""
+
+    __init__ = built_by(composer_efficientnetb0)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from composer.models.efficientnet import composer_efficientnetb0
+from composer.models.efficientnet import EfficientNetB0, composer_efficientnetb0
 
-__all__ = ["composer_efficientnetb0"]
+__all__ = ["EfficientNetB0", "composer_efficientnetb0"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from composer._text import one_of
 from composer.loss.loss import loss_registry
+from composer.models._class_form import built_by
 from composer.models._torchvision import make_network
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, ensure_initializers
@@ -19,7 +20,7 @@ from composer.warnings import ComposerWarning
 if TYPE_CHECKING:
     from torchvision.models import WeightsEnum
 
-__all__ = ["composer_resnet"]
+__all__ = ["ComposerResNet", "composer_resnet"]
 
 _NAMES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
@@ -73,3 +74,9 @@ def composer_resnet(
         model_name, "fc", num_classes, weights, rules, "composer_resnet", groups=groups, width_per_group=width_per_group
     )
     return ComposerClassifier(network, num_classes=num_classes, loss_fn=loss_fn)
+
+
+class ComposerResNet(ComposerClassifier):
+    """:func:`composer_resnet` as a class, to be subclassed and asked for by ``isinstance``."""
+
+    __init__ = built_by(composer_resnet)

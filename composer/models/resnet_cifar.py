@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from composer._text import one_of
+from composer.models._class_form import built_by
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
 
-__all__ = ["BasicBlock", "ResNet9", "ResNetCIFAR", "composer_resnet_cifar"]
+__all__ = ["BasicBlock", "ComposerResNetCIFAR", "ResNet9", "ResNetCIFAR", "composer_resnet_cifar"]
 
 _DEPTHS = {f"resnet_{depth}": depth for depth in (20, 32, 44, 56, 110)}
 
@@ -166,6 +167,12 @@ def composer_resnet_cifar(
     network = ResNet9(num_classes) if model_name == "resnet_9" else ResNetCIFAR(_DEPTHS[model_name], num_classes)
     initialize(network, initializers)
     return ComposerClassifier(network, num_classes=num_classes)
+
+
+class ComposerResNetCIFAR(ComposerClassifier):
+    """:func:`composer_resnet_cifar` as a class, to be subclassed and asked for by ``isinstance``."""
+
+    __init__ = built_by(composer_resnet_cifar)
 
 
 def _stage(in_channels: int, out_channels: int, blocks: int, stride: int) -> nn.Sequential:

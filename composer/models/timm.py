@@ -9,9 +9,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from composer._lazy import import_extra
 from composer._text import did_you_mean
+from composer.models._class_form import built_by
 from composer.models.classifier import ComposerClassifier
 
-__all__ = ["composer_timm"]
+__all__ = ["Timm", "composer_timm"]
 
 
 def composer_timm(
@@ -70,3 +71,9 @@ def composer_timm(
             module.momentum = module.momentum if bn_momentum is None else bn_momentum
             module.eps = module.eps if bn_eps is None else bn_eps
     return ComposerClassifier(network, num_classes=num_classes)
+
+
+class Timm(ComposerClassifier):
+    """:func:`composer_timm` as a class, to be subclassed and asked for by ``isinstance``."""
+
+    __init__ = built_by(composer_timm)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from composer.models._class_form import built_by
 from composer.models._segmentation import SegmentationLoss
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
@@ -20,7 +21,7 @@ from composer.models.initializers import Initializer, initialize
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-__all__ = ["ResidualBlock", "ResidualUNet", "composer_unet"]
+__all__ = ["ResidualBlock", "ResidualUNet", "UNet", "composer_unet"]
 
 
 class ResidualBlock(nn.Module):
@@ -164,6 +165,12 @@ def composer_unet(
     loss = SegmentationLoss(cross_entropy_weight=1.0, dice_weight=1.0, with_background=False)
     # The trainer takes a mapping of parts; the classifier's own signature promises a tensor to everyone else.
     return ComposerClassifier(network, num_classes + 1, _dice(num_classes), _dice(num_classes), cast(Any, loss))
+
+
+class UNet(ComposerClassifier):
+    """:func:`composer_unet` as a class, to be subclassed and asked for by ``isinstance``."""
+
+    __init__ = built_by(composer_unet)
 
 
 def _dice(num_classes: int) -> dict[str, Metric]:

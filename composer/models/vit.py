@@ -10,10 +10,11 @@ from typing import Any
 
 from composer._lazy import import_extra
 from composer._text import in_unit_interval, one_of
+from composer.models._class_form import built_by
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
 
-__all__ = ["composer_vit", "vit_small_patch16"]
+__all__ = ["ViTSmallPatch16", "composer_vit", "vit_small_patch16"]
 
 # Width, depth and number of heads; the hidden layers are four times as wide. Tiny and small are those of Touvron et al.
 _SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16)}
@@ -101,3 +102,9 @@ def vit_small_patch16(
     10
     """
     return composer_vit("vit_small_patch16", num_classes, image_size, channels, dropout, embedding_dropout)
+
+
+class ViTSmallPatch16(ComposerClassifier):
+    """:func:`vit_small_patch16` as a class, to be subclassed and asked for by ``isinstance``."""
+
+    __init__ = built_by(vit_small_patch16)

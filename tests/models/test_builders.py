@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +16,16 @@ import composer.models
 from composer._lazy import MissingConditionalImportError
 from composer.loss import loss_registry
 from composer.models import (
+    ComposerClassifier,
     ComposerModel,
     Initializer,
+    composer_deeplabv3,
     composer_efficientnetb,
     composer_efficientnetb0,
     composer_resnet,
     composer_resnet_cifar,
     composer_timm,
+    composer_unet,
     composer_vit,
     mnist_model,
     vit_small_patch16,
@@ -100,19 +106,43 @@ def test_a_few_steps_lower_the_loss(build, shape) -> None:
         assert metric.compute().isfinite()
 
 
-def test_old_names_lead_to_the_builders() -> None:
-    names = {
-        "ComposerDeepLabV3": "composer_deeplabv3",
-        "ComposerResNet": "composer_resnet",
-        "ComposerResNetCIFAR": "composer_resnet_cifar",
-        "EfficientNetB0": "composer_efficientnetb0",
-        "MNIST_Classifier": "mnist_model",
-        "Timm": "composer_timm",
-        "UNet": "composer_unet",
-        "ViTSmallPatch16": "vit_small_patch16",
-    }
-    for old, new in names.items():
-        assert getattr(composer.models, old) is getattr(composer.models, new)
+CLASSES: dict[str, tuple[Callable[..., ComposerClassifier], dict[str, Any]]] = {
+    "ComposerDeepLabV3": (composer_deeplabv3, {"num_classes": 5, "backbone_weights": None}),
+    "ComposerResNet": (composer_resnet, {"model_name": "resnet18", "num_classes": 5}),
+    "ComposerResNetCIFAR": (composer_resnet_cifar, {"model_name": "resnet_20", "num_classes": 5}),
+    "EfficientNetB0": (composer_efficientnetb0, {"num_classes": 5}),
+    "MNIST_Classifier": (mnist_model, {"num_classes": 5}),
+    "Timm": (composer_timm, {"model_name": "resnet10t", "num_classes": 5}),
+    "UNet": (composer_unet, {"num_classes": 4}),
+    "ViTSmallPatch16": (vit_small_patch16, {"num_classes": 5, "image_size": 32}),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_class_forms_are_what_the_builders_return(name: str) -> None:
+    builder, arguments = CLASSES[name]
+    form: Any = getattr(composer.models, name)
+    assert list(inspect.signature(form).parameters.values()) == list(inspect.signature(builder).parameters.values())
+    torch.manual_seed(7)
+    expected = builder(**arguments)
+    torch.manual_seed(7)
+
+    class Mine(form):
+        """A subclass with arguments of its own."""
+
+        def __init__(self, **others: Any) -> None:
+            super().__init__(**others)
+            self.mine = 1
+
+    model = Mine(**arguments)
+    assert isinstance(model, form)
+    assert model.num_classes == expected.num_classes
+    assert type(model.loss_fn) is type(expected.loss_fn)
+    for is_train in (True, False):
+        assert repr(model.get_metrics(is_train)) == repr(expected.get_metrics(is_train))
+    torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
+    with pytest.raises(TypeError, match="nonsense"):
+        form(**arguments, nonsense=1)
 
 
 @pytest.mark.parametrize(
