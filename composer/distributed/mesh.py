@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as torch_dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -128,8 +129,13 @@ def _degrees_of_mesh(mesh: DeviceMesh, world: int, tensor: int) -> Degrees:
     return Degrees(mesh.size(0) if mesh.ndim == 2 else 1, mesh.size(-1))
 
 
+# The groups of a mesh live as long as the group of all processes, with threads and connections of their own: a program
+# that makes one trainer after the other would gather them.
+_made: WeakKeyDictionary[Any, dict[tuple[Degrees, str], Meshes]] = WeakKeyDictionary()
+
+
 def make_meshes(degrees: Degrees, device_type: str, given: DeviceMesh | None = None) -> Meshes:
-    """Make the mesh; all processes must call it together.
+    """Return the mesh, made when it is first asked for; all processes must call it together.
 
     Args:
         degrees: Its sizes.
@@ -139,10 +145,20 @@ def make_meshes(degrees: Degrees, device_type: str, given: DeviceMesh | None = N
     >>> dist.initialize_dist("cpu")
     >>> make_meshes(Degrees(), "cpu").data.mesh_dim_names
     ('data_parallel_shard',)
+    >>> make_meshes(Degrees(), "cpu") is make_meshes(Degrees(), "cpu")
+    True
     >>> torch_dist.destroy_process_group()
     """
     if given is not None:
         return Meshes(given, None, None)
+    world = torch_dist.group.WORLD  # None until a mesh is made, where nobody has made it before
+    made = {} if world is None else _made.setdefault(world, {})
+    if (degrees, device_type) not in made:
+        made[degrees, device_type] = _make(degrees, device_type)
+    return made[degrees, device_type]
+
+
+def _make(degrees: Degrees, device_type: str) -> Meshes:
     sizes = {_REPLICATE: degrees.replicate, _SHARD: degrees.shard, _TENSOR: degrees.tensor}
     # A dimension of one process would cost a collective for nothing; without any, weights are parts of one.
     kept = {name: size for name, size in sizes.items() if size > 1 or (name is _SHARD and degrees.replicate > 1)}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import get_pg_count
 
 from composer import dist
 from composer.distributed.config import FSDPConfig, ParallelismConfig, TPConfig
@@ -76,6 +77,20 @@ def test_meshes(four_ranks):
         (None, [0, 1, 2, 3], 1),
     ]
     assert answers[3][3] == ([1, 3], [2, 3], 2)
+
+
+def _number_of_groups():
+    counts = []
+    for _ in range(3):
+        for degrees in (Degrees(2, 2, 1), Degrees(1, 2, 2), Degrees(1, 1, 4)):
+            make_meshes(degrees, "cpu")
+        counts.append(get_pg_count())
+    return counts
+
+
+def test_meshes_of_many_trainers_need_the_groups_of_one(four_ranks):
+    for counts in four_ranks.run(_number_of_groups):
+        assert counts == counts[:1] * 3
 
 
 def _given():

@@ -76,7 +76,11 @@ def test_tour(tmp_path: Path) -> None:
     for cell in cells:
         # The whole length shows nothing more about whether the code is right.
         cell.source = cell.source.replace("[:4000]", "[:400]").replace('"2ep"', '"12ep"')
-    NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(tmp_path))
+    kernels: list[Any] = []
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3")
+    client.on_notebook_start = lambda notebook: kernels.append(client.km.provisioner.process)  # type: ignore[union-attr]
+    client.execute(cwd=str(tmp_path))
+    kernels[0].wait(60)  # the client does not where it takes long, and another test would get the warning
     printed = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
     assert "BlurMaxPool2d" in printed
     assert "equal bit for bit: True" in printed
