@@ -75,7 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs an accelerator where there is none."""
+    """Begin with what takes long, and skip what needs an accelerator where there is none."""
+    # Workers get whole files: with one that takes long at the end, the others would have nothing to do.
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
     if torch.accelerator.is_available():
         return
     skip = pytest.mark.skip(reason="needs an accelerator")

@@ -38,6 +38,7 @@ def test_each_process_answers(two_ranks: Ranks) -> None:
     assert two_ranks.run(sums) == [(0, 3.0), (1, 3.0)]
 
 
+@pytest.mark.slow
 def test_failures_are_told_and_the_next_run_is_as_new() -> None:
     ranks = Ranks(2)
     with pytest.raises(RanksError, match=r"(?s)rank 1:\nTraceback.*ValueError: here"):

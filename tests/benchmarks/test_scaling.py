@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import scaling
 
 
+@pytest.mark.slow
 def test_scaling() -> None:
     report = scaling.measure(rounds=1, width=16, depth=1, batch=4, steps=3)
     assert [row[0] for row in report.rows] == [f"{s}: {loop}" for s in scaling.STRATEGIES for loop in scaling.LOOPS]

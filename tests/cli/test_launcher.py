@@ -165,6 +165,7 @@ def test_a_rank_that_fails_ends_all(start, tmp_path) -> None:
     assert (log.parent / "attempt0-rank1.stdout.txt").read_text() == "output of 1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_signals_are_passed_on(name: str, start, tmp_path) -> None:
     launch = start(["-n", "2"], "stay")

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.nodes import BATCHES, Node, alone, is_alive, told
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     node = Node(tmp_path, ["-n", "2", "--max_restarts", "1"], ["kill"])
     try:

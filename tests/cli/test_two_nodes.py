@@ -17,6 +17,7 @@ from tests.older_torch import HAS_GRACE_PERIOD
 FIRST, SECOND = "10.77.0.1", "10.77.0.2"
 # Free: nothing else is in these networks.
 PORT = 29500
+pytestmark = pytest.mark.slow
 
 
 def run(command: str) -> None:

@@ -16,6 +16,7 @@ from tests.running_out import Limit, RunsOut, train
 
 FSDP = {"parallelism_config": {"fsdp": {}}}
 SMALL = {"parallelism_config": {"fsdp": {}}, "ddp_sync_strategy": "single_auto_sync"}
+pytestmark = pytest.mark.slow
 with_divided_weights = pytest.mark.skipif(
     not hasattr(FSDPModule, "reset_iter_state"), reason="this version of torch cannot leave the middle of a pass"
 )

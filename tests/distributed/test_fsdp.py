@@ -116,6 +116,7 @@ def _hybrid(config: dict[str, Any]):
     return found, (strategy.degrees.replicate, strategy.degrees.shard)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "degrees"),
     [

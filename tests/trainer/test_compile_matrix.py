@@ -17,6 +17,7 @@ from composer.warnings import ComposerWarning
 from tests.algorithms.cases import Case, all_cases
 
 CASES = all_cases()
+pytestmark = pytest.mark.slow
 
 
 def build(case: Case, compiled: bool, **arguments: Any) -> Trainer:

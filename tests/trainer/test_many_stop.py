@@ -31,6 +31,7 @@ def stopped(folder) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "both", "loading", "eval"])
 def test_Preempt_of_two_ranks(name, stopped, folder) -> None:
     found = stopped[name]

@@ -24,6 +24,7 @@ from tests.common import At, weights
 from tests.trainer.resuming import BATCH, CLASSES, SAMPLES, STEPS, Augmented, build
 
 pytestmark = [
+    pytest.mark.slow,
     # What the packages do: an old call of torch, and tar files that are left to the collector of garbage.
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
