@@ -69,9 +69,9 @@ def four_ranks() -> Iterator[Ranks]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let warnings that only older releases of torch have be none of the errors."""
+    """Let warnings that only older releases of torch or Python have be none of the errors."""
     for message in older_torch.messages():
-        config.addinivalue_line("filterwarnings", f"ignore:{message}:UserWarning")
+        config.addinivalue_line("filterwarnings", f"ignore:{message}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,8 +1,9 @@
-"""What releases of torch before the one of the constraints lack, and warn of in their own code."""
+"""What releases of torch before the one of the constraints lack, and what torch warns of in its own code."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 
 import torch
@@ -23,11 +24,14 @@ _MESSAGES = {
 
 
 def messages() -> list[str]:
-    """How the warnings begin that this release has and later ones have not."""
-    return [message for message, mended in _MESSAGES.items() if torch.__version__ < mended]
+    """How the warnings begin that this release has and later ones have not, of torch or of Python."""
+    found = [message for message, mended in _MESSAGES.items() if torch.__version__ < mended]
+    if sys.version_info[:3] == (3, 13, 0):
+        found.append("Guards may run slower on Python 3.13.0")
+    return found
 
 
 def ignore() -> None:
     """Ignore them in this process, until the filters are set back."""
     for message in messages():
-        warnings.filterwarnings("ignore", message, UserWarning)
+        warnings.filterwarnings("ignore", message)

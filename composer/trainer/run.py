@@ -49,6 +49,12 @@ class Run:
         auto: Finds the size of microbatches, or None where it is given.
         auto_evaluations: Find those of evaluators by label, where they are not given.
         microbatches_left: How many of the batch in work are not done, of this process.
+
+    >>> state = State(model=torch.nn.Linear(1, 1))
+    >>> logger = Logger(state)
+    >>> run = Run(state, Engine(state, logger), logger)
+    >>> run.samples, run.interruption
+    (0, None)
     """
 
     state: State

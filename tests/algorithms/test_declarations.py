@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -67,8 +68,8 @@ def test_arguments_narrow_what_is_declared():
 
 @every_method
 def test_docstring_says_when_and_how(name):
-    doc = METHODS[name].__doc__
-    places = [doc.find(f"    {section}:\n        ") for section in SECTIONS]
+    doc = inspect.cleandoc(METHODS[name].__doc__)  # as Python 3.13 has it
+    places = [doc.find(f"\n{section}:\n    ") for section in SECTIONS]
     assert min(places) > 0, f"a section of {', '.join(SECTIONS)} is missing"
     assert places == sorted(places)
 

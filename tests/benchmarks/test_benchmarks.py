@@ -62,7 +62,7 @@ def test_step_overhead_in_processes_of_their_own() -> None:
     assert all(row[1] > 0 for row in found.rows)
     assert [goal.limit for goal in found.goals] == [1.2, 25, 80]
     assert set(found.samples) == {"raw", "composer"}
-    assert found.machine["libraries"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(found.machine["libraries"]["torch"])
 
 
 def test_step_overhead_compares_within_rounds() -> None:

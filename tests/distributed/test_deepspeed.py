@@ -111,7 +111,6 @@ def check(found: Any, expected: Run) -> None:
                 torch.testing.assert_close(value, wanted, rtol=0, atol=1e-5, msg=told)
 
 
-@pytest.mark.slow
 def test_every_stage_trains_as_one_process_does(one_rank: Ranks, two_ranks: Ranks):
     expected = alone(regression_data(3, 12))
     # Also with microbatches, the last of which is smaller.

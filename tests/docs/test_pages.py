@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import re
 
@@ -231,7 +232,7 @@ def test_parts_of_a_docstring():
     assert text.section(Documented, "Cost") == "A ``pass``."
     assert text.section(Documented, "How to choose") == ""
     assert text.papers(Documented, Documented) == ["https://arxiv.org/abs/1710.09412"]
-    left = text.without_sections(Documented.__doc__.replace("\n    ", "\n"))
+    left = text.without_sections(inspect.cleandoc(Documented.__doc__))
     assert "When to use" not in left
     assert "Cost" not in left
     assert "It is good.\n\nArgs:\n    x: A number." in left
