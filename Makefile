@@ -48,11 +48,8 @@ $(VENV)/deepspeed.stamp: constraints.txt $(VENV)/stamp-dev
 quickstart: $(VENV)/stamp-examples  ## train on real digits: a baseline, then a recipe of methods
 	@$(BIN)/python examples/quickstart.py
 
-# Slow files first, as tests/conftest.py puts them, not those with many tests. A worker of pytest-xdist that crashes is
-# not started anew: with loadfile it would wait for ever.
 test: $(VENV)/stamp-dev $(VENV)/apart/stamp $(VENV)/deepspeed.stamp  ## run the tests (PYTEST_ARGS="-k time" passes options on)
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		--max-worker-restart 0 $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 coverage:  ## run the tests with line coverage, which takes half as long again
 	$(MAKE) test PYTEST_ARGS="--cov=composer --cov-report=term $(PYTEST_ARGS)"

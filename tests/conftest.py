@@ -70,8 +70,8 @@ def four_ranks() -> Iterator[Ranks]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let warnings that only older releases of torch or Python have be none of the errors."""
-    for message in older_torch.messages():
-        config.addinivalue_line("filterwarnings", f"ignore:{message}")
+    for message, kind in older_torch.messages():
+        config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind.__name__}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,15 +23,17 @@ _MESSAGES = {
 }
 
 
-def messages() -> list[str]:
-    """How the warnings begin that this release has and later ones have not, of torch or of Python."""
-    found = [message for message, mended in _MESSAGES.items() if torch.__version__ < mended]
+def messages() -> list[tuple[str, type[Warning]]]:
+    """How the warnings begin that this release has and later ones have not, of torch or of Python, and their kinds."""
+    found: list[tuple[str, type[Warning]]] = [
+        (message, UserWarning) for message, mended in _MESSAGES.items() if torch.__version__ < mended
+    ]
     if sys.version_info[:3] == (3, 13, 0):
-        found.append("Guards may run slower on Python 3.13.0")
+        found.append(("Guards may run slower on Python 3.13.0", RuntimeWarning))
     return found
 
 
 def ignore() -> None:
     """Ignore them in this process, until the filters are set back."""
-    for message in messages():
-        warnings.filterwarnings("ignore", message)
+    for message, kind in messages():
+        warnings.filterwarnings("ignore", message, kind)

@@ -62,7 +62,8 @@ def test_step_overhead_in_processes_of_their_own() -> None:
     assert all(row[1] > 0 for row in found.rows)
     assert [goal.limit for goal in found.goals] == [1.2, 25, 80]
     assert set(found.samples) == {"raw", "composer"}
-    assert torch.__version__.startswith(found.machine["libraries"]["torch"])
+    # What was built for CUDA may say so in the module and not in the package.
+    assert found.machine["libraries"]["torch"] in (torch.__version__, torch.__version__.partition("+")[0])
 
 
 def test_step_overhead_compares_within_rounds() -> None:
