@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import SupportsFloat, TypeVar
 
-__all__ = ["did_you_mean", "first_of", "in_unit_interval", "member_of", "non_negative", "one_of", "plural", "positive"]
+__all__ = [
+    "did_you_mean",
+    "first_of",
+    "in_unit_interval",
+    "is_slip",
+    "member_of",
+    "non_negative",
+    "one_of",
+    "plural",
+    "positive",
+]
 
 Number = TypeVar("Number", int, float)
 Choice = TypeVar("Choice")
@@ -38,6 +49,25 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     # `Trainer` and `trainer` may both exist; the case that was written tells which was meant.
     meant = max(by_lower[close[0]], key=lambda spelling: difflib.SequenceMatcher(None, name, spelling).ratio())
     return f" Did you mean {meant!r}?"
+
+
+def is_slip(written: str, meant: str) -> bool:
+    """Tell whether a name is another with one letter too many, missing, wrong, or swapped with the next.
+
+    Stricter than :func:`did_you_mean`, for names that may well be right.
+
+    Args:
+        written: What was written.
+        meant: What may have been meant.
+
+    >>> is_slip("foward", "forward"), is_slip("froward", "forward"), is_slip("reward", "forward")
+    (True, True, False)
+    """
+    for _ in range(2):  # cut what both begin with, then what both end with
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(written, meant, strict=False)))
+        written, meant = written[same:][::-1], meant[same:][::-1]
+    one_letter = max(len(written), len(meant)) == 1
+    return one_letter or (len(written) == 2 and written == meant[::-1])
 
 
 def one_of(argument: str, value: Choice, choices: Iterable[Choice]) -> Choice:

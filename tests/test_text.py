@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer._text import did_you_mean, in_unit_interval, non_negative, one_of, plural, positive
+from composer._text import did_you_mean, in_unit_interval, is_slip, non_negative, one_of, plural, positive
 from composer.warnings import ComposerWarning, NoEffectWarning, NotIntendedUseWarning, VersionedDeprecationWarning
 
 
@@ -88,3 +88,22 @@ def test_versioned_deprecation():
         warnings.simplefilter("always")
         warnings.warn(warning, stacklevel=1)
     assert seen[0].category is VersionedDeprecationWarning
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "is_one"),
+    [
+        ("foward", "forward", True),
+        ("forwwrd", "forward", True),
+        ("forwards", "forward", True),
+        ("froward", "forward", True),
+        ("forward", "forward", False),
+        ("fowarrd", "forward", False),
+        ("reward", "forward", False),
+        ("", "a", True),
+        ("", "ab", False),
+    ],
+)
+def test_slips(written, meant, is_one):
+    assert is_slip(written, meant) is is_one
+    assert is_slip(meant, written) is is_one

@@ -12,6 +12,7 @@ from composer.core.binding import bind
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handlers import Handler, owned, owner_of
+from composer.core.listener_check import check_listener
 from composer.core.logger import Logger, LoggerDestination
 from composer.core.order import AlgorithmPass, arrange, warn_of_bad_company
 from composer.core.trace import Trace, Traces
@@ -54,7 +55,8 @@ class Engine:
         record_traces: Whether :meth:`run_event` returns a record of each algorithm that it asked.
 
     Raises:
-        TypeError: Something among the algorithms, callbacks or passes is none, or an algorithm can never act.
+        TypeError: Something among the algorithms, callbacks or passes is none, an algorithm can never act, or a hook
+            takes other parameters than it is given. Methods that look like hooks but are none raise a warning.
 
     >>> from composer import Algorithm, State
     >>> class Hello(Algorithm):
@@ -170,6 +172,7 @@ class Engine:
         self._plan = {}
         for callback in self.state.callbacks:
             _check_kind("callbacks", callback, Callback)
+            check_listener(callback)
         algorithms = tuple(self.state.algorithms)
         if algorithms != self._checked:
             for algorithm in algorithms:
@@ -282,6 +285,7 @@ def _check_kind(argument: str, listener: object, kind: type[Hooks]) -> None:
 def _check(algorithm: Algorithm) -> None:
     """Refuse, when it is registered, an algorithm that could not run."""
     _check_kind("algorithms", algorithm, Algorithm)
+    check_listener(algorithm)
     if _names_methods(algorithm):
         return
     bind(algorithm, "match")

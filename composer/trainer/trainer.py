@@ -24,6 +24,7 @@ from composer.core.evaluator import Evaluator
 from composer.core.event import Event
 from composer.core.logger import Logger, LoggerDestination
 from composer.core.model import ComposerModel
+from composer.core.model_check import check_model_methods
 from composer.core.state import State
 from composer.core.time import Time
 from composer.core.timestamp import Timestamp
@@ -282,6 +283,7 @@ class Trainer:
 
         strategy.place(model, device)
         found = given.as_optimizers(optimizers, model)
+        check_model_methods(model, has_optimizers=bool(found))
         for optimizer in found:
             device.optimizer_to_device(optimizer)
 

@@ -1,0 +1,165 @@
+"""Check algorithms, callbacks and loggers when they are registered: hooks that can never run, or not as written."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from composer.core.algorithm import Algorithm
+from composer.core.callback import Callback
+from composer.core.event import Event
+from composer.core.hook_names import is_like_a_hook, is_misspelt, meant_event
+from composer.core.logger_destination import LoggerDestination
+from composer.core.own_methods import own_attributes, own_methods, parameters_of
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.core.hooks import Hooks
+
+__all__ = ["check_listener"]
+
+_EVENTS: Final = {event.value for event in Event}
+_HOOK: Final = ("state", "logger")
+# What else is called by position, with what.
+_CALLED_WITH: Final = {
+    "run_event": ("event", "state", "logger"),
+    "wrap_handlers": ("event", "handlers"),
+    "close": ("state", "logger"),
+    "post_close": (),
+    "due": ("state",),
+    "receive": ("metrics", "step", "timestamp"),
+    "log_metrics": ("metrics", "step"),
+    "log_hyperparameters": ("hyperparameters",),
+    "log_traces": ("traces",),
+    "state_dict": (),
+    "load_state_dict": ("state",),
+}
+# Names that loggers of other libraries have.
+_LOGGER_NAMES: Final = {
+    "log_hyperparams": "log_hyperparameters",
+    "log_hparams": "log_hyperparameters",
+    "log_params": "log_hyperparameters",
+    "log_scalar": "log_metrics",
+    "log_scalars": "log_metrics",
+    "log_dict": "log_metrics",
+}
+_REMEDY: Final = "If other code calls it, let its name begin with an underscore, or filter this warning."
+
+# Classes that were found to be right, or were warned of.
+_done: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def check_listener(listener: Hooks) -> None:
+    """Refuse hooks that cannot be called, and warn once per class of methods that look like hooks but are none.
+
+    Args:
+        listener: An algorithm, a callback or a logger.
+
+    Raises:
+        TypeError: A hook takes other parameters than it is given, or is a coroutine, a generator, or no function.
+
+    >>> class Mistaken(Callback):
+    ...     def epoch_end(self, state): ...
+    >>> check_listener(Mistaken())
+    Traceback (most recent call last):
+    ...
+    TypeError: Mistaken.epoch_end(state) cannot be called: write it as epoch_end(self, state, logger).
+    """
+    kind = type(listener)
+    base = next((b for b in (LoggerDestination, Callback, Algorithm) if issubclass(kind, b)), None)
+    if base is None:  # such as a mock, which has every method
+        return
+    is_known = kind in _done
+    for name, arguments in _called(listener, base):
+        if name in vars(listener) or not is_known:
+            _check_call(listener, name, arguments)
+    if not is_known:
+        for message in _never_called(kind, base):
+            warnings.warn(message, ComposerWarning, stacklevel=5)
+        _done.add(kind)
+    there = {event.value for event in Event if listener.overrides(event)}
+    for name, value in list(vars(listener).items()):
+        if isinstance(value, types.FunctionType) and _is_lost(name, value, there):
+            warnings.warn(_of_hook(kind, name), ComposerWarning, stacklevel=5)
+
+
+def _called(listener: Hooks, base: type[Hooks]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The names of the methods that it has in place of the base class's, each with what it will be given."""
+    kind = type(listener)
+    dispatches = ("run_event",) if issubclass(kind, Callback) else ("match", "apply")
+    own = [name for name in (*_CALLED_WITH, *dispatches) if hasattr(base, name) and _replaces(listener, base, name)]
+    if not any(name in own for name in dispatches):
+        yield from ((event.value, _HOOK) for event in Event if listener.overrides(event))
+    yield from ((name, _CALLED_WITH[name]) for name in own if name in _CALLED_WITH)
+
+
+def _replaces(listener: Hooks, base: type[Hooks], name: str) -> bool:
+    return name in vars(listener) or getattr(type(listener), name) is not getattr(base, name)
+
+
+def _check_call(listener: Hooks, name: str, arguments: tuple[str, ...]) -> None:
+    method, kind = getattr(listener, name), type(listener)
+    form = f"{name}({', '.join(('self', *arguments))})"
+    if not callable(method):
+        raise TypeError(f"{kind.__name__}.{name} is {method!r}, but it must be a method: {form}. Rename the attribute.")
+    for is_kind, what in (
+        (inspect.iscoroutinefunction, "a coroutine (async def)"),
+        (inspect.isasyncgenfunction, "an asynchronous generator"),
+        (inspect.isgeneratorfunction, "a generator (it has a yield)"),
+    ):
+        if arguments and is_kind(method):
+            raise TypeError(f"{kind.__name__}.{name} is {what}, so calling it would do nothing: write a plain {form}.")
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # not written in Python
+        return
+    names = [p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    is_swapped = any(got != wanted and got in arguments for got, wanted in zip(names, arguments, strict=False))
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        is_swapped = True
+    if is_swapped:
+        raise TypeError(f"{kind.__name__}.{name}{signature} cannot be called: write it as {form}.")
+
+
+def _never_called(kind: type[Hooks], base: type[Hooks]) -> Iterator[str]:
+    """What is to be said of the methods and attributes of a class that have no effect."""
+    known = [name for name in dir(base) if not name.startswith("_") and name not in _EVENTS]
+    methods = [name for name in known if callable(getattr(base, name))]
+    for name, function, classes in own_methods(kind, base):
+        there = {name for owner in classes for name in vars(owner)}
+        meant = next((method for method in methods if is_misspelt(name, method)), None)
+        if base is LoggerDestination:
+            meant = _LOGGER_NAMES.get(name, meant)
+        if meant is not None and meant not in there:
+            form = f"{meant}({', '.join(inspect.signature(getattr(base, meant)).parameters)})"
+            yield f"{kind.__name__}.{name} is never called. Did you mean {form}? {_REMEDY}"
+        elif _is_lost(name, function, there):
+            yield _of_hook(kind, name)
+    attributes = [name for name in known if name not in methods]
+    for name in own_attributes(kind, base):
+        meant = next((attribute for attribute in attributes if is_misspelt(name, attribute)), None)
+        if meant is not None:
+            yield f"{kind.__name__}.{name} has no effect. Did you mean {meant!r}?"
+
+
+def _is_lost(name: str, function: Callable[..., Any], there: Any) -> bool:
+    """Whether a method is meant for an event that has no other."""
+    if name in _EVENTS or name.startswith("_"):
+        return False
+    meant = meant_event(name)
+    return is_like_a_hook(name, parameters_of(function)) and (meant is None or meant.value not in there)
+
+
+def _of_hook(kind: type, name: str) -> str:
+    meant = meant_event(name)
+    if meant is None:
+        remedy = "Hooks are named after composer.Event, such as epoch_end(self, state, logger)."
+    else:
+        remedy = f"Composer's event is {meant.value}: write {meant.value}(self, state, logger)."
+    return f"{kind.__name__}.{name} is never called. {remedy} {_REMEDY}"

@@ -1,0 +1,99 @@
+"""Check a model when it is given to the trainer: methods that look like overrides but are never called."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Final
+
+from composer.core.hook_names import is_like_a_hook, is_misspelt, meant_event
+from composer.core.model import ComposerModel
+from composer.core.own_methods import own_methods, parameters_of
+from composer.warnings import ComposerWarning
+
+__all__ = ["check_model_methods"]
+
+# What a model may define beside the methods of the base class.
+_OPTIONAL: Final = {
+    "count_targets": "batch",
+    "flops_per_batch": "batch",
+    "fsdp_wrap_fn": "module",
+    "activation_checkpointing_fn": "module",
+    "param_init_fn": "module",
+}
+# Methods of other libraries' models, and what takes their place.
+_EVALUATION: Final = ("eval_forward", "update_metric")
+_ELSEWHERE: Final = {
+    "training_step": ("forward", "loss"),
+    "train_step": ("forward", "loss"),
+    "validation_step": _EVALUATION,
+    "val_step": _EVALUATION,
+    "eval_step": _EVALUATION,
+    "evaluation_step": _EVALUATION,
+    "test_step": _EVALUATION,
+    "predict_step": ("forward",),
+    "prediction_step": ("forward",),
+    "compute_loss": ("loss",),
+    "loss_fn": ("loss",),
+    "compute_metrics": ("get_metrics", "update_metric"),
+}
+_OPTIMIZERS: Final = ("configure_optimizers", "create_optimizer", "configure_optimizer")
+
+_done: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def check_model_methods(model: ComposerModel, *, has_optimizers: bool) -> None:
+    """Warn, once per class, of methods that the trainer does not call but seem to be written for it.
+
+    These are near misses (``eval_foward``, ``update_metrics``), methods of other libraries (``validation_step``) and
+    hooks, which belong into a callback. What the class itself calls, or another base class has, is left alone.
+
+    Args:
+        model: The model.
+        has_optimizers: Whether the trainer was given optimizers, so that the model need not make them.
+
+    >>> class Net(ComposerModel):
+    ...     def eval_foward(self, batch, outputs=None): ...
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     check_model_methods(Net(), has_optimizers=True)
+    >>> print(caught[0].message)
+    Net.eval_foward is never called. Did you mean eval_forward(self, batch, outputs)?
+    """
+    kind = type(model)
+    if kind in _done or not issubclass(kind, ComposerModel):
+        return
+    for message in _messages(kind, has_optimizers=has_optimizers):
+        warnings.warn(message, ComposerWarning, stacklevel=3)
+    _done.add(kind)
+
+
+def _messages(kind: type[ComposerModel], *, has_optimizers: bool) -> Iterator[str]:
+    known = [name for name in vars(ComposerModel) if not name.startswith("_") and name != "logger"]
+    for name, function, classes in own_methods(kind, ComposerModel):
+        if name in _OPTIONAL:
+            continue
+        there = {name for owner in classes for name in vars(owner)}
+        meant = next((other for other in (*known, *_OPTIONAL) if is_misspelt(name, other)), None)
+        if meant is not None:
+            if meant not in there:
+                yield f"{kind.__name__}.{name} is never called. Did you mean {_form(meant)}?"
+        elif name in _ELSEWHERE:
+            if not there & set(_ELSEWHERE[name]):
+                forms = " and ".join(map(_form, _ELSEWHERE[name]))
+                yield f"{kind.__name__}.{name} is never called by the Trainer. Composer's methods are {forms}."
+        elif name in _OPTIMIZERS:
+            if not has_optimizers:
+                yield f"{kind.__name__}.{name} is never called: give what it returns to Trainer(optimizers=...)."
+        elif is_like_a_hook(name, parameters_of(function)) and (event := meant_event(name)) is not None:
+            hook = f"{event.value}(self, state, logger)"
+            yield f"{kind.__name__}.{name} is never called: hooks are methods of a Callback. Write {hook} in one."
+
+
+def _form(name: str) -> str:
+    if name in _OPTIONAL:
+        return f"{name}(self, {_OPTIONAL[name]})"
+    parameters = inspect.signature(getattr(ComposerModel, name)).parameters.values()
+    return f"{name}({', '.join(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)})"

@@ -1,0 +1,155 @@
+"""What a user's class adds to one of our base classes, as far as nobody but the base class would call it."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+__all__ = ["own_attributes", "own_methods", "parameters_of"]
+
+# How the interpreter reads an attribute, in one version or another.
+_READS: Final = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
+
+
+def own_methods(kind: type, base: type) -> Iterator[tuple[str, Callable[..., Any], list[type]]]:
+    """Yield the public methods that a class and its parents define beside ``base``, if no code of theirs uses them.
+
+    Left out are methods that ``base`` has, that code of the classes or a function of their module names
+    (``self.on_done()``), or that belong to the interface of a class from another package.
+
+    Args:
+        kind: The class.
+        base: One of its parents.
+
+    Yields:
+        Name and function of a method, and the classes that come no later in the order of resolution than the one that
+        defines it.
+
+    >>> class Base: ...
+    >>> class Mine(Base):
+    ...     def used(self): ...
+    ...     def unused(self):
+    ...         self.used()
+    >>> [name for name, *_ in own_methods(Mine, Base)]
+    ['unused']
+    """
+    classes = _own_classes(kind, base)
+    known = {*dir(base), *_interfaces(kind, base, classes)}
+    used, prefixes = _names_in_code(classes)
+    seen: set[str] = set()
+    for place, owner in enumerate(classes):
+        for name, member in vars(owner).items():
+            function = _function(member)
+            if function is None or name.startswith("_") or name in known or name in seen:
+                continue
+            seen.add(name)
+            if name not in used and not name.startswith(prefixes):
+                yield name, function, classes[: place + 1]
+
+
+def own_attributes(kind: type, base: type) -> Iterator[str]:
+    """Yield the names of public attributes, not methods, of a class and its parents that ``base`` does not have.
+
+    Args:
+        kind: The class.
+        base: One of its parents.
+
+    >>> class Mine(dict):
+    ...     size = 3
+    >>> list(own_attributes(Mine, dict))
+    ['size']
+    """
+    classes = _own_classes(kind, base)
+    used, _ = _names_in_code(classes)
+    known = set(dir(base))
+    for owner in classes:
+        for name, member in vars(owner).items():
+            if not name.startswith("_") and name not in known and name not in used and _function(member) is None:
+                yield name
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's parameters, ``self`` apart; none if they cannot be known.
+
+    Args:
+        function: The function.
+
+    >>> parameters_of(lambda self, state, logger: None)
+    ('state', 'logger')
+    """
+    try:
+        names = tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()
+    return names[1:] if names[:1] == ("self",) else names
+
+
+def _own_classes(kind: type, base: type) -> list[type]:
+    return [owner for owner in kind.__mro__ if owner not in base.__mro__]
+
+
+def _interfaces(kind: type, base: type, classes: list[type]) -> set[str]:
+    """Public names of those of the classes that are of other packages than the ones derived from ``base``."""
+    packages = {_package(owner) for owner in classes if issubclass(owner, base)} | {"__main__"}
+    foreign = [owner for owner in classes if not issubclass(owner, base) and _package(owner) not in packages]
+    return {name for owner in foreign for name in vars(owner)}
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _function(member: object) -> types.FunctionType | None:
+    """The function behind a method in whichever form, decorators that say so removed."""
+    if isinstance(member, (staticmethod, classmethod)):
+        member = member.__func__
+    if isinstance(member, (functools.partialmethod, functools.partial)):
+        member = member.func
+    member = inspect.unwrap(member) if callable(member) else member
+    return member if isinstance(member, types.FunctionType) else None
+
+
+def _names_in_code(classes: list[type]) -> tuple[set[str], tuple[str, ...]]:
+    """The names that code of these classes, and functions beside them, use; and how names begin that they look up."""
+    used: set[str] = set()
+    strings: set[str] = set()
+    for owner in classes:
+        for name, member in vars(owner).items():
+            functions = [member.fget, member.fset] if isinstance(member, property) else [member]
+            if isinstance(member, functools.cached_property):
+                functions = [member.func]
+            for function in map(_function, functions):
+                if function is not None:
+                    names, constants = _in_code(function.__code__)
+                    used |= names - {name}  # super().name() in it is no use
+                    strings |= constants - {function.__doc__ or ""}
+    for module in {owner.__module__ for owner in classes}:
+        for name, value in list(vars(sys.modules.get(module, types)).items()):
+            if isinstance(value, types.FunctionType) and value.__module__ == module:
+                used |= _in_code(value.__code__)[0] - {name}
+    prefixes = {text for text in strings if text.endswith("_")} if "getattr" in used else set[str]()
+    return used | strings, tuple(prefixes)
+
+
+def _in_code(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """The attributes that a piece of code reads, and its strings."""
+    names, strings, constants = _read_in(code), set[str](), list[Any](code.co_consts)
+    for constant in constants:  # grows on the way
+        if isinstance(constant, str):
+            strings.add(constant)
+        elif isinstance(constant, (tuple, frozenset)):
+            constants.extend(constant)
+        elif isinstance(constant, types.CodeType) and constant.co_flags & inspect.CO_OPTIMIZED:  # no body of a class
+            names |= _read_in(constant)
+            constants.extend(constant.co_consts)
+    return names, strings
+
+
+def _read_in(code: types.CodeType) -> set[str]:
+    # Not co_names, where a class in a function has the names of its methods.
+    return {step.argval for step in dis.get_instructions(code) if step.opname in _READS or step.argval == "getattr"}
