@@ -15,6 +15,7 @@ from composer import trees
 from composer._containers import is_mapping, is_sequence, rebuild, with_attributes, with_items
 from composer.core.data_pass import PassFactory
 from composer.core.dealing import DataShare
+from composer.core.indices import length_of
 from composer.core.types import Batch
 from composer.warnings import ComposerWarning
 
@@ -127,10 +128,7 @@ class DataSpec:
     @property
     def length(self) -> int | None:
         """Number of batches in one pass, or None where the loader does not tell."""
-        try:
-            return len(cast(Sized, self.dataloader))
-        except (TypeError, NotImplementedError):
-            return None
+        return length_of(self.dataloader)
 
     def length_of(self, share: DataShare, *, whole_batches: bool = False) -> int | None:
         """Return the number of steps in a pass of several processes; None where the loader does not tell.

@@ -291,6 +291,11 @@ class DataPass:
         return batch
 
     @property
+    def source(self) -> Iterator[Batch]:
+        """The iterator that batches are fetched from."""
+        return self._iterator
+
+    @property
     def has_owner(self) -> bool:
         """Whether the loader or the data set keeps its own place."""
         return self._owner is not None

@@ -195,7 +195,7 @@ def length_of(data: Any) -> int | None:
     """
     try:
         return len(data)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError, OverflowError):  # the last of a number that is too large for a length
         return None
 
 

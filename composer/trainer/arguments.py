@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from composer import trees
 from composer._text import did_you_mean, one_of
 from composer.core.data import DataSpec
+from composer.core.endless import refuse_endless
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.model import ComposerModel
 from composer.core.state import State
@@ -194,7 +195,8 @@ def as_evaluators(
         subset_num_batches: The number of batches of those that have none.
 
     Raises:
-        ValueError: Evaluators and bare data are mixed, or a label is given twice.
+        ValueError: Evaluators and bare data are mixed, a label is given twice, or data without end has no number of
+            batches.
 
     >>> [evaluator.label for evaluator in as_evaluators([(1, 2)], eval_interval=1, subset_num_batches=-1)]
     ['eval']
@@ -218,6 +220,12 @@ def as_evaluators(
             evaluator.eval_interval = eval_interval
         if evaluator.subset_num_batches is None:
             evaluator.subset_num_batches = subset_num_batches
+        if evaluator.subset_num_batches == -1:
+            refuse_endless(
+                f"eval_dataloader: a pass over {evaluator.label!r}",
+                evaluator.dataloader.dataloader,
+                "Give eval_subset_num_batches, or Evaluator(subset_num_batches=...), the number of batches of a pass.",
+            )
     return evaluators
 
 

@@ -15,7 +15,7 @@ from composer.trainer.clock import (
     time_metrics,
 )
 from composer.trainer.evaluate import evaluate_if_due
-from composer.trainer.loaders import batches, is_at_end
+from composer.trainer.loaders import batches, check_epochs_end, is_at_end
 from composer.trainer.metrics import computed, log_train_metrics, metrics_are_due, reset_train_metrics
 from composer.trainer.resume import take_up
 from composer.trainer.run import Run
@@ -36,10 +36,11 @@ def fit(run: Run) -> None:
     take_up(run)
     state.train_phase.mark = time.perf_counter()
     _finish_stage(run)
+    must_end = check_epochs_end(run)
     while not state.finished:
         if state.timestamp.batch_in_epoch.value == 0:
             _open_epoch(run)
-        for state.batch in batches(run):
+        for state.batch in batches(run, must_end=must_end):
             fire(Event.BATCH_START)
             train_batch(run)
             step = state.timestamp.count(TimeUnit.BATCH)

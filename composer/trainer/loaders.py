@@ -5,36 +5,63 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 
 from composer import dist, trees
 from composer.core.data import DataSpec
 from composer.core.data_pass import DataPass, PassFactory
+from composer.core.endless import PassWatch, refuse_endless
 from composer.core.event import Event
 from composer.core.phase import Phase
+from composer.core.time import Time, TimeUnit
 from composer.core.transfer import send
 from composer.core.types import Batch
 from composer.devices import Device
 from composer.trainer.lockstep import END, Lockstep
 from composer.trainer.run import Run
 
-__all__ = ["batches", "begin_pass", "go_between", "is_at_end", "load", "most", "to_device"]
+__all__ = ["batches", "begin_pass", "check_epochs_end", "go_between", "is_at_end", "load", "most", "to_device"]
 
 # Larger than any length, and all that 64 bits hold.
 _UNKNOWN = 2**63 - 1
+_AS_GOOD_AS_ENDLESS = 10**12
+_REMEDY = "Give train_subset_num_batches, or max_duration (duration of fit) in batches, samples, tokens or time."
 
 
-def batches(run: Run) -> Iterator[Batch]:
+def check_epochs_end(run: Run) -> bool:
+    """Return whether training ends only if passes over data of unknown length do; refuse data without an end.
+
+    Args:
+        run: The run; its state has data and a maximal duration.
+
+    Raises:
+        ValueError: The duration is in epochs, whose number of batches is not given, and the data never ends.
+    """
+    state, phase = run.state, run.state.train_phase
+    duration = cast(Time, state.max_duration)
+    unit = duration.unit
+    if unit is TimeUnit.ITERATION and (length := state._iteration_length) is not None:  # pyright: ignore[reportPrivateUsage]
+        unit = length.unit
+    if unit is not TimeUnit.EPOCH or run.options.overfit_batches or (phase.length or _UNKNOWN) < _AS_GOOD_AS_ENDLESS:
+        return False
+    refuse_endless(f"max_duration={duration}, but an epoch of train_dataloader", phase.loader.dataloader, _REMEDY)
+    return phase.length is None
+
+
+def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
     """Iterate over the rest of the epoch: fires the loader's events, moves each batch to the device, counts it.
 
     A pass that was left in the middle, because training ended, goes on where it was left.
 
     Args:
         run: The run.
+        must_end: Whether training goes on for ever if the data yields without end; a pass that is suspiciously long
+            raises a warning then.
 
     Raises:
-        ValueError: The data yields nothing at all.
+        ValueError: The data yields nothing at all, or without end where it has to end.
     """
     state, fire = run.state, run.engine.run_event
     phase = state.train_phase
@@ -42,6 +69,7 @@ def batches(run: Run) -> Iterator[Batch]:
     if phase.iterator is None:
         phase.iterator = begin_pass(run)
     iterator = phase.iterator
+    watch = _watch(phase, iterator) if must_end else None
     while True:
         fire(Event.BEFORE_DATALOADER)
         batch = END if is_at_end(phase) else next(iterator, END)
@@ -58,6 +86,8 @@ def batches(run: Run) -> Iterator[Batch]:
                 run.lockstep.meet()
         fire(Event.AFTER_DATALOADER)
         yield state.batch
+        if watch is not None:
+            watch.look(phase.timestamp.batch_in_epoch.value)
     phase.iterator = None
     if isinstance(iterator, DataPass):
         iterator.leave()
@@ -68,6 +98,19 @@ def batches(run: Run) -> Iterator[Batch]:
             f"empty, drops its only batch (drop_last=True), or is an iterator, which can be read once; give an object "
             f"that can be iterated in every epoch, such as a DataLoader or a list."
         )
+
+
+def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch | None:
+    """Refuse an iterator that has no end; watch the first epoch where that cannot be known."""
+    source = iterator.source if isinstance(iterator, DataPass) else iterator
+    refuse_endless("max_duration is in epochs, but an epoch of train_dataloader", source, _REMEDY)
+    if phase.timestamp.epoch.value > 0:  # There was an end.
+        return None
+    message = (
+        f"max_duration is in epochs, but the first epoch of train_dataloader has become very long, and "
+        f"{phase.loader.dataloader!r} has no length. If it yields without end, training never ends. {_REMEDY}"
+    )
+    return PassWatch(message, seconds=3600)
 
 
 def is_at_end(phase: Phase) -> bool:

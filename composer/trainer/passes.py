@@ -12,6 +12,8 @@ import torch
 
 from composer import rng
 from composer.core.data import DataSpec
+from composer.core.data_pass import DataPass
+from composer.core.endless import PassWatch, refuse_endless
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
@@ -24,6 +26,8 @@ from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
 __all__ = ["OnePass", "one_pass"]
+
+_REMEDY = "Give subset_num_batches (eval_subset_num_batches of the Trainer), the number of batches of a pass."
 
 
 class OnePass:
@@ -54,7 +58,9 @@ class OnePass:
         run, phase = self._run, self._phase
         spec: DataSpec = phase.loader
         phase.mark = time.perf_counter()
-        rest = itertools.islice(_begin(run, spec), phase.length)
+        pass_under_way = _begin(run, spec)
+        watch = _watch(phase, pass_under_way) if phase.length is None else None
+        rest = itertools.islice(pass_under_way, phase.length)
         while True:
             batch = next(rest, END)
             if self._lockstep is not None:
@@ -70,6 +76,8 @@ class OnePass:
                 self._lockstep.meet()
             yield batch
             phase.mark = time.perf_counter()
+            if watch is not None:
+                watch.look(phase.timestamp.batch.value)
         if phase.timestamp.batch.value == 0:
             message = f"The data {phase.label!r} yielded no batch, so there is nothing to report: {spec.dataloader!r}."
             warnings.warn(message, ComposerWarning, stacklevel=2)
@@ -121,12 +129,24 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
     length = spec.length_of(state.data_share, whole_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
+    if subset == -1:
+        refuse_endless(f"A pass over the data {label!r}", spec.dataloader, _REMEDY)
     state.phase = phase
     try:
         with model_eval_mode(state.model), rng.preserved(), torch.no_grad():
             yield OnePass(run, phase)
     finally:
         state.phase, state.batch, state.outputs = before
+
+
+def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch:
+    """Refuse an iterator that has no end; watch one of which that cannot be known."""
+    source = iterator.source if isinstance(iterator, DataPass) else iterator
+    refuse_endless(f"A pass over the data {phase.label!r}", source, _REMEDY)
+    return PassWatch(
+        f"A pass over the data {phase.label!r} has become very long, and {phase.loader.dataloader!r} has no length. If "
+        f"it yields without end, the pass never ends. {_REMEDY}"
+    )
 
 
 def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:

@@ -45,6 +45,7 @@ from composer.trainer.evaluate import evaluate
 from composer.trainer.exchange import Exchange
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
+from composer.trainer.loaders import check_epochs_end
 from composer.trainer.metrics import place
 from composer.trainer.options import LoopOptions
 from composer.trainer.predict import predict
@@ -434,6 +435,7 @@ class Trainer:
             if schedulers is not None:
                 schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
             build.prepare(self.state)
+            check_epochs_end(self._run)
             schedules.begin_schedules(self._run)
         self._train()
 

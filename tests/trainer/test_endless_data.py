@@ -1,0 +1,143 @@
+"""Data without end where it would be read to its end: refused, or where that cannot be known, warned of."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from composer import DataSpec, Evaluator
+from composer.trainer import loaders, passes
+from composer.warnings import ComposerWarning
+from tests.common import At, Unsized, regression_data, trainer_of
+
+BATCHES = regression_data(3)
+
+
+class Samples(IterableDataset):
+    def __iter__(self):
+        while True:
+            for x, y in BATCHES:
+                yield x[0], y[0]
+
+
+class Cycles:
+    """Of which nobody can know before it is iterated."""
+
+    def __iter__(self):
+        return itertools.cycle(BATCHES)
+
+
+class Unknown(Unsized):
+    """Which ends, after many batches."""
+
+    def __init__(self, number):
+        super().__init__(BATCHES)
+        self.number = number
+
+    def __iter__(self):
+        return iter([BATCHES[0]] * self.number)
+
+
+def forever():
+    while True:
+        yield from BATCHES
+
+
+MADE = {
+    "cycle": lambda: itertools.cycle(BATCHES),
+    "generator": forever,
+    "loader": lambda: DataLoader(Samples(), batch_size=2),
+    "spec": lambda: DataSpec(itertools.cycle(BATCHES)),
+    "known when iterated": Cycles,
+}
+of_every_kind = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in MADE.items()])
+
+
+def is_known(make):
+    return make is not Cycles
+
+
+@of_every_kind
+def test_evaluation(make):
+    if is_known(make):
+        remedy = r"'eval' never ends: .* Give eval_subset_num_batches, or Evaluator\(subset_num_batches="
+        with pytest.raises(ValueError, match=f"^eval_dataloader: a pass over {remedy}"):
+            trainer_of(eval_dataloader=make())
+        with pytest.raises(ValueError, match="'mine' never ends"):
+            trainer_of(eval_dataloader=Evaluator(label="mine", dataloader=make()))
+    trainer = trainer_of()
+    with pytest.raises(ValueError, match=r"'eval' never ends: .* Give"):
+        trainer.eval(make())
+    trainer.eval(make(), subset_num_batches=2)
+    assert trainer.state.eval_timestamp.batch == 2
+    trainer = trainer_of(eval_dataloader=make(), eval_subset_num_batches=2, max_duration="2ep")
+    trainer.fit()
+    assert trainer.state.eval_timestamp.batch == 2
+
+
+@of_every_kind
+def test_an_evaluator_that_was_put_there(make):
+    trainer = trainer_of(eval_dataloader=Evaluator(label="mine", dataloader=make(), subset_num_batches=2))
+    trainer.state.evaluators[0].subset_num_batches = -1
+    with pytest.raises(ValueError, match=r"'mine' never ends: .* Give subset_num_batches"):
+        trainer.eval()
+
+
+@of_every_kind
+def test_prediction(make):
+    trainer = trainer_of()
+    with pytest.raises(ValueError, match=r"'predict' never ends: .* Give subset_num_batches"):
+        trainer.predict(make())
+    assert len(trainer.predict(make(), subset_num_batches=3)) == 3
+
+
+@of_every_kind
+def test_training_in_epochs(make):
+    trainer = trainer_of(data=make(), max_duration="2ep")
+    began = At("batch_start", lambda state: 1)
+    trainer.state.callbacks.append(began)
+    with pytest.raises(
+        ValueError, match=r"an epoch of train_dataloader never ends: .* Give train_subset_num_batches, or"
+    ):
+        trainer.fit()
+    assert began.found == []
+
+
+@of_every_kind
+def test_training_that_ends_by_itself(make):
+    for arguments, number in (
+        ({"max_duration": "5ba"}, 5),
+        ({"max_duration": "6sp"}, 3),
+        ({"max_duration": "2ep", "train_subset_num_batches": 2}, 4),
+        ({"max_duration": "2ep", "overfit_batches": 2}, 4),
+    ):
+        trainer = trainer_of(data=make(), **arguments)
+        trainer.fit()
+        assert trainer.state.timestamp.batch == number
+    trainer_of(data=make(), max_duration="2ep", train_subset_num_batches=2, dry_run=True).fit()
+
+
+@pytest.mark.parametrize("limit", [{"batches": 3}, {"seconds": 0.0}])
+def test_a_long_pass_over_data_of_which_nothing_is_known(limit, monkeypatch):
+    for room in (loaders, passes):
+        watch = functools.partial(room.PassWatch, **limit)
+        monkeypatch.setattr(room, "PassWatch", lambda message, watch=watch, **_: watch(message))
+    with pytest.warns(ComposerWarning, match="first epoch of train_dataloader has become very long") as caught:
+        trainer_of(data=Unknown(6), max_duration="2ep").fit()
+    assert len(caught) == 1
+    with pytest.warns(
+        ComposerWarning, match=r"the data 'eval' has become very long.* Give subset_num_batches"
+    ) as caught:
+        trainer_of().eval(Unknown(6))
+    assert len(caught) == 1
+    trainer_of(data=Unknown(6), max_duration="6ba", eval_dataloader=BATCHES).fit()
+    trainer_of().eval(BATCHES * 3)
+
+
+def test_data_of_unknown_length_that_ends_is_nothing_to_warn_of():
+    trainer = trainer_of(data=Unknown(6), max_duration="2ep", eval_dataloader=Unknown(5))
+    trainer.fit()
+    assert trainer.state.timestamp.batch == 12
