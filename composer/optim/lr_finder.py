@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from composer._lazy import import_extra
@@ -20,6 +21,21 @@ __all__ = ["RangeTest", "geometric_rates"]
 
 # So many standard deviations away a weight of the smoothing is negligible.
 _REACH = 3
+# How wide the weights are by default, in powers of ten of the rate.
+_DECADES = 0.25
+# The share of the whole fall in which the flat part before it, with its noise, may still be.
+_FLAT = 0.25
+# By how many standard deviations of the smoothed curve it has to fall. Of noise alone, as many as one curve in ten does
+# with 30 batches, one in a hundred with 300.
+_SIGNIFICANT = 8.0
+# After how many batches an unstable rate shows in the loss.
+_LAG = 3
+# With fewer losses nobody can tell noise from a slope.
+_FEW = 8
+# The median of the absolute value of a standard normal variable.
+_MEDIAN_OF_NORMAL = 0.6745
+# Of a plot, in ranges of the loss.
+_ROOM_BELOW, _ROOM_ABOVE = 0.05, 0.25
 
 
 def geometric_rates(min_lr: float, max_lr: float, num_batches: int) -> list[float]:
@@ -52,52 +68,58 @@ class RangeTest:
     Attributes:
         rates: Learning rates of the first parameter group, growing.
         losses: The loss at each, before the step with it.
-        smoothing: Standard deviation, in batches, of the bell-shaped weights by which losses are averaged.
+        smoothing: Standard deviation, in batches, of the bell-shaped weights by which losses are averaged. None is a
+            quarter of a power of ten of the rate, but one batch or more.
 
     Raises:
         ValueError: There are not as many losses as rates, or ``smoothing`` is not positive.
 
     >>> test = RangeTest([1e-4, 1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.9, 1.2, 0.8, 9.0], smoothing=0.1)
     >>> test.suggestion
-    0.01
+    0.001
     """
 
     rates: Sequence[float]
     losses: Sequence[float]
-    smoothing: float = 3.0
+    smoothing: float | None = None
 
     def __post_init__(self) -> None:
-        positive("smoothing", self.smoothing)
+        if self.smoothing is not None:
+            positive("smoothing", self.smoothing)
         if len(self.rates) != len(self.losses):
             raise ValueError(f"There must be a loss for each rate; got {len(self.rates)} and {len(self.losses)}.")
 
     @property
     def smoothed(self) -> list[float]:
-        """The losses, each averaged with those around it, so that the curve is not shifted."""
-        reach = math.ceil(_REACH * self.smoothing)
-        found: list[float] = []
-        for place in range(len(self.losses)):
-            near = range(max(0, place - reach), min(len(self.losses), place + reach + 1))
-            weights = [math.exp(-0.5 * ((other - place) / self.smoothing) ** 2) for other in near]
-            total = sum(weight * self.losses[other] for weight, other in zip(weights, near, strict=True))
-            found.append(total / sum(weights))
-        return found
+        """The losses, each averaged with those around it, so that the curve is not shifted.
+
+        It ends where the loss diverges: from there on it is greater than ever before, or no number.
+        """
+        return self._smooth(self.losses[: self._end()])
 
     @property
-    def suggestion(self) -> float | None:
-        """The rate at which the smoothed loss falls fastest, before its minimum; None where it never falls."""
-        curve = self.smoothed
-        lowest = min(range(len(curve)), key=lambda place: curve[place], default=0)
-        logs = [math.log(rate) for rate in self.rates]
-        slopes: dict[int, float] = {}
-        for place in range(1, lowest + 1):
-            after = min(place + 1, lowest)
-            slopes[place] = (curve[after] - curve[place - 1]) / (logs[after] - logs[place - 1])
-        best = min(slopes, key=lambda place: slopes[place], default=None)
-        return self.rates[best] if best is not None and slopes[best] < 0 else None
+    def suggestion(self) -> float:
+        """The rate at which the smoothed loss falls fastest: where it falls, but some batches before its minimum.
+
+        Losses from where it diverges on have no influence, however they explode.
+
+        Raises:
+            ValueError: The loss never falls, or by no more than batches differ.
+        """
+        place = self._steepest()
+        if place is None:
+            between = f"between {self.rates[0]:.3g} and {self.rates[-1]:.3g}" if self.rates else "that was tried"
+            raise ValueError(
+                f"The loss falls at no learning rate {between} by more than batches differ, so none can be suggested. "
+                f"Give a greater max_lr if the loss has not exploded, a smaller min_lr if it exploded at once, or a "
+                f"larger num_batches; or the model does not learn."
+            )
+        return self.rates[place]
 
     def plot(self, path: str | Path) -> Path:
-        """Draw the losses over the rates, with the suggestion, into a file.
+        """Draw the losses over the rates, with the suggestion if there is one, into a file.
+
+        The vertical axis shows what comes before the loss diverges.
 
         Args:
             path: Where to; the ending (``.png``, ``.svg``, ``.pdf``) gives the format.
@@ -110,14 +132,84 @@ class RangeTest:
         """
         figure: Any = import_extra("matplotlib.figure", "examples", "RangeTest.plot").Figure(figsize=(6, 4))
         axes = figure.subplots()
+        curve, place = self.smoothed, self._steepest()
         axes.plot(self.rates, self.losses, color="lightgray", label="loss of the batch")
-        axes.plot(self.rates, self.smoothed, color="tab:blue", label="smoothed")
-        if self.suggestion is not None:
-            axes.axvline(
-                self.suggestion, color="tab:orange", linestyle="--", label=f"suggestion: {self.suggestion:.2g}"
-            )
+        axes.plot(self.rates[: len(curve)], curve, color="tab:blue", label="smoothed")
+        if place is not None:
+            rate = self.rates[place]
+            axes.axvline(rate, color="tab:orange", linestyle="--", label=f"suggestion: {rate:.2g}")
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        if curve:
+            shown = self.losses[: len(curve)]
+            low, high = min(shown), max(shown)
+            room = (high - low) or abs(high) or 1.0
+            axes.set_ylim(low - _ROOM_BELOW * room, high + _ROOM_ABOVE * room)
         axes.legend()
         path = Path(path)
         figure.savefig(path, bbox_inches="tight")
         return path
+
+    def _end(self) -> int:
+        """The number of losses before it diverges: after its minimum it is greater than ever before, or no number."""
+        finite = next((place for place, loss in enumerate(self.losses) if not math.isfinite(loss)), len(self.losses))
+        losses = self.losses[:finite]
+        if not losses:
+            return 0
+        # Medians of three, so that neither a single lucky batch nor the first that explodes is taken for the minimum.
+        inner = [sorted(losses[place - 1 : place + 2])[1] for place in range(1, len(losses) - 1)]
+        medians = [losses[0], *inner, losses[-1]]
+        lowest = min(range(len(losses)), key=medians.__getitem__)
+        highest = max(losses[: lowest + 1])
+        return next((place for place in range(lowest + 1, len(losses)) if losses[place] > highest), len(losses))
+
+    def _steepest(self) -> int | None:
+        """Where the loss falls fastest; None where it does not fall."""
+        whole = self.smoothed
+        if len(whole) < 2:
+            return None
+        lowest = min(range(len(whole)), key=whole.__getitem__)
+        # Smoothed without what comes after, whose rise would reach back to where the loss still falls.
+        losses = self.losses[: lowest + 1]
+        curve = self._smooth(losses)
+        top, bottom = max(curve), curve[-1]
+        fall = top - bottom
+        if fall <= 0 or fall < _SIGNIFICANT * self._noise(self.losses[: len(whole)]):
+            return None
+        begin = max(place for place, level in enumerate(curve[:-1]) if level >= top - _FLAT * fall)
+        logs = [math.log(rate) for rate in self.rates]
+        slopes: dict[int, float] = {}
+        # The last rates before the minimum may be too large already: that takes some batches to show.
+        for place in range(begin, max(begin, lowest - _LAG) + 1):
+            before = max(place - 1, 0)
+            slopes[place] = (curve[place + 1] - curve[before]) / (logs[place + 1] - logs[before])
+        return min(slopes, key=slopes.__getitem__)
+
+    @property
+    def _width(self) -> float:
+        """The standard deviation of the weights, in batches."""
+        if self.smoothing is not None:
+            return self.smoothing
+        if len(self.rates) < 2:
+            return 1.0
+        decades = math.log10(self.rates[-1] / self.rates[0])
+        return max(0.5, _DECADES * (len(self.rates) - 1) / decades)
+
+    def _smooth(self, losses: Sequence[float]) -> list[float]:
+        width = self._width
+        reach = math.ceil(_REACH * width)
+        found: list[float] = []
+        for place in range(len(losses)):
+            near = range(max(0, place - reach), min(len(losses), place + reach + 1))
+            weights = [math.exp(-0.5 * ((other - place) / width) ** 2) for other in near]
+            total = sum(weight * losses[other] for weight, other in zip(weights, near, strict=True))
+            found.append(total / sum(weights))
+        return found
+
+    def _noise(self, losses: Sequence[float]) -> float:
+        """The standard deviation of the smoothed curve where batches differ by chance; 0 where there are too few."""
+        if len(losses) < _FEW:
+            return 0.0
+        # Of second differences, in which a slope is not seen, and by their median, which a bend does not change.
+        bends = [abs(one - 2 * two + three) for one, two, three in zip(losses, losses[1:], losses[2:], strict=False)]
+        batch = median(bends) / (_MEDIAN_OF_NORMAL * math.sqrt(6))
+        return batch / math.sqrt(max(1.0, 2 * math.sqrt(math.pi) * self._width))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -40,10 +41,90 @@ def test_smoothing_keeps_lines_and_places():
     assert smoothed[15] == pytest.approx(1 - 1 / sum(weights))
 
 
-@pytest.mark.parametrize("losses", [[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0], []])
-def test_no_suggestion_where_the_loss_never_falls(losses):
+NAN = math.nan
+
+
+@pytest.mark.parametrize("losses", [[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0], [], [NAN, 1.0, 0.5], [1.0, NAN, 0.5]])
+def test_no_suggestion_where_the_loss_never_falls(losses, tmp_path):
     test = RangeTest([0.1, 0.2, 0.4][: len(losses)], losses, smoothing=0.5)
-    assert test.suggestion is None
+    with pytest.raises(ValueError, match=r"The loss falls at no learning rate .* Give a greater max_lr if"):
+        _ = test.suggestion
+    assert test.plot(tmp_path / "flat.png").exists()
+
+
+def rise_and_fall(number, start, end, *, noise=0.0, seed=0, tail=1e3):
+    """Flat, falling by 1 between two shares of the range, rising a little, then of the tail's height."""
+    draw, losses = random.Random(seed), []
+    for k in range(number):
+        u = k / (number - 1)
+        share = min(max((u - start) / (end - start), 0.0), 1.0)
+        level = 2.0 - 0.5 * (1 - math.cos(math.pi * share)) + max(0.0, u - end) / 0.05
+        losses.append(level + draw.gauss(0, noise) if u < end + 0.05 else tail)
+    return geometric_rates(1e-7, 10, number), losses
+
+
+SHAPES = {
+    "number": st.sampled_from([10, 30, 100, 300]),
+    "start": st.floats(0.3, 0.6),
+    "width": st.floats(0.15, 0.3),
+    "seed": st.integers(0, 1000),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(**SHAPES)
+def test_suggestion_lies_where_the_loss_falls(number, start, width, seed):
+    """Whatever the number of batches; noise that few batches cannot tell from a fall apart."""
+    rates, losses = rise_and_fall(number, start, start + width, noise=0.05 if number >= 30 else 0.0, seed=seed)
+    place = rates.index(RangeTest(rates, losses).suggestion) / (number - 1)
+    assert start - 1.01 / (number - 1) <= place <= start + width
+
+
+@settings(max_examples=40, deadline=None)
+@given(**SHAPES, tail=st.sampled_from([3.5, 1e12, 1e300, math.inf, math.nan]))
+def test_the_height_of_the_explosion_has_no_influence(number, start, width, seed, tail):
+    noise = 0.05 if number >= 30 else 0.0
+    found = [
+        RangeTest(*rise_and_fall(number, start, start + width, noise=noise, seed=seed, tail=t)) for t in (1e3, tail)
+    ]
+    assert found[0].suggestion == found[1].suggestion
+    assert found[0].smoothed == found[1].smoothed
+    assert max(found[0].smoothed) < 3.5
+
+
+@settings(max_examples=25, deadline=None)
+@given(**SHAPES, power=st.integers(-20, 20), shift=st.sampled_from([0.0, -8.0, 64.0]))
+def test_the_scale_of_the_loss_has_no_influence(number, start, width, seed, power, shift):
+    noise = 0.05 if number >= 30 else 0.0
+    rates, losses = rise_and_fall(number, start, start + width, noise=noise, seed=seed)
+    other = RangeTest(rates, [(loss + shift) * 2.0**power for loss in losses])
+    assert math.log(other.suggestion / RangeTest(rates, losses).suggestion) == pytest.approx(0, abs=0.1)
+
+
+@pytest.mark.parametrize(("number", "least"), [(30, 32), (100, 37), (300, 38)])
+def test_noise_is_no_fall(number, least):
+    """Of forty curves; with few batches some may pass for a fall."""
+    refused = 0
+    for seed in range(40):
+        draw = random.Random(seed)
+        losses = [2 + draw.gauss(0, 0.1) for _ in range(number - 4)] + [10.0, 1e3, 1e9, math.inf]
+        try:
+            _ = RangeTest(geometric_rates(1e-7, 10, number), losses).suggestion
+        except ValueError:
+            refused += 1
+    assert refused >= least
+
+
+def test_the_plot_shows_what_comes_before_the_explosion(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: figures.append(figure))
+    for tail in (1e12, math.inf, math.nan):
+        RangeTest(*rise_and_fall(60, 0.4, 0.6, tail=tail)).plot(tmp_path / "plot.png")
+        low, high = figures[-1].axes[0].get_ylim()
+        assert 0.8 < low < 1.0
+        assert 2.0 < high < 2.6
 
 
 def test_plot(tmp_path):

@@ -266,6 +266,23 @@ def test_suggestion_trains_and_the_test_stops_where_the_loss_explodes():
     assert limit / 300 < found.suggestion < limit
 
 
+@pytest.mark.parametrize("number", [10, 30, 100])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
+def test_the_suggestion_lies_where_the_loss_falls(name, number):
+    """Each of these optimizers learns at the rates between, and explodes or learns next to nothing outside."""
+    x = torch.randn(1024, 8, generator=torch.Generator().manual_seed(0))
+    data = DataLoader(TensorDataset(x, (x @ x[:8].T)[:, :3].argmax(1)), batch_size=64)
+    torch.manual_seed(0)
+    model = ComposerClassifier(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)), num_classes=3)
+    make = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=1e-3),
+        "muon": lambda: MuonAdamW(model, lr=0.01),
+    }[name]
+    trainer = trainer_of(model, data, optimizers=make(), seed=1)
+    assert 2e-3 < trainer.find_lr(num_batches=number).suggestion < 0.5
+
+
 def test_decay_is_that_of_an_optimizer_made_with_the_rate():
     """Relative decay would otherwise grow with the rate that is tried, a thousandfold."""
     model = Regression()
