@@ -16,6 +16,7 @@ from composer.core.types import Batch
 from composer.trainer.metrics import update_train_metrics
 from composer.trainer.run import Run
 from composer.trainer.shares import Shares
+from composer.trainer.zero_weight import mask_gradients, weighted
 
 __all__ = ["accumulate_gradients", "as_many_as_others", "conclude", "named_losses", "run_microbatches"]
 
@@ -141,22 +142,16 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
     total, losses = named_losses(state.loss)
     weight = 1.0 if shares is None else shares.of(number)
     if isinstance(weight, Tensor) or weight != 1.0:
-        total = _weighted(total, weight)
-        losses = {name: _weighted(loss, weight) for name, loss in losses.items()}
+        total = weighted(total, weight)
+        losses = {name: weighted(loss, weight) for name, loss in losses.items()}
     if state.scaler is not None:
         total = state.scaler.scale(total)
-    run.strategy.backward(total, create_graph=run.options.create_graph)
+    with mask_gradients(state, weight):
+        run.strategy.backward(total, create_graph=run.options.create_graph)
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:
         update_train_metrics(run, untouched, counts=counts)
     return losses
-
-
-def _weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
-    """Weight a loss; a part in which nothing counts adds nothing, though its own mean is 0 / 0."""
-    if isinstance(weight, Tensor):
-        return torch.where(weight > 0, loss * weight, 0).to(loss.dtype)
-    return loss * weight if weight else torch.where(loss.isnan(), 0, loss * weight)
 
 
 def _forward_and_loss(run: Run) -> None:
