@@ -49,11 +49,12 @@ class CollectiveLog:
 
     def end(self) -> None:
         """Keep the list of the last microbatch of a batch."""
-        if self._kind is None:
-            return
-        if self._kind:
-            self._trained = self._which_are_trained()
-        self._lists[self._kind], self._kind = self._now, None
+        if self._kind is not None:
+            if self._kind:
+                self._trained = self._which_are_trained()
+            self._lists[self._kind] = self._now
+        # Of the next one nothing is done, also if it breaks off before it begins.
+        self._now, self._kind = [], None
 
     def start_rest(self, microbatches: int) -> None:
         """Start what the others expect in a microbatch that broke off and those after it, with zeros.
@@ -64,7 +65,7 @@ class CollectiveLog:
         Raises:
             RuntimeError: What they expect is not known, since other weights are trained than in the batch before.
         """
-        kinds = [False] * (microbatches - 1) + [True]
+        kinds = [number == microbatches - 1 for number in range(microbatches)]
         if self._trained != self._which_are_trained() or not all(kind in self._lists for kind in kinds):
             raise RuntimeError(
                 "Out of memory in the first batch in which other weights are trained than before, with weights that "
@@ -76,7 +77,8 @@ class CollectiveLog:
             collective.start()
 
     def drop_gradients(self) -> None:
-        """Drop the gradients of gathered weights, which the optimizers do not know of."""
+        """End the list, and drop the gradients of gathered weights, which the optimizers do not know of."""
+        self.end()
         for parameter in fsdp_parameters(self._model.modules()):
             parameter.unsharded_accumulated_grad = None
         for parameter in unsharded_parameters(self._model):

@@ -42,25 +42,25 @@ def weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
     return loss * weight if weight else torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, 0)
 
 
-def mask_gradients(state: State, weight: float | Tensor) -> AbstractContextManager[None]:
-    """Return a context in which the backward pass of a loss of weight 0 adds 0 to the gradients.
+def mask_gradients(state: State, count: int | Tensor) -> AbstractContextManager[None]:
+    """Return a context in which the backward pass of a loss that averages over nothing adds 0 to the gradients.
 
-    The gradients of other losses are left alone, NaN included. Where only the device knows the weight, nobody waits for
+    The gradients of other losses are left alone, NaN included. Where only the device knows the count, nobody waits for
     it: each gradient is masked on its way, unless the loss is a cross entropy, whose gradient is 0 by itself.
 
     Args:
         state: The state after a forward pass; parameters of its model and its optimizers are masked.
-        weight: Of ``state.loss``.
+        count: What ``state.loss`` averages over.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
-    >>> with mask_gradients(state, 0.0):
+    >>> with mask_gradients(state, 0):
     ...     (state.model(torch.zeros(1, 1)).sum() * float("inf")).backward()
     >>> state.model.weight.grad
     tensor([[0.]])
     """
-    if isinstance(weight, Tensor):
-        return _WHATEVER if _is_cross_entropy(state.loss) else _masked(state, weight > 0)
-    return _WHATEVER if weight else _masked(state, None)
+    if isinstance(count, Tensor):
+        return _WHATEVER if _is_cross_entropy(state.loss) else _masked(state, count > 0)
+    return _WHATEVER if count else _masked(state, None)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""AccumEquality where parts of a batch have no target that counts: they add nothing, whatever their loss makes of it."""
+"""AccumEquality where parts of a batch have no target that counts: they add nothing, whatever their loss is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOSSES = {
 
 
 class Masked(ComposerModel):
-    """Averages over what a mask says, with a parameter of the loss's own; ``inside`` computes it in the forward pass."""
+    """Averages over what a mask says, with a parameter of the loss's own; ``inside`` does so in the forward pass."""
 
     def __init__(self, form: str = "mean", inside: bool = False) -> None:
         super().__init__()
