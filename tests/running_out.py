@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from composer import Callback, ComposerModel, dist
+from composer import Callback, ComposerModel, DataSpec, dist
 from tests.common import FEATURES, At, regression_data, trainer_of
 
 
@@ -17,7 +17,8 @@ class Limit(Callback):  # a callback is not undone with the model that refers to
     """Fails with more than ``size`` samples at a place, in some batches, on some rank.
 
     Args:
-        where: "forward", "loss", "backward" or "step"; None nowhere.
+        where: A place or several: "forward", "loss", "backward", "step", "transform", "split", "samples" or "tokens" (in
+            which microbatches are counted), or an event of a microbatch; None nowhere.
         size: The most that fits.
         since: Number of the batch from which on it does not.
         until: Number of the batch from which on it does again.
@@ -27,23 +28,64 @@ class Limit(Callback):  # a callback is not undone with the model that refers to
 
     def __init__(
         self,
-        where: str | None = None,
+        where: str | tuple[str, ...] | None = None,
         size: int = 0,
         since: int = 0,
         until: int = 1000,
         rank: int | None = None,
         error: Callable[[], Exception] = lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
     ) -> None:
-        self.where, self.size, self.since, self.until, self.rank, self.error = where, size, since, until, rank, error
+        self.where = (where,) if isinstance(where, str) else where or ()
+        self.size, self.since, self.until, self.rank, self.error = size, since, until, rank, error
         self.batch = 0
+        self.is_training = False
         self.failures: list[int] = []
 
+    def before_train_batch(self, state, logger) -> None:
+        self.is_training = True
+
+    def after_train_batch(self, state, logger) -> None:
+        self.is_training = False
+
     def check(self, where: str, samples: int) -> None:
-        if where != self.where or samples <= self.size or not self.since <= self.batch < self.until:
+        if where not in self.where or samples <= self.size or not self.since <= self.batch < self.until:
             return
         if self.rank in (None, dist.get_global_rank()):
             self.failures.append(samples)
             raise self.error()
+
+
+EVENTS = ("before_forward", "after_forward", "before_loss", "after_loss", "before_backward", "after_backward")
+
+
+def limited(limit: Limit, batches: list[Any]) -> DataSpec:
+    """Data whose functions run out too."""
+
+    def transform(batch):
+        limit.check("transform", len(batch[0]))
+        return batch
+
+    def split(batch, size):
+        limit.check("split", size)
+        return list(zip(batch[0].split(size), batch[1].split(size), strict=True))
+
+    def samples(batch):
+        if limit.is_training:  # rather than being loaded
+            limit.check("samples", len(batch[0]))
+        return len(batch[0])
+
+    def tokens(batch):
+        if limit.is_training:
+            limit.check("tokens", len(batch[0]))
+        return len(batch[0])
+
+    return DataSpec(
+        batches,
+        microbatch_transforms=transform,
+        split_batch=split,
+        get_num_samples_in_batch=samples,
+        get_num_tokens_in_batch=tokens,
+    )
 
 
 class Block(nn.Module):
@@ -130,8 +172,9 @@ def train(
             state.device_train_microbatch_size = sizes[limit.batch]
 
     rank = dist.get_global_rank()
-    data = regression_data(batches[rank], samples, seed=1 + rank)
-    watching = [At("batch_start", begin), used, *arguments.pop("callbacks", [])]
+    data = limited(limit, regression_data(batches[rank], samples, seed=1 + rank))
+    failing = [At(event, lambda state, event=event: limit.check(event, len(state.batch[0]))) for event in EVENTS]
+    watching = [At("batch_start", begin), limit, used, *failing, *arguments.pop("callbacks", [])]
     trainer = trainer_of(model, data, callbacks=watching, device_train_microbatch_size=size, seed=7, **arguments)
     StepsRunOut.samples = lambda: trainer.state.device_train_microbatch_size or samples
     with trainer:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as torch_dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+
+from composer.distributed.unsharded import fsdp_parameters, unsharded_parameters
 
 __all__ = ["CollectiveLog"]
 
@@ -26,13 +28,13 @@ class CollectiveLog:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self._model = model
         self._parameters = list(model.parameters())
         self._lists: dict[bool, list[_Collective]] = {}
         self._trained: list[bool] = []
         self._now: list[_Collective] = []
         self._kind: bool | None = None
-        for unit in self._units:
+        for unit in (module for module in model.modules() if isinstance(module, FSDPModule)):
             unit.set_custom_all_gather(_Gather(self))  # pyright: ignore[reportArgumentType] - its base has no public name
             unit.set_custom_reduce_scatter(_Scatter(self))  # pyright: ignore[reportArgumentType]
 
@@ -47,11 +49,12 @@ class CollectiveLog:
 
     def end(self) -> None:
         """Keep the list of the last microbatch of a batch."""
-        if self._kind is None:
-            return
-        if self._kind:
-            self._trained = self._which_are_trained()
-        self._lists[self._kind], self._kind = self._now, None
+        if self._kind is not None:
+            if self._kind:
+                self._trained = self._which_are_trained()
+            self._lists[self._kind] = self._now
+        # Of the next one nothing is done, also if it breaks off before it begins.
+        self._now, self._kind = [], None
 
     def start_rest(self, microbatches: int) -> None:
         """Start what the others expect in a microbatch that broke off and those after it, with zeros.
@@ -62,7 +65,7 @@ class CollectiveLog:
         Raises:
             RuntimeError: What they expect is not known, since other weights are trained than in the batch before.
         """
-        kinds = [False] * (microbatches - 1) + [True]
+        kinds = [number == microbatches - 1 for number in range(microbatches)]
         if self._trained != self._which_are_trained() or not all(kind in self._lists for kind in kinds):
             raise RuntimeError(
                 "Out of memory in the first batch in which other weights are trained than before, with weights that "
@@ -74,13 +77,12 @@ class CollectiveLog:
             collective.start()
 
     def drop_gradients(self) -> None:
-        """Drop the gradients of gathered weights, which the optimizers do not know of."""
-        for unit in self._units:
-            for group in cast("Any", unit)._get_fsdp_state()._fsdp_param_groups:
-                for parameter in group.fsdp_params:
-                    parameter.unsharded_accumulated_grad = None
-                    if hasattr(parameter, "_unsharded_param"):  # it has been gathered
-                        parameter._unsharded_param.grad = None
+        """End the list, and drop the gradients of gathered weights, which the optimizers do not know of."""
+        self.end()
+        for parameter in fsdp_parameters(self._model.modules()):
+            parameter.unsharded_accumulated_grad = None
+        for parameter in unsharded_parameters(self._model):
+            parameter.grad = None
 
     def note(self, collective: _Collective) -> None:
         """Write one down, unless it is of an evaluation."""

@@ -78,6 +78,24 @@ class DDPStrategy(Strategy):
         self._unused = unused
         self._wrap(state.model)
 
+    def begin(self) -> None:
+        """Bring together what the wrapper would in its next forward pass: buffers, and the order of its buckets.
+
+        There a process that has failed before its forward pass would leave the others waiting.
+        """
+        if self._buckets is not None:
+            self._buckets.sent = 0
+        if self.module is not None:
+            cast("Any", self.module).reducer._rebuild_buckets()  # which it does once, after the first backward pass
+        if self.sync is not DDPSyncStrategy.MULTI_AUTO_SYNC:
+            self._share_buffers()
+
+    def _share_buffers(self) -> None:
+        """Give all processes the buffers of the first."""
+        module: Any = self.module
+        if module is not None and module.modules_buffers:
+            module._sync_buffers()
+
     def accumulate(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return the context for a microbatch, in which gradients are averaged or only added up.
 
@@ -86,6 +104,8 @@ class DDPStrategy(Strategy):
         """
         if self._buckets is not None:
             self._buckets.sent = 0
+        if self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC:
+            self._share_buffers()
         return _sync_context(self.module, is_last, self.sync)
 
     def watch(self) -> None:
@@ -120,9 +140,7 @@ class DDPStrategy(Strategy):
         for optimizer in state.optimizers:
             optimizer.zero_grad()  # views of what was sent
         if self.module is not None and self.sync is DDPSyncStrategy.FORCED_SYNC:
-            # Only the first forward pass would send buffers, and some processes have had it.
-            cast("Any", self.module).require_forward_param_sync = False
-            return
+            return  # it has sent nothing
         if self.module is not None:
             # Before it goes, in case somebody else has a reference to it.
             cast("Any", self.module)._remove_autograd_hooks()
@@ -133,6 +151,9 @@ class DDPStrategy(Strategy):
     def _wrap(self, model: nn.Module) -> None:
         wrapped = prepare_ddp_module(model, self._unused)
         self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
+        if self.module is not None:
+            # By begin() instead; when it is made, the wrapper has to.
+            cast("Any", self.module).broadcast_buffers = False
         self._count_buckets()
 
     def _count_buckets(self) -> None:

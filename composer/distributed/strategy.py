@@ -123,6 +123,13 @@ class Strategy(ABC):
             state: The state of the run.
         """
 
+    def begin(self) -> None:
+        """Do what processes do together before a batch, so that none waits for another before its backward pass.
+
+        Called once for a batch, by all; a batch that is trained again after :meth:`recover` has begun.
+        """
+        return
+
     def accumulate(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return the context for forward and backward of a microbatch.
 
@@ -152,7 +159,8 @@ class Strategy(ABC):
         """Take part in what the others wait for until their last backward pass, after a pass that broke off.
 
         Args:
-            microbatches: Number of those of the batch that are not done; the one that broke off is the first.
+            microbatches: Number of those of the batch that are not done; the one that broke off is the first. 0 where
+                none had begun, and the number did not matter to the others.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot catch up.")
 

@@ -26,6 +26,7 @@ from composer.trainer.microbatch_sizes import MicrobatchSizes, Shape, shape_of
 from composer.trainer.out_of_memory import free, is_out_of_memory
 from composer.trainer.replay import Replay
 from composer.trainer.run import Run
+from composer.trainer.shares import agree_on_shares
 from composer.trainer.snapshot import Snapshot
 
 __all__ = ["AutoMicrobatch", "set_microbatch_size"]
@@ -121,6 +122,7 @@ class AutoMicrobatch:
         assert self._sizes is not None
         self._steps = False
         samples = self._look_at(run)
+        run.strategy.begin()
         self._replay.note()
         while True:
             size = self._sizes.choose(self._shape, samples, larger=self._larger)
@@ -138,7 +140,7 @@ class AutoMicrobatch:
             if error is not None:
                 free(state, error)
                 if run.exchange is not None:
-                    run.strategy.catch_up(run.microbatches_left)
+                    self._catch_up(run)
             if not self._agree(run, samples, error):
                 break
             run.strategy.recover(state)
@@ -160,20 +162,24 @@ class AutoMicrobatch:
 
     def _rehearse(self, run: Run) -> None:
         """Run two small microbatches of the batch through the model, and forget what they did."""
-        state, batch, samples = run.state, run.state.batch, run.samples
-        found = state.device_train_microbatch_size
+        state, batch, found = run.state, run.state.batch, run.state.device_train_microbatch_size
         spec: DataSpec = state.train_phase.loader
         # Of a single sample there is no variance to normalise by.
-        size = 2 if spec.get_num_samples_in_batch(batch) >= 4 else 1
+        state.device_train_microbatch_size = 2 if spec.get_num_samples_in_batch(batch) >= 4 else 1
         self._replay.note()
-        state.batch = spec.split_batch(batch, 2 * size)[0]
-        run.samples = spec.get_num_samples_in_batch(state.batch)
-        state.device_train_microbatch_size = size
-        run_microbatches(run)
+        run_microbatches(run, most=2)
+        run.strategy.recover(state)
         for optimizer in state.optimizers:
             optimizer.zero_grad()
         self._replay.restore()
-        state.batch, run.samples, state.device_train_microbatch_size = batch, samples, found
+        state.batch, state.device_train_microbatch_size = batch, found
+
+    def _catch_up(self, run: Run) -> None:
+        """Take part in what the others wait for until their last backward pass."""
+        if run.microbatches_left is None:
+            # It failed before it knew its microbatches, which the others hear of before they begin theirs.
+            agree_on_shares(run, None)
+        run.strategy.catch_up(run.microbatches_left or 0)
 
     def _update_or_undo(self, run: Run, update: Callable[[Run], None], batch: Batch) -> None:
         state, samples = run.state, self._look_at(run)

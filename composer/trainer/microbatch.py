@@ -15,7 +15,8 @@ from composer.core.event import Event
 from composer.core.types import Batch
 from composer.trainer.metrics import update_train_metrics
 from composer.trainer.run import Run
-from composer.trainer.shares import Shares
+from composer.trainer.shares import Shares, agree_on_shares, count
+from composer.trainer.zero_weight import mask_gradients, weighted
 
 __all__ = ["accumulate_gradients", "as_many_as_others", "conclude", "named_losses", "run_microbatches"]
 
@@ -31,34 +32,36 @@ def accumulate_gradients(run: Run) -> Tensor:
             process where there are several.
     """
     batch = run.state.batch
+    run.strategy.begin()
     losses = run_microbatches(run)
     run.state.batch = batch  # as the optimizer's next evaluation of the closure, if there is one, must find it
     return conclude(run, losses)
 
 
-def run_microbatches(run: Run) -> dict[str, Tensor]:
+def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
     """Run every microbatch of the batch forward and backward; return the losses by name, of this process.
 
     Args:
         run: The run; ``state.batch`` is the batch, and a part of it afterwards.
+        most: Leaves the microbatches after so many out.
     """
     state, strategy = run.state, run.strategy
     size, batch = state.device_train_microbatch_size, state.batch
     spec: DataSpec = state.train_phase.loader
+    run.microbatches_left = None
     # One that keeps step with other processes counts no samples, and has some all the same.
     whole = size is None or size >= (run.samples or spec.get_num_samples_in_batch(batch))
     if whole and run.exchange is None:
         return _run_microbatch(run, None)
 
-    microbatches = [batch] if whole else spec.split_batch(batch, cast(int, size))
-    shares = Shares(run, microbatches)
-    if run.exchange is not None and strategy.meets_in_forward and size is not None:
-        microbatches = as_many_as_others(microbatches)
+    microbatches = [batch] if whole else list(spec.split_batch(batch, cast(int, size)))[:most]
+    shares = agree_on_shares(run, count(run, microbatches))
+    several = cast(int, run.microbatches_left)
     losses: dict[str, Tensor] = {}
-    for number, microbatch in enumerate(microbatches):
-        state.batch = microbatch
-        run.microbatches_left = len(microbatches) - number
-        with strategy.accumulate(is_last=number == len(microbatches) - 1):
+    for number in range(several):
+        state.batch = microbatches[min(number, len(microbatches) - 1)]  # as others have more, the last one again
+        run.microbatches_left = several - number
+        with strategy.accumulate(is_last=run.microbatches_left == 1):
             parts = _run_microbatch(run, shares, number)
         for name, loss in parts.items():
             losses[name] = losses[name] + loss if name in losses else loss
@@ -141,22 +144,16 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
     total, losses = named_losses(state.loss)
     weight = 1.0 if shares is None else shares.of(number)
     if isinstance(weight, Tensor) or weight != 1.0:
-        total = _weighted(total, weight)
-        losses = {name: _weighted(loss, weight) for name, loss in losses.items()}
+        total = weighted(total, weight)
+        losses = {name: weighted(loss, weight) for name, loss in losses.items()}
     if state.scaler is not None:
         total = state.scaler.scale(total)
-    run.strategy.backward(total, create_graph=run.options.create_graph)
+    with mask_gradients(state, 1 if shares is None else shares.count(number)):
+        run.strategy.backward(total, create_graph=run.options.create_graph)
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:
         update_train_metrics(run, untouched, counts=counts)
     return losses
-
-
-def _weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
-    """Weight a loss; a part in which nothing counts adds nothing, though its own mean is 0 / 0."""
-    if isinstance(weight, Tensor):
-        return torch.where(weight > 0, loss * weight, 0).to(loss.dtype)
-    return loss * weight if weight else torch.where(loss.isnan(), 0, loss * weight)
 
 
 def _forward_and_loss(run: Run) -> None:

@@ -48,7 +48,8 @@ class Run:
         tokens: Number of tokens of the batch in work, of this process.
         auto: Finds the size of microbatches, or None where it is given.
         auto_evaluations: Find those of evaluators by label, where they are not given.
-        microbatches_left: How many of the batch in work are not done, of this process.
+        microbatches_left: How many of the batch in work are not done, of this process; None before that is known, and
+            before the processes have told each other what they average over.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> logger = Logger(state)
@@ -74,4 +75,4 @@ class Run:
     tokens: int = 0
     auto: AutoMicrobatch | None = None
     auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
-    microbatches_left: int = 0
+    microbatches_left: int | None = None

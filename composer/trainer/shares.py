@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as torch_dist
@@ -14,7 +14,22 @@ from composer.core.data import DataSpec
 from composer.core.types import Batch
 from composer.trainer.run import Run
 
-__all__ = ["Shares"]
+__all__ = ["Counts", "Shares", "agree_on_shares", "count"]
+
+
+class Counts(NamedTuple):
+    """What the microbatches of one process average over.
+
+    Attributes:
+        parts: Of each microbatch; token counts stay where they were counted.
+        by_tokens: Whether they are tokens, rather than samples.
+
+    >>> Counts([3, 1], by_tokens=False).parts
+    [3, 1]
+    """
+
+    parts: Sequence[int | Tensor]
+    by_tokens: bool
 
 
 class Shares:
@@ -25,29 +40,29 @@ class Shares:
 
     Args:
         run: The run.
-        microbatches: Those of this process; all of them are of the same batch.
+        counts: Of the microbatches of this process; all of them are of the same batch.
 
     >>> from types import SimpleNamespace
-    >>> from composer.trainer.options import LoopOptions
-    >>> state = SimpleNamespace(train_phase=SimpleNamespace(loader=DataSpec([])))
-    >>> run = SimpleNamespace(state=state, options=LoopOptions(), exchange=None, lockstep=None)
-    >>> shares = Shares(run, [torch.ones(3), torch.ones(1)])
+    >>> run = SimpleNamespace(exchange=None, lockstep=None)
+    >>> shares = Shares(run, Counts([3, 1], by_tokens=False))
     >>> shares.of(0), shares.of(1)
     (0.75, 0.25)
     """
 
-    def __init__(self, run: Run, microbatches: Sequence[Batch]) -> None:
-        self._counts, self._total = _counts(run, microbatches)
+    def __init__(self, run: Run, counts: Counts) -> None:
         self._is_idle = run.lockstep is not None and run.lockstep.is_idle
-        if self._is_idle:
-            self._total = self._total * 0
+        self._counts = counts.parts
+        self._on_device = any(isinstance(part, Tensor) for part in counts.parts)
         self._work: Any = None
         self._world_size = 1
-        if run.exchange is not None:
-            self._world_size = dist.get_world_size()
-            self._total = torch.as_tensor(self._total).clone()
-            self._work = torch_dist.all_reduce(self._total, async_op=True)
-        self._on_device = isinstance(self._counts[0], Tensor)
+        if run.exchange is None:
+            self._total = _sum(run, counts) if self._on_device else sum(cast("Sequence[int]", counts.parts))
+            return
+        self._world_size = dist.get_world_size()
+        # One form in all processes, whatever each has counted, also where one has not come to count.
+        total = _sum(run, counts) * int(not self._is_idle)
+        self._total: int | Tensor = total
+        self._work = torch_dist.all_reduce(total, async_op=True)
 
     def has(self, number: int) -> bool:
         """Tell whether there is a microbatch of a number; others are there to keep step with other processes.
@@ -56,6 +71,14 @@ class Shares:
             number: Which, from 0.
         """
         return number < len(self._counts) and not self._is_idle
+
+    def count(self, number: int) -> int | Tensor:
+        """Return what a microbatch averages over; 0 for one that is there to keep step.
+
+        Args:
+            number: Which, from 0.
+        """
+        return self._counts[number] if self.has(number) else 0
 
     def of(self, number: int) -> float | Tensor:
         """Return the weight of a microbatch's loss.
@@ -66,35 +89,61 @@ class Shares:
         if self._work is not None:
             self._work.wait()
             self._work = None
-            if not self._on_device:
+            if not self._on_device and cast(Tensor, self._total).device.type == "cpu":
                 self._total = int(self._total)
+        count = self.count(number)
         if not self.has(number):
             return 0.0
-        count = self._counts[number]
         if isinstance(self._total, Tensor):
-            wide = torch.float32 if self._total.device.type == "mps" else torch.float64  # all that MPS has
             # A batch without any token that counts has no loss to weight.
-            return count * self._world_size / self._total.clamp(min=1).to(wide)
+            return count * self._world_size / self._total.clamp(min=1)
         return count * self._world_size / max(self._total, 1)
 
 
-def _counts(run: Run, microbatches: Sequence[Batch]) -> tuple[list[int] | list[Tensor], int | Tensor]:
-    """What each microbatch averages over, and all of them together; token counts stay where they were counted."""
+def count(run: Run, microbatches: Sequence[Batch]) -> Counts:
+    """Count what each microbatch averages over, by the user's functions where there are any.
+
+    Args:
+        run: The run.
+        microbatches: Those of this process.
+    """
     spec: DataSpec = run.state.train_phase.loader
+    if not _by_tokens(run, microbatches[0]):
+        return Counts([spec.get_num_samples_in_batch(microbatch) for microbatch in microbatches], by_tokens=False)
+    return Counts([_count_tokens(run.state.model, spec, microbatch) for microbatch in microbatches], by_tokens=True)
+
+
+def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
+    """Bring together what the processes have counted; notes how many microbatches all are to run.
+
+    Where processes wait for each other with every microbatch, they run as many as any of them has.
+
+    Args:
+        run: The run; ``state.batch`` is the batch.
+        counts: Of this process; None where memory ran out before that was known, and nothing of it counts.
+    """
+    known = Counts([], _by_tokens(run, run.state.batch)) if counts is None else counts
+    shares, number = Shares(run, known), len(known.parts)
+    waits = run.exchange is not None and run.strategy.meets_in_forward
+    run.microbatches_left = dist.largest(number) if waits and run.state.device_train_microbatch_size else number
+    return shares
+
+
+def _by_tokens(run: Run, batch: Batch) -> bool:
     by_tokens = run.options.weight_by_tokens
-    if by_tokens is None:
-        by_tokens = _averages_over_tokens(microbatches[0])
-    if not by_tokens:
-        sizes = [spec.get_num_samples_in_batch(microbatch) for microbatch in microbatches]
-        return sizes, sum(sizes)
-    counts = [_count_tokens(run.state.model, spec, microbatch) for microbatch in microbatches]
-    if not any(isinstance(count, Tensor) for count in counts):
-        whole = cast("list[int]", counts)
-        return whole, sum(whole)
-    # Counted on the device, so that nobody waits.
+    return _averages_over_tokens(batch) if by_tokens is None else by_tokens
+
+
+def _sum(run: Run, counts: Counts) -> Tensor:
+    """What a process averages over; tokens on the device, where nobody waits for them, and samples on the host."""
     device = run.state.device.torch_device
-    tensors = [torch.as_tensor(count, device=device) for count in counts]
-    return tensors, torch.stack(tensors).sum()
+    if not counts.by_tokens:
+        return torch.tensor(sum(cast("Sequence[int]", counts.parts)))
+    wide = torch.float32 if device.type == "mps" else torch.float64  # all that MPS has
+    numbers = [part for part in counts.parts if not isinstance(part, Tensor)]
+    total = torch.full((), sum(numbers), dtype=wide, device=device)
+    tensors = [part.to(device, wide) for part in counts.parts if isinstance(part, Tensor)]
+    return total + torch.stack(tensors).sum() if tensors else total
 
 
 def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor:

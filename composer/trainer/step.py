@@ -13,7 +13,7 @@ from composer.core.event import Event
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
-__all__ = ["needs_closure", "train_batch", "zero_gradients"]
+__all__ = ["needs_closure", "step_scaled", "train_batch", "zero_gradients"]
 
 
 def train_batch(run: Run) -> None:
@@ -133,8 +133,7 @@ def _compute_gradients(run: Run) -> Tensor:
 
 
 def _scaled_step(run: Run) -> None:
-    """Step with scaled gradients; a step whose gradients overflowed is left out, and the scale lowered."""
-    scaler: Any = run.state.scaler
+    """Compute scaled gradients, and step."""
     for optimizer in run.state.optimizers:
         if needs_closure(type(optimizer)):
             raise ValueError(
@@ -142,6 +141,26 @@ def _scaled_step(run: Run) -> None:
                 f"amp_fp16 does not allow. Train in amp_bf16 or fp32."
             )
     _compute_gradients(run)
-    for optimizer in run.state.optimizers:
-        scaler.step(optimizer)
-    scaler.update()
+    step_scaled(run)
+
+
+def step_scaled(run: Run) -> None:
+    """Step with gradients that were scaled; a step whose gradients overflowed is left out, and the scale lowered.
+
+    An optimizer without gradients, of which the scaler has nothing to check, steps as it does without one. Where no
+    optimizer has any, nothing says whether the scale is right, and it stays.
+
+    Args:
+        run: The run; its gradients are unscaled.
+    """
+    scaler: Any = run.state.scaler
+    checked = [bool(scaler._found_inf_per_device(optimizer)) for optimizer in run.state.optimizers]
+    for optimizer, is_checked in zip(run.state.optimizers, checked, strict=True):
+        if is_checked:
+            scaler.step(optimizer)
+        else:
+            optimizer.step()
+    if any(checked):
+        scaler.update()
+    else:
+        scaler.update(scaler.get_scale())  # which also ends the step

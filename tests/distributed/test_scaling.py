@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -7,6 +9,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from composer import dist
 from composer.distributed.scaling import DividedGradScaler
+from composer.trainer.step import step_scaled
 from tests.distributed.sharded import whole
 
 
@@ -46,6 +49,33 @@ def test_an_overflow_in_one_part_is_one_for_all(two_ranks):
         assert (weight == 0).all()
         assert (bias == 0).all()
         assert scale == 4
+
+
+def _turns():
+    """Two optimizers, of which the second gets a gradient in the first process alone, and in no step but the first."""
+    models = nn.Linear(2, 1), nn.Linear(2, 1)
+    state = SimpleNamespace(optimizers=[_optimizer(model) for model in models], scaler=DividedGradScaler("cpu"))
+    run = SimpleNamespace(state=state)
+    scaler = state.scaler
+    for model in models:
+        nn.init.zeros_(model.weight)
+    for number in range(2):
+        for model in models if number == 0 and dist.get_global_rank() == 0 else models[:1]:
+            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        for optimizer in state.optimizers:
+            scaler.unscale_(optimizer)
+        step_scaled(run)
+        for optimizer in state.optimizers:
+            optimizer.zero_grad()
+    return [model.weight.detach() for model in models]
+
+
+def test_an_optimizer_without_gradients_in_one_process(two_ranks):
+    (first, second), (other_first, other_second) = two_ranks.run(_turns)
+    assert (first == -2).all()
+    assert (other_first == -2).all()
+    assert (second == -1).all()
+    assert (other_second == 0).all()
 
 
 def test_one_process_is_as_before():

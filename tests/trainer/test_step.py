@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer import Callback
+from composer.algorithms import GradientClipping
 from composer.trainer.step import may_use_closure, needs_closure
 from tests.common import (
     At,
@@ -212,6 +213,80 @@ def test_scaling_refuses_closures() -> None:
     trainer.state.scaler = torch.amp.GradScaler("cpu")
     with pytest.raises(ValueError, match=r"LBFGS evaluates its closure several times.*amp_bf16 or fp32"):
         trainer.fit()
+
+
+class TakingTurns(TwoLayers):
+    """Trains the layers that ``turns`` names for each step; the others get no gradient."""
+
+    def __init__(self, turns: list[tuple[str, ...]]) -> None:
+        super().__init__()
+        self.turns, self.step = turns, 0
+
+    def loss(self, outputs, batch):
+        trained = {id(p) for name in self.turns[self.step] for p in getattr(self, name).parameters()}
+        self.step += 1
+        for parameter in self.parameters():
+            parameter.requires_grad_(id(parameter) in trained)
+        # Anew, through those alone; where there is none, all the same something to differentiate.
+        return super().loss(self(batch), batch) + torch.zeros((), requires_grad=True)
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [
+            torch.optim.AdamW(self.first.parameters(), lr=0.01),
+            torch.optim.SGD(self.second.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
+        ]
+
+
+def taking_turns(turns: list[tuple[str, ...]], scale: float | None, **arguments) -> tuple[torch.Tensor, list[float]]:
+    """The weights after a step for each turn, and the scales."""
+    torch.manual_seed(0)
+    model = TakingTurns(turns)
+    scales = At("batch_end", lambda state: state.scaler.get_scale() if state.scaler else 0.0)
+    optimizers = model.optimizers()
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    data = regression_data(len(turns), 4)
+    trainer = trainer_of(model, data, optimizers=optimizers, callbacks=scales, **arguments)
+    if scale is not None:
+        trainer.state.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+    trainer.fit()
+    return weights(trainer), scales.found
+
+
+FIRST, SECOND, BOTH, NONE = ("first",), ("second",), ("first", "second"), ()
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [[FIRST, SECOND] * 3, [SECOND] * 4, [BOTH, NONE, FIRST, NONE, SECOND, BOTH], [NONE] * 3],
+    ids=["in turn", "one is frozen", "now and then none", "never any"],
+)
+@pytest.mark.parametrize("clips", [False, True])
+def test_scaled_optimizers_without_gradients_step_as_plain_ones_do(turns, clips) -> None:
+    """Powers of two scale without rounding, so the weights are the same bit for bit."""
+    found, expected = (
+        taking_turns(turns, scale, algorithms=GradientClipping("norm", 0.1) if clips else None)
+        for scale in (2.0**10, None)
+    )
+    assert torch.equal(found[0], expected[0])
+    checked = [2 ** (sum(turn != NONE for turn in turns[: step + 1]) // 2) for step in range(len(turns))]
+    assert found[1] == [2.0**10 * times for times in checked]  # grows by the steps that were checked
+
+
+def test_an_overflow_of_one_optimizer_beside_one_without_gradients() -> None:
+    data = regression_data(3, 4)
+    data[1] = (data[1][0] * float("inf"), data[1][1])
+    model = TakingTurns([BOTH, FIRST, BOTH])
+    optimizers = model.optimizers()
+    seen = At("batch_end", lambda state: (weights(trainer), state.scaler.get_scale()))
+    trainer = trainer_of(model, data, optimizers=optimizers, callbacks=seen)
+    trainer.state.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    trainer.fit()
+    (first, _), (second, scale), (third, _) = seen.found
+    assert torch.equal(first, second)
+    assert not torch.equal(second, third)
+    assert scale == 4.0
+    assert torch.isfinite(third).all()
 
 
 # ---------------------------------------------------------------------------------------------------- odd losses

@@ -1,0 +1,39 @@
+"""The unsharded parameters of a model sharded by ``fully_shard``, which are the leaves of its autograd graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["fsdp_parameters", "unsharded_parameters"]
+
+
+def fsdp_parameters(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    """Iterate over what ``fully_shard`` keeps of each parameter that it has sharded.
+
+    Args:
+        modules: Those that it was applied to; others are passed over.
+
+    >>> list(fsdp_parameters([nn.Linear(1, 1)]))
+    []
+    """
+    for module in modules:
+        if hasattr(module, "_get_fsdp_state"):  # torch has no public name for it
+            for group in module._get_fsdp_state()._fsdp_param_groups:  # pyright: ignore
+                yield from group.fsdp_params
+
+
+def unsharded_parameters(model: nn.Module) -> Iterator[Tensor]:
+    """Iterate over the unsharded parameters that a forward pass has used; gradients arrive at these first.
+
+    Args:
+        model: The model.
+
+    >>> list(unsharded_parameters(nn.Linear(1, 1)))
+    []
+    """
+    for parameter in fsdp_parameters(model.modules()):
+        if hasattr(parameter, "_unsharded_param"):  # it has been all-gathered
+            yield parameter._unsharded_param
