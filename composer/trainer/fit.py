@@ -17,6 +17,7 @@ from composer.trainer.clock import (
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.loaders import batches, is_at_end
 from composer.trainer.metrics import computed, log_train_metrics, metrics_are_due, reset_train_metrics
+from composer.trainer.outputs import free_outputs
 from composer.trainer.resume import take_up
 from composer.trainer.run import Run
 from composer.trainer.step import train_batch, zero_gradients
@@ -50,6 +51,7 @@ def fit(run: Run) -> None:
             if metrics_are_due(run):
                 log_train_metrics(run, step)
             fire(Event.BATCH_END)
+            free_outputs(state)
             _close_batch(run)
             if state.finished:
                 break

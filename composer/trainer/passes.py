@@ -106,8 +106,8 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
 
     Several processes take the batches of a ``DataLoader`` in turn, so each batch is as a single process would have it.
 
-    Afterwards the state's phase, batch and outputs, the mode of each module and the random generators are what they
-    were, so that training does not depend on how often it is evaluated.
+    Afterwards the state's phase, batch, outputs and loss, the mode of each module and the random generators are what
+    they were, so that training does not depend on how often it is evaluated.
 
     Args:
         run: The run.
@@ -117,7 +117,7 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
         subset: Number of batches; -1 is all.
     """
     state = run.state
-    before = (state.phase, state.batch, state.outputs)
+    before = (state.phase, state.batch, state.outputs, state.loss)
     length = spec.length_of(state.data_share, whole_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
@@ -126,7 +126,8 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
         with model_eval_mode(state.model), rng.preserved(), torch.no_grad():
             yield OnePass(run, phase)
     finally:
-        state.phase, state.batch, state.outputs = before
+        state.phase, state.batch, state.outputs, state.loss = before
+        state.metric_outputs = None
 
 
 def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
