@@ -11,7 +11,8 @@ from composer.core.timestamp import Timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from composer.core.data_pass import DataPass, PassFactory
+    from composer.core.data_pass import DataPass
+    from composer.core.pass_factory import PassFactory
     from composer.core.types import Batch
 
 __all__ = ["Phase", "TrainerMode"]

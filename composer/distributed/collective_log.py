@@ -10,7 +10,7 @@ import torch.distributed as torch_dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-__all__ = ["CollectiveLog"]
+__all__ = ["CollectiveLog", "drop_gradients"]
 
 
 class CollectiveLog:
@@ -26,13 +26,12 @@ class CollectiveLog:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._units = [module for module in model.modules() if isinstance(module, FSDPModule)]
         self._parameters = list(model.parameters())
         self._lists: dict[bool, list[_Collective]] = {}
         self._trained: list[bool] = []
         self._now: list[_Collective] = []
         self._kind: bool | None = None
-        for unit in self._units:
+        for unit in [module for module in model.modules() if isinstance(module, FSDPModule)]:
             unit.set_custom_all_gather(_Gather(self))  # pyright: ignore[reportArgumentType] - its base has no public name
             unit.set_custom_reduce_scatter(_Scatter(self))  # pyright: ignore[reportArgumentType]
 
@@ -73,15 +72,6 @@ class CollectiveLog:
         for collective in rest:
             collective.start()
 
-    def drop_gradients(self) -> None:
-        """Drop the gradients of gathered weights, which the optimizers do not know of."""
-        for unit in self._units:
-            for group in cast("Any", unit)._get_fsdp_state()._fsdp_param_groups:
-                for parameter in group.fsdp_params:
-                    parameter.unsharded_accumulated_grad = None
-                    if hasattr(parameter, "_unsharded_param"):  # it has been gathered
-                        parameter._unsharded_param.grad = None
-
     def note(self, collective: _Collective) -> None:
         """Write one down, unless it is of an evaluation."""
         if self._kind is not None:
@@ -89,6 +79,23 @@ class CollectiveLog:
 
     def _which_are_trained(self) -> list[bool]:
         return [parameter.requires_grad for parameter in self._parameters]
+
+
+def drop_gradients(model: nn.Module) -> None:
+    """Drop the gradients of gathered weights, which the optimizers do not know of.
+
+    Args:
+        model: Divided by ``fully_shard``.
+
+    >>> drop_gradients(nn.Linear(1, 1))
+    """
+    for unit in model.modules():
+        if isinstance(unit, FSDPModule):
+            for group in cast("Any", unit)._get_fsdp_state()._fsdp_param_groups:
+                for parameter in group.fsdp_params:
+                    parameter.unsharded_accumulated_grad = None
+                    if hasattr(parameter, "_unsharded_param"):  # it has been gathered
+                        parameter._unsharded_param.grad = None
 
 
 class _Collective(NamedTuple):

@@ -28,7 +28,7 @@ from composer._text import one_of
 from composer.core.checkpoint_folders import CheckpointFolders
 from composer.devices import get_device
 from composer.dist.divided import is_divided
-from composer.distributed.collective_log import CollectiveLog
+from composer.distributed.collective_log import CollectiveLog, drop_gradients
 from composer.distributed.config import FSDP2Config, FSDPConfig, ParallelismConfig, as_parallelism_config
 from composer.distributed.ddp import average_gradients
 from composer.distributed.deferred import Placement
@@ -237,9 +237,9 @@ class FSDPStrategy(Strategy):
             state: The state of the run.
         """
         if self._root is not None:
-            self._root.reset_iter_state()
-        if self._log is not None:
-            self._log.drop_gradients()
+            if hasattr(FSDPModule, "reset_iter_state"):
+                self._root.reset_iter_state()
+            drop_gradients(cast(nn.Module, self._root))
 
     def reduce(self) -> None:
         """Average the gradients of weights that are not divided."""

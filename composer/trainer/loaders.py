@@ -10,12 +10,14 @@ import torch
 
 from composer import dist, trees
 from composer.core.data import DataSpec
-from composer.core.data_pass import DataPass, PassFactory
+from composer.core.data_pass import DataPass
 from composer.core.event import Event
+from composer.core.pass_factory import PassFactory
 from composer.core.phase import Phase
 from composer.core.transfer import send
 from composer.core.types import Batch
 from composer.devices import Device
+from composer.trainer.failed_step import own_containers
 from composer.trainer.lockstep import END, Lockstep
 from composer.trainer.run import Run
 
@@ -42,12 +44,16 @@ def batches(run: Run) -> Iterator[Batch]:
     if phase.iterator is None:
         phase.iterator = begin_pass(run)
     iterator = phase.iterator
+    keeps = getattr(iterator, "kind", "indices") != "indices"  # others can be fetched again
     while True:
         fire(Event.BEFORE_DATALOADER)
+        run.fetched, run.steps = (), False
         batch = END if is_at_end(phase) else next(iterator, END)
+        run.fetched = (own_containers(batch) if keeps else None,)
         if run.lockstep is not None:
             batch = _in_step(run, run.lockstep, batch)
         if batch is END:
+            run.fetched = None
             break
         state.batch = batch = load(batch, spec, state.device, run.strategy.batch_dtype)
         if run.lockstep is None or not run.lockstep.is_idle:
