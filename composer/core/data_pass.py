@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from composer import rng
+from composer.core.first_draws import FirstDraws
 from composer.core.types import Batch
 
 __all__ = ["DataPass", "counts_samples"]
@@ -68,6 +69,15 @@ class DataPass:
     def has_owner(self) -> bool:
         """Whether the loader or the data set keeps its own place."""
         return self._owner is not None
+
+    def note_first(self, first: FirstDraws, loader: Any) -> None:
+        """Watch the first batch, which has not been fetched.
+
+        Args:
+            first: Notes whether random numbers are drawn for it.
+            loader: Where the batches come from.
+        """
+        self._iterator = first.noting(loader, self._iterator)
 
     def step_back(self, steps: int) -> int:
         """Go back by a number of steps in the order of indices; return the place there.

@@ -203,6 +203,11 @@ class PassFactory:
         ranks = dict(dist.all_gather_object((self.share.rank, mine)))
         return {"kind": mine["kind"], "ranks": [ranks[rank] for rank in range(self.share.size)]}
 
+    @property
+    def can_be_touched(self) -> bool:
+        """Whether the first batch may be fetched by this process, and then a pass begun as if it had not been."""
+        return self.kind in ("indices", "replay") and not (self._has_workers or isinstance(self.loader, Iterator))
+
     def rewind(self, current: DataPass, epoch: int, batch: int, fetched: tuple[Batch, ...]) -> bool:
         """Have a pass yield again what was fetched last, or what failed to be fetched; tell whether it can.
 

@@ -21,7 +21,7 @@ from composer.trainer.failed_step import own_containers
 from composer.trainer.lockstep import END, Lockstep
 from composer.trainer.run import Run
 
-__all__ = ["batches", "begin_pass", "go_between", "is_at_end", "load", "most", "to_device"]
+__all__ = ["batches", "begin_pass", "go_between", "is_at_end", "load", "most", "to_device", "touch"]
 
 # Larger than any length, and all that 64 bits hold.
 _UNKNOWN = 2**63 - 1
@@ -147,13 +147,29 @@ def begin_pass(run: Run) -> Iterator[Batch]:
     epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
     saved = phase.resume
     phase.resume = phase.ended = None
+    touch(run)
     if not run.options.overfit_batches:
-        return passes.begin(epoch, 0 if saved is None else done, saved)
+        begun = passes.begin(epoch, 0 if saved is None else done, saved)
+        if passes.can_be_touched:
+            begun.note_first(phase.first_draws["train"], passes.loader)
+        return begun
     if phase.repeated is None:
         first = passes.begin(epoch=0)
         phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
         phase.length = most(len(phase.repeated))
     return itertools.islice(phase.repeated, done, None)
+
+
+def touch(run: Run) -> None:
+    """Have the training data draw again what they drew, and keep, before the checkpoint that was loaded.
+
+    Args:
+        run: The run.
+    """
+    phase: Phase = run.state.train_phase
+    passes = _passes(run, phase)
+    if passes.can_be_touched:
+        phase.first_draws["train"].repeat(passes.loader, lambda: passes.begin(epoch=0))
 
 
 def go_between(run: Run) -> None:

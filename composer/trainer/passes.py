@@ -131,7 +131,14 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
 
 
 def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
-    share = run.state.data_share
-    if share.size == 1:
-        return iterate(spec.dataloader)
-    return spec.passes(run.state.rank_zero_seed, share).begin(epoch=0)
+    state, loader = run.state, spec.dataloader
+    passes = spec.passes(state.rank_zero_seed, state.data_share)
+
+    def begin() -> Iterator[Batch]:
+        return iterate(loader) if state.data_share.size == 1 else passes.begin(epoch=0)
+
+    if not passes.can_be_touched:
+        return begin()
+    first = state.phase.first_draws[str(state.phase.label)]
+    first.repeat(loader, begin)
+    return first.noting(loader, begin())
