@@ -130,13 +130,26 @@ def _take_position(state: State) -> dict[str, Any]:
         place = phase.passes.place(phase.iterator, done, sized=phase.length is not None)
     elif phase.passes is not None and phase.ended is not None and phase.passes.loader is phase.loader.dataloader:
         place = phase.passes.place_after(*phase.ended, sized=phase.length is not None)
-    return {"train": place, "eval": {}}
+    return {"train": place, "eval": {}, "first_draws": dist.all_gather_object(_first_draws(state))}
+
+
+def _first_draws(state: State) -> dict[str, Any]:
+    """The random states before the first batches of this process, by mode and label."""
+    phases = {"train": state.train_phase, "eval": state.eval_phase}
+    found = {mode: {label: first.state for label, first in phase.first_draws.items()} for mode, phase in phases.items()}
+    return {mode: {label: draws for label, draws in by.items() if draws is not None} for mode, by in found.items()}
 
 
 def _give_position(state: State, saved: Any) -> None:
     phase = state.train_phase
     phase.iterator = None
     phase.ended = None
+    ranks = saved.get("first_draws", [])
+    if dist.get_global_rank() < len(ranks):
+        mine = ranks[dist.get_global_rank()]
+        for one, mode in ((phase, "train"), (state.eval_phase, "eval")):
+            for label, draws in mine[mode].items():
+                one.first_draws[label].load(draws)
     place = saved.get("train")
     if phase.timestamp.batch_in_epoch.value == 0:
         phase.resume = place if isinstance(place, dict) and "ended" in place else None

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 
 from composer import trees
 from composer._containers import is_mapping, is_sequence, rebuild, with_attributes, with_items
-from composer.core.data_pass import PassFactory
 from composer.core.dealing import DataShare
 from composer.core.indices import length_of
+from composer.core.pass_factory import PassFactory
 from composer.core.types import Batch
 from composer.warnings import ComposerWarning
 

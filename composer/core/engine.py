@@ -83,6 +83,7 @@ class Engine:
             state.callbacks = ensure_tuple(callbacks)
         self.state = state
         self._plan: dict[str, tuple[Handler, ...]] = {}
+        self._custom: dict[Event, bool] = {}
         self._checked: tuple[Algorithm, ...] = ()
         self._listeners_changed()
         if logger is None:
@@ -135,6 +136,20 @@ class Engine:
         """
         return bool(self._handlers(event))
 
+    def custom_listens(self, event: Event) -> bool:
+        """Tell whether code from outside this package would be called when an event fires.
+
+        Args:
+            event: The event.
+        """
+        found = self._custom.get(event)
+        if found is None:
+            algorithms = any(_is_custom(a, event) and _asks(a, event) for a in self.state.algorithms)
+            watching = [c for c in self.state.callbacks if _is_custom(c, event)]
+            callbacks = any(c.overrides(event) or _replaces(c, Callback, "run_event") for c in watching)
+            found = self._custom[event] = algorithms or callbacks
+        return found
+
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         """Add a reordering of the algorithms.
 
@@ -169,7 +184,7 @@ class Engine:
 
     def _listeners_changed(self) -> None:
         """Make new plans, of listeners that can run."""
-        self._plan = {}
+        self._plan, self._custom = {}, {}
         for callback in self.state.callbacks:
             _check_kind("callbacks", callback, Callback)
             check_listener(callback)
@@ -265,6 +280,11 @@ class Engine:
 def _names_methods(algorithm: Algorithm) -> bool:
     """Whether the algorithm is written by methods named after events rather than by match and apply."""
     return not _replaces(algorithm, Algorithm, "match") and not _replaces(algorithm, Algorithm, "apply")
+
+
+def _is_custom(listener: Hooks, event: Event) -> bool:
+    """Whether what a listener does at an event is not, or not only, written in this package."""
+    return event.value in vars(listener) or type(listener).__module__.partition(".")[0] != "composer"
 
 
 def _asks(algorithm: Algorithm, event: Event) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from composer.core.first_draws import FirstDraws
 from composer.core.timestamp import Timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from composer.core.data_pass import DataPass, PassFactory
+    from composer.core.data_pass import DataPass
+    from composer.core.pass_factory import PassFactory
     from composer.core.types import Batch
 
 __all__ = ["Phase", "TrainerMode"]
@@ -45,6 +48,7 @@ class Phase:
         passes: Begins the passes.
         stage: The event whose evaluation is under way, after which training goes on; None outside of evaluations.
         resume: What a checkpoint says of the pass that is to be taken up.
+        first_draws: Random states before the first batches, by label; those of the training by "train".
         ended: The pass that has ended, while no other is under way, with its numbers of samples and batches.
 
     >>> Phase(TrainerMode.TRAIN).timestamp.batch
@@ -63,3 +67,4 @@ class Phase:
     stage: str | None = None
     resume: dict[str, Any] | None = None
     ended: tuple[DataPass, int, int] | None = None
+    first_draws: defaultdict[str, FirstDraws] = field(default_factory=lambda: defaultdict(FirstDraws))

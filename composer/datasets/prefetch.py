@@ -12,8 +12,8 @@ import torch
 from composer import dist, trees
 from composer._text import non_negative
 from composer.core.data import count_samples
-from composer.core.data_pass import PassFactory
 from composer.core.dealing import DataShare, check_divided
+from composer.core.pass_factory import PassFactory
 from composer.core.transfer import Sent, send
 from composer.core.types import Batch
 from composer.datasets._device import device_of_process

@@ -10,8 +10,6 @@ import torch.distributed as torch_dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from composer.distributed.unsharded import fsdp_parameters, unsharded_parameters
-
 __all__ = ["CollectiveLog"]
 
 
@@ -28,7 +26,6 @@ class CollectiveLog:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
         self._parameters = list(model.parameters())
         self._lists: dict[bool, list[_Collective]] = {}
         self._trained: list[bool] = []
@@ -76,13 +73,9 @@ class CollectiveLog:
         for collective in rest:
             collective.start()
 
-    def drop_gradients(self) -> None:
-        """End the list, and drop the gradients of gathered weights, which the optimizers do not know of."""
-        self.end()
-        for parameter in fsdp_parameters(self._model.modules()):
-            parameter.unsharded_accumulated_grad = None
-        for parameter in unsharded_parameters(self._model):
-            parameter.grad = None
+    def abandon(self) -> None:
+        """Leave the list of a microbatch that broke off; that of the one of its kind before stays."""
+        self._now, self._kind = [], None
 
     def note(self, collective: _Collective) -> None:
         """Write one down, unless it is of an evaluation."""

@@ -40,6 +40,7 @@ from composer.distributed.repoint import Names, divide_optimizers
 from composer.distributed.scaling import DividedGradScaler
 from composer.distributed.strategy import Strategy
 from composer.distributed.tensor import divide_layers, sum_gradients
+from composer.distributed.unsharded import drop_unsharded_gradients
 from composer.distributed.wrapping import units_of
 
 if TYPE_CHECKING:
@@ -237,9 +238,11 @@ class FSDPStrategy(Strategy):
             state: The state of the run.
         """
         if self._root is not None:
-            self._root.reset_iter_state()
+            if hasattr(FSDPModule, "reset_iter_state"):
+                self._root.reset_iter_state()
+            drop_unsharded_gradients(cast(nn.Module, self._root))
         if self._log is not None:
-            self._log.drop_gradients()
+            self._log.abandon()
 
     def reduce(self) -> None:
         """Average the gradients of weights that are not divided."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["fsdp_parameters", "unsharded_parameters"]
+__all__ = ["drop_unsharded_gradients", "fsdp_parameters", "unsharded_parameters"]
 
 
 def fsdp_parameters(modules: Iterable[nn.Module]) -> Iterator[Any]:
@@ -37,3 +37,17 @@ def unsharded_parameters(model: nn.Module) -> Iterator[Tensor]:
     for parameter in fsdp_parameters(model.modules()):
         if hasattr(parameter, "_unsharded_param"):  # it has been all-gathered
             yield parameter._unsharded_param
+
+
+def drop_unsharded_gradients(model: nn.Module) -> None:
+    """Drop the gradients of unsharded parameters, which the optimizers do not know of.
+
+    Args:
+        model: The model.
+
+    >>> drop_unsharded_gradients(nn.Linear(1, 1))
+    """
+    for parameter in fsdp_parameters(model.modules()):
+        parameter.unsharded_accumulated_grad = None
+    for parameter in unsharded_parameters(model):
+        parameter.grad = None

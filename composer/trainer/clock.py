@@ -40,6 +40,7 @@ def advance(run: Run) -> None:
         phase.timestamp = phase.timestamp.to_next_batch(told.samples, told.tokens, told.seconds)
         if told.stop:
             run.state.stop_training(everywhere=True)
+    run.fetched = None
     check_tokens(run)
     if run.options.step_schedulers_every_batch:
         for scheduler in run.state.schedulers:

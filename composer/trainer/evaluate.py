@@ -15,6 +15,7 @@ from composer.distributed.statistics import share_statistics
 from composer.trainer.auto_evaluation import AutoEvaluation, check_auto_evaluation
 from composer.trainer.metrics import computed, named_values, place
 from composer.trainer.microbatch import as_many_as_others
+from composer.trainer.outputs import free_outputs
 from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
@@ -48,7 +49,7 @@ def evaluate_if_due(run: Run, event: Event) -> None:
 def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = None, *, log: bool = True) -> None:
     """Run the model over an evaluator's data and log its metrics.
 
-    The state's phase, batch and outputs, and the mode of each module, are what they were when it returns.
+    The state's phase, batch, outputs and loss, and the mode of each module, are what they were when it returns.
 
     Args:
         run: The run.
@@ -107,6 +108,7 @@ def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, c
     """Take a part of a batch through the model, and the metrics where it counts."""
     state, fire, spec = run.state, run.engine.run_event, evaluator.dataloader
     model = cast(ComposerModel, state.model)
+    free_outputs(state)  # or the last ones would lie in memory beside the new ones
     state.batch = microbatch if spec.microbatch_transforms is None else spec.microbatch_transforms(microbatch)
     with nullcontext() if run.autocast is None else run.autocast():
         fire(Event.EVAL_BEFORE_FORWARD)

@@ -104,6 +104,17 @@ class Exchange:
         assert self.last is not None
         return self.last
 
+    def discard(self) -> None:
+        """Wait for the all-reduces of a step that an exception ended, and drop their results.
+
+        A buffer that one of them still writes to cannot hold the counts of the next batch.
+        """
+        if self._counting is not None:
+            self.counts()
+        if self._averaging is not None:
+            (work, _, _), self._averaging = self._averaging, None
+            work.wait()
+
     def send_losses(self, losses: dict[str, Tensor]) -> None:
         """Begin to average the losses of a batch over the processes.
 

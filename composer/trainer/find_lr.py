@@ -13,9 +13,10 @@ from torch import Tensor
 
 from composer import dist, rng
 from composer._text import positive
-from composer.core.data_pass import DataPass, PassFactory
+from composer.core.data_pass import DataPass
 from composer.core.event import Event
 from composer.core.logger import Logger
+from composer.core.pass_factory import PassFactory
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch

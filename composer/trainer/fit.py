@@ -15,8 +15,10 @@ from composer.trainer.clock import (
     time_metrics,
 )
 from composer.trainer.evaluate import evaluate_if_due
+from composer.trainer.failed_step import put_back, recover
 from composer.trainer.loaders import batches, check_epochs_end, is_at_end
 from composer.trainer.metrics import computed, log_train_metrics, metrics_are_due, reset_train_metrics
+from composer.trainer.outputs import free_outputs
 from composer.trainer.resume import take_up
 from composer.trainer.run import Run
 from composer.trainer.step import train_batch, zero_gradients
@@ -25,11 +27,21 @@ __all__ = ["fit"]
 
 
 def fit(run: Run) -> None:
-    """Train until ``state.finished``.
+    """Train until ``state.finished``; a batch whose step an exception ended is trained by the next fit.
 
     Args:
         run: The run; its state has data, optimizers and a maximal duration.
     """
+    recover(run)
+    try:
+        _fit(run)
+    except BaseException:
+        put_back(run)
+        raise
+
+
+def _fit(run: Run) -> None:
+    """Train."""
     state, logger, fire = run.state, run.logger, run.engine.run_event
     state.stop_asked, state.stops_together = False, run.exchange is not None
     fire(Event.FIT_START)
@@ -51,6 +63,7 @@ def fit(run: Run) -> None:
             if metrics_are_due(run):
                 log_train_metrics(run, step)
             fire(Event.BATCH_END)
+            free_outputs(state)
             _close_batch(run)
             if state.finished:
                 break

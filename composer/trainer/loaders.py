@@ -11,18 +11,30 @@ import torch
 
 from composer import dist, trees
 from composer.core.data import DataSpec
-from composer.core.data_pass import DataPass, PassFactory
+from composer.core.data_pass import DataPass
 from composer.core.endless import PassWatch, refuse_endless
 from composer.core.event import Event
+from composer.core.pass_factory import PassFactory
 from composer.core.phase import Phase
 from composer.core.time import Time, TimeUnit
 from composer.core.transfer import send
 from composer.core.types import Batch
 from composer.devices import Device
+from composer.trainer.failed_step import own_containers
 from composer.trainer.lockstep import END, Lockstep
 from composer.trainer.run import Run
 
-__all__ = ["batches", "begin_pass", "check_epochs_end", "go_between", "is_at_end", "load", "most", "to_device"]
+__all__ = [
+    "batches",
+    "begin_pass",
+    "check_epochs_end",
+    "go_between",
+    "is_at_end",
+    "load",
+    "most",
+    "to_device",
+    "touch",
+]
 
 # Larger than any length, and all that 64 bits hold.
 _UNKNOWN = 2**63 - 1
@@ -70,12 +82,16 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
         phase.iterator = begin_pass(run)
     iterator = phase.iterator
     watch = _watch(phase, iterator) if must_end else None
+    keeps = getattr(iterator, "kind", "indices") != "indices"  # others can be fetched again
     while True:
         fire(Event.BEFORE_DATALOADER)
+        run.fetched, run.steps = (), False
         batch = END if is_at_end(phase) else next(iterator, END)
+        run.fetched = (own_containers(batch) if keeps else None,)
         if run.lockstep is not None:
             batch = _in_step(run, run.lockstep, batch)
         if batch is END:
+            run.fetched = None
             break
         state.batch = batch = load(batch, spec, state.device, run.strategy.batch_dtype)
         if run.lockstep is None or not run.lockstep.is_idle:
@@ -184,13 +200,29 @@ def begin_pass(run: Run) -> Iterator[Batch]:
     epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
     saved = phase.resume
     phase.resume = phase.ended = None
+    touch(run)
     if not run.options.overfit_batches:
-        return passes.begin(epoch, 0 if saved is None else done, saved)
+        begun = passes.begin(epoch, 0 if saved is None else done, saved)
+        if passes.can_be_touched:
+            begun.note_first(phase.first_draws["train"], passes.loader)
+        return begun
     if phase.repeated is None:
         first = passes.begin(epoch=0)
         phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
         phase.length = most(len(phase.repeated))
     return itertools.islice(phase.repeated, done, None)
+
+
+def touch(run: Run) -> None:
+    """Have the training data draw again what they drew, and keep, before the checkpoint that was loaded.
+
+    Args:
+        run: The run.
+    """
+    phase: Phase = run.state.train_phase
+    passes = _passes(run, phase)
+    if passes.can_be_touched:
+        phase.first_draws["train"].repeat(passes.loader, lambda: passes.begin(epoch=0))
 
 
 def go_between(run: Run) -> None:

@@ -14,6 +14,7 @@ from composer.core.data import DataSpec
 from composer.core.event import Event
 from composer.core.types import Batch
 from composer.trainer.metrics import update_train_metrics
+from composer.trainer.outputs import detach_outputs, free_unread_outputs
 from composer.trainer.run import Run
 from composer.trainer.shares import Shares, agree_on_shares, count
 from composer.trainer.zero_weight import mask_gradients, weighted
@@ -150,9 +151,12 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
         total = state.scaler.scale(total)
     with mask_gradients(state, 1 if shares is None else shares.count(number)):
         run.strategy.backward(total, create_graph=run.options.create_graph)
+    del total  # which holds the graph
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:
+        detach_outputs(state)
         update_train_metrics(run, untouched, counts=counts)
+    free_unread_outputs(run)
     return losses
 
 

@@ -114,8 +114,8 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
 
     Several processes take the batches of a ``DataLoader`` in turn, so each batch is as a single process would have it.
 
-    Afterwards the state's phase, batch and outputs, the mode of each module and the random generators are what they
-    were, so that training does not depend on how often it is evaluated.
+    Afterwards the state's phase, batch, outputs and loss, the mode of each module and the random generators are what
+    they were, so that training does not depend on how often it is evaluated.
 
     Args:
         run: The run.
@@ -125,7 +125,7 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
         subset: Number of batches; -1 is all.
     """
     state = run.state
-    before = (state.phase, state.batch, state.outputs)
+    before = (state.phase, state.batch, state.outputs, state.loss)
     length = spec.length_of(state.data_share, whole_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
@@ -136,7 +136,8 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
         with model_eval_mode(state.model), rng.preserved(), torch.no_grad():
             yield OnePass(run, phase)
     finally:
-        state.phase, state.batch, state.outputs = before
+        state.phase, state.batch, state.outputs, state.loss = before
+        state.metric_outputs = None
 
 
 def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch:
@@ -150,7 +151,14 @@ def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch:
 
 
 def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
-    share = run.state.data_share
-    if share.size == 1:
-        return iterate(spec.dataloader)
-    return spec.passes(run.state.rank_zero_seed, share).begin(epoch=0)
+    state, loader = run.state, spec.dataloader
+    passes = spec.passes(state.rank_zero_seed, state.data_share)
+
+    def begin() -> Iterator[Batch]:
+        return iterate(loader) if state.data_share.size == 1 else passes.begin(epoch=0)
+
+    if not passes.can_be_touched:
+        return begin()
+    first = state.phase.first_draws[str(state.phase.label)]
+    first.repeat(loader, begin)
+    return first.noting(loader, begin())

@@ -9,6 +9,7 @@ from composer import dist, trees
 from composer.core.data import DataSpec
 from composer.core.event import Event
 from composer.distributed.statistics import share_statistics
+from composer.trainer.outputs import free_outputs
 from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 
@@ -37,6 +38,7 @@ def predict(run: Run, spec: DataSpec, subset_num_batches: int = -1, *, return_ou
         fire(Event.PREDICT_START)
         share_statistics(state.model)
         for state.batch in batches:
+            free_outputs(state)  # or the last ones would lie in memory beside the new ones
             if spec.microbatch_transforms is not None:
                 state.batch = spec.microbatch_transforms(state.batch)
             fire(Event.PREDICT_BATCH_START)

@@ -22,7 +22,7 @@ from composer.core.time import Time, TimeUnit, ensure_time
 from composer.optim.decoupled_sgd import DecoupledSGDW
 from composer.storage.transfer import LINK_SUFFIX, fetched, modified
 from composer.trainer.default_optimizer import make_default_optimizer
-from composer.trainer.loaders import begin_pass, go_between
+from composer.trainer.loaders import begin_pass, go_between, touch
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind
 from composer.trainer.signals import Interrupted, Interruption
@@ -215,6 +215,7 @@ def take_up(run: Run) -> None:
             in the middle of a pass, or begun anew.
     """
     phase = run.state.train_phase
+    touch(run)
     if phase.resume is not None:
         if not run.options.spin_dataloaders:
             phase.resume = None

@@ -50,6 +50,10 @@ class Run:
         auto_evaluations: Find those of evaluators by label, where they are not given.
         microbatches_left: How many of the batch in work are not done, of this process; None before that is known, and
             before the processes have told each other what they average over.
+        fetched: The batch in work as it was fetched, in a tuple that is empty before that; None where the last one is
+            counted.
+        failed: Whether an exception ended the last fit.
+        steps: Whether the gradients of the batch in work are complete, so that the optimizers may have begun to step.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> logger = Logger(state)
@@ -76,3 +80,6 @@ class Run:
     auto: AutoMicrobatch | None = None
     auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
     microbatches_left: int | None = None
+    fetched: tuple[Batch, ...] | None = None
+    failed: bool = False
+    steps: bool = False

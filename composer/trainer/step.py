@@ -129,6 +129,7 @@ def _compute_gradients(run: Run) -> Tensor:
         for optimizer in state.optimizers:
             scaler.unscale_(optimizer)
     fire(Event.AFTER_TRAIN_BATCH)
+    run.steps = True
     return loss
 
 

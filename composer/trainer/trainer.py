@@ -48,6 +48,7 @@ from composer.trainer.fit import fit
 from composer.trainer.loaders import check_epochs_end
 from composer.trainer.metrics import place
 from composer.trainer.options import LoopOptions
+from composer.trainer.outputs import free_outputs
 from composer.trainer.predict import predict
 from composer.trainer.refusal import all_or_nothing
 from composer.trainer.run import Run
@@ -627,6 +628,8 @@ class Trainer:
         """Defer the delivery of metrics while a loop runs, and leave no display behind if it fails."""
         self._check_open()
         outer, self.logger.deferred = self.logger.deferred, True  # a callback may evaluate in the middle of a fit
+        if not outer:
+            free_outputs(self.state)  # of a step that an exception ended
         try:
             with dist.name_absent_ranks():
                 yield

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from composer.core.data_pass import DataPass, PassFactory
+from composer.core.data_pass import DataPass
+from composer.core.pass_factory import PassFactory
 
 BATCHES = 5
 
@@ -212,6 +213,69 @@ def test_held_batches_are_not_lost() -> None:
     assert not running._is_over()
     assert list(running) == [1, 2]
     assert running._is_over()
+
+
+@pytest.mark.parametrize("name", ["loader", "stream"])
+def test_a_place_saved_twice_is_the_same(name: str) -> None:
+    kind, make = KINDS[name]
+    running = PassFactory(make(), seed=0).begin(epoch=0)
+    assert [next(running), next(running)] == [0, 1]
+    saved = [running.state_dict(2, sized=False) for _ in range(3)]
+    assert saved[0]["kind"] == kind
+    assert saved[1:] == saved[:1] * 2
+    assert list(running) == [2, 3, 4]
+    for one in saved:
+        assert list(PassFactory(make(), seed=0).begin(0, 2, one)) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("fetched", [True, False])
+def test_a_batch_is_yielded_again(name: str, fetched: bool) -> None:
+    kind, make = KINDS[name]
+    torch.manual_seed(0)
+    expected = plain(PassFactory(make(), seed=0).begin(epoch=1))
+    for done in range(BATCHES - 1):
+        torch.manual_seed(0)
+        factory = PassFactory(make(), seed=0)
+        running = factory.begin(epoch=1)
+        found = plain(next(running) for _ in range(done))
+        if fetched:
+            again = next(running)
+            assert factory.rewind(running, 1, done, (again if kind != "indices" else None,))
+        elif not factory.rewind(running, 1, done, ()):
+            assert kind in ("loader", "dataset")
+        if kind == "indices":
+            assert running.state_dict() == {
+                "kind": kind,
+                "place": done,
+                **({"state": {"place": 0}} if "mapped" in name else {}),
+            }
+        assert found + plain(running) == expected
+
+
+def test_an_iterator_that_failed_is_not_begun_again() -> None:
+    factory = PassFactory(iter(range(BATCHES)), seed=0)
+    running = factory.begin(epoch=0)
+    assert next(running) == 0
+    assert not factory.rewind(running, 0, 1, ())
+    assert factory.rewind(running, 0, 0, (0,))
+    assert list(running) == [0, 1, 2, 3, 4]
+
+
+def test_a_place_before_a_batch_that_came_back_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="composer")
+    factory = PassFactory(Loader(), seed=0)
+    running = factory.begin(epoch=0)
+    factory.rewind(running, 0, 0, (next(running),))
+    assert running.state_dict() == {"kind": "loader", "state": {"place": 1}}
+    assert "A run that resumes from here leaves that batch out" in caplog.text
+    counting = DataLoader(Counting(), None)
+    factory = PassFactory(counting, seed=0)
+    running = factory.begin(epoch=0)
+    caplog.clear()
+    factory.rewind(running, 0, 0, (next(running),))
+    assert running.state_dict(0)["state"]["place"] == 0
+    assert not caplog.text
 
 
 class OwnPlaceLoader(DataLoader[Any]):

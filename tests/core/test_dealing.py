@@ -23,9 +23,9 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from composer.core.data import DataSpec
-from composer.core.data_pass import PassFactory
 from composer.core.dealing import DataShare, check_divided, is_divided
 from composer.core.indices import Indices
+from composer.core.pass_factory import PassFactory
 
 
 def data(n: int) -> TensorDataset:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from composer.core.data_pass import PassFactory
+from composer.core.pass_factory import PassFactory
 from composer.datasets import DevicePrefetcher, NormalizationFn
 from tests.core.test_data_pass import Counting, Loader, Plain, Stream
 

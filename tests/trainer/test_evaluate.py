@@ -300,18 +300,18 @@ def test_evaluation_in_the_middle_of_training_changes_nothing_in_it() -> None:
     def train(**evaluation):
         torch.manual_seed(0)
         model = Frozen()
-        batches = At("batch_checkpoint", lambda s: (s.batch, s.outputs.clone(), s.phase.mode, s.model.dropout.training))
+        batches = At("batch_checkpoint", lambda s: (s.batch, s.loss.clone(), s.phase.mode, s.model.dropout.training))
         trainer = trainer_of(model, max_duration="2ep", callbacks=batches, seed=3, **evaluation)
         trainer.fit()
         return batches.found, model
 
     plain, model = train()
     evaluated, twin = train(eval_dataloader=regression_data(2, seed=7), eval_interval="1ba")
-    for (batch, outputs, mode, training), (other_batch, other_outputs, other_mode, other_training) in zip(
+    for (batch, loss, mode, training), (other_batch, other_loss, other_mode, other_training) in zip(
         plain, evaluated, strict=True
     ):
         assert torch.equal(batch[0], other_batch[0])
-        assert torch.equal(outputs, other_outputs)
+        assert torch.equal(loss, other_loss)
         assert (mode, training) == (other_mode, other_training) == (TrainerMode.TRAIN, True)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 

@@ -1,0 +1,101 @@
+"""Continues after an exception inside a step: puts the batch back, waits for collectives that are still under way."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from composer import dist
+from composer.core.data_pass import DataPass
+from composer.core.types import Batch
+from composer.trainer.run import Run
+from composer.warnings import ComposerWarning
+
+__all__ = ["own_containers", "put_back", "recover"]
+
+
+def put_back(run: Run) -> None:
+    """Have the batch in work trained by the next fit, after an exception before the optimizers stepped.
+
+    A data loader fetches it again; of other data the batch itself is kept.
+
+    Args:
+        run: The run. A warning is given where the batch cannot be put back: the optimizers may have stepped, or data
+            that can be read once failed.
+    """
+    phase, fetched, run.fetched = run.state.train_phase, run.fetched, None
+    if fetched is None:
+        return
+    run.failed = True
+    if run.lockstep is not None and run.lockstep.is_idle:
+        return  # it was a batch in the place of one
+    if run.steps:
+        _warn(run, "came while the optimizers stepped, so that parameters may be updated, all or some of them")
+    elif isinstance(phase.iterator, DataPass) and phase.passes is not None:
+        epoch, batch = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
+        if not phase.passes.rewind(phase.iterator, epoch, batch, fetched):
+            _warn(run, "came from data that cannot be read again from there")
+    else:
+        phase.iterator = None  # of batches that are repeated, whose place is known
+
+
+def recover(run: Run) -> None:
+    """Leave the middle of a step that an exception ended; all ranks call this when they begin to train.
+
+    Args:
+        run: The run.
+
+    Raises:
+        RuntimeError: The exceptions left some ranks a batch behind the others.
+    """
+    if run.exchange is not None:
+        run.exchange.discard()
+        batch = run.state.timestamp.batch.value
+        told = torch.tensor([int(run.failed), batch, -batch])
+        dist.all_reduce(told, "MAX")
+        run.failed, most, least = bool(told[0]), int(told[1]), -int(told[2])
+        if most != least:
+            raise RuntimeError(
+                f"The ranks have trained different numbers of batches, {least} to {most}: an exception ended the last "
+                f"fit at different places. Load a checkpoint in all of them to go on."
+            )
+    if not run.failed:
+        return
+    run.failed = False
+    run.strategy.recover(run.state)
+    if run.state.scaler is not None:
+        # Which refuses to unscale gradients a second time.
+        cast("Any", run.state.scaler)._per_optimizer_states.clear()
+
+
+def own_containers(batch: Batch) -> Batch:
+    """Return the same tensors in containers of their own, which algorithms that edit a batch in place do not reach.
+
+    Args:
+        batch: What the loader yielded.
+
+    >>> batch = {"x": [torch.ones(1)]}
+    >>> kept = own_containers(batch)
+    >>> kept["x"] is batch["x"], kept["x"][0] is batch["x"][0]
+    (False, True)
+    """
+    kind = type(batch)
+    if isinstance(batch, Tensor):
+        return batch
+    if kind is tuple or kind is list:
+        return kind([part if type(part) is Tensor else own_containers(part) for part in batch])
+    if kind is dict:
+        return {key: part if type(part) is Tensor else own_containers(part) for key, part in batch.items()}
+    return copy.copy(batch) if isinstance(batch, Mapping) or dataclasses.is_dataclass(batch) else batch
+
+
+def _warn(run: Run, reason: str) -> None:
+    number = run.state.train_phase.timestamp.batch.value
+    message = f"An exception in batch {number} {reason}. The next fit goes on with the batch after it."
+    warnings.warn(message, ComposerWarning, stacklevel=3)

@@ -1,0 +1,67 @@
+"""Frees the model's outputs, the loss and the autograd graph once nothing reads them."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from composer import trees
+from composer.core.event import Event
+from composer.core.state import State
+from composer.trainer.run import Run
+
+__all__ = ["detach_outputs", "free_outputs", "free_unread_outputs"]
+
+
+def detach_outputs(state: State) -> None:
+    """Free the autograd graph after the backward pass: it would live as long as the outputs and the loss.
+
+    Args:
+        state: The state; outputs and loss become detached, in the same containers.
+
+    >>> state = State(model=torch.nn.Linear(1, 1))
+    >>> state.outputs = {"logits": state.model(torch.ones(1, 1))}
+    >>> detach_outputs(state)
+    >>> state.outputs["logits"].requires_grad
+    False
+    """
+    loss, outputs = state.loss, state.outputs
+    state.loss = loss.detach() if type(loss) is Tensor else trees.map_tensors(Tensor.detach, loss)
+    state.outputs = outputs.detach() if type(outputs) is Tensor else trees.map_tensors(Tensor.detach, outputs)
+
+
+def free_unread_outputs(run: Run) -> None:
+    """Free graph and outputs before the optimizer's step; the outputs not if a custom listener may read them after it.
+
+    Algorithms and callbacks from outside this package that listen to ``AFTER_TRAIN_BATCH`` or ``BATCH_END`` find the
+    outputs and the loss of the last microbatch there, detached.
+
+    Args:
+        run: The run; the metrics have been updated with its outputs.
+    """
+    engine = run.engine
+    if engine.custom_listens(Event.AFTER_TRAIN_BATCH) or engine.custom_listens(Event.BATCH_END):
+        detach_outputs(run.state)
+    else:
+        free_outputs(run.state)
+
+
+def free_outputs(state: State) -> None:
+    """Free the outputs, and the loss with its graph; of a scalar loss the value stays.
+
+    Args:
+        state: The state.
+
+    >>> state = State(model=torch.nn.Linear(1, 1))
+    >>> state.outputs, state.loss = torch.ones(8), torch.tensor(0.5, requires_grad=True)
+    >>> free_outputs(state)
+    >>> state.outputs, state.loss
+    (None, tensor(0.5000))
+    """
+    state.outputs = state.metric_outputs = None
+    loss = state.loss
+    if type(loss) is Tensor and loss.numel() == 1:
+        if loss.requires_grad:
+            state.loss = loss.detach()
+    elif loss is not None:
+        scalar = all(isinstance(leaf, Tensor) and leaf.numel() == 1 for leaf in trees.leaves(loss))
+        state.loss = trees.map_tensors(Tensor.detach, loss) if scalar else None
