@@ -285,10 +285,11 @@ class Trainer:
         for optimizer in found:
             device.optimizer_to_device(optimizer)
 
+        name, name_given = processes.agreed(given.name_run(run_name))
         self.state = State(
             model=model,
             rank_zero_seed=seed,
-            run_name=processes.agreed(given.name_run(run_name)),
+            run_name=name,
             device=device,
             max_duration=max_duration,
             optimizers=found,
@@ -297,6 +298,7 @@ class Trainer:
         )
         self.state.data_share = DataShare(strategy.data_rank, strategy.data_world_size)
         self.state.seed_rank = strategy.data_rank
+        self.state.run_name_given = name_given
         self.state.checkpoint_folders = strategy.checkpoint_folders
         watching = [
             *given.instances("loggers", loggers, LoggerDestination),
