@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +12,7 @@ from composer._text import did_you_mean, one_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.local import LocalCheckpoints
 from composer.checkpoint.logger_copies import upload_copy
+from composer.checkpoint.ordering import Found
 from composer.checkpoint.remote import RemoteCheckpoints
 from composer.checkpoint.retention import BestCheckpoint, retention_of
 from composer.checkpoint.safetensors_files import check_format
@@ -174,14 +174,6 @@ class CheckpointSaver(Callback):
         """
         return bind(template_for(state, self.filename, weights_only=self.weights_only), state.run_name)
 
-    def resolved_folder(self, state: State) -> Path:
-        """Return the folder of this machine that checkpoints are written to, its placeholders replaced.
-
-        Args:
-            state: The state of the run.
-        """
-        return self.store(state).local
-
     def place(self, state: State, name: str) -> str:
         """Return the path or URI of a file in the folder.
 
@@ -191,11 +183,11 @@ class CheckpointSaver(Callback):
         """
         return self.store(state).path_of(name)
 
-    def candidates(self, state: State) -> list[str]:
-        """Return the paths or URIs of the checkpoints to resume from, the newest first.
+    def candidates(self, state: State) -> list[Found]:
+        """Return the paths or URIs of the checkpoints to resume from, and when they were written, the newest first.
 
-        All processes must call this; the first looks. The newest is what the link points at, unless a crash has come
-        between a checkpoint and its link. Older ones are for when it cannot be read.
+        The newest is what the link points at, unless a crash has come between a checkpoint and its link. Older ones are
+        for when it cannot be read. All processes must call this: each looks in a folder, and the first at a URI.
 
         Args:
             state: The state of the run.
@@ -204,25 +196,25 @@ class CheckpointSaver(Callback):
             OSError: The folder cannot be read.
         """
         store, template, latest = self.store(state), self.template(state), self.latest_name(state)
-        return by_first(lambda: store.candidates(template, latest), f"look for checkpoints in {self.folder!r}")
+        if isinstance(store, LocalCheckpoints):
+            return store.candidates(template, latest)
+        return by_first(lambda: store.candidates(template, latest), f"look for checkpoints in {store.folder.uri!r}")
 
     def newest(self, state: State) -> str | None:
-        """Return the first of :meth:`candidates`, None if there is none; all processes must call this.
+        """Return the first path of :meth:`candidates`, None if there is none; all processes must call this.
 
         Args:
             state: The state of the run.
         """
-        return next(iter(self.candidates(state)), None)
+        return next((one.name for one in self.candidates(state)), None)
 
-    def pass_over(self, state: State, paths: Sequence[str]) -> None:
+    def pass_over(self, paths: Sequence[str]) -> None:
         """Note checkpoints that could not be read: they may stay in the folder though they are later than this run.
 
         Args:
-            state: The state of the run.
             paths: Their paths or URIs.
         """
-        names = [name for path in paths if (name := self.store(state).name_of(path)) is not None]
-        self._list.damaged = list(dict.fromkeys([*self._list.damaged, *names]))
+        self._list.pass_over(paths)
 
     def latest_name(self, state: State) -> str | None:
         """Return the name of the link to the newest checkpoint, relative to the folder; None where there is to be none.

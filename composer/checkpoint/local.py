@@ -30,8 +30,11 @@ class LocalCheckpoints:
     >>> checkpoints = LocalCheckpoints(tmp_path)
     >>> (tmp_path / "ep1.pt").touch()
     >>> checkpoints.point("latest.pt", "ep1.pt")
-    >>> checkpoints.candidates("ep{epoch}.pt", "latest.pt") == [str(tmp_path / "ep1.pt")]
-    True
+    >>> [
+    ...     one.name == str(tmp_path / "ep1.pt")
+    ...     for one in checkpoints.candidates("ep{epoch}.pt", "latest.pt")
+    ... ]
+    [True]
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +64,10 @@ class LocalCheckpoints:
         """
         if is_remote(path):
             return None
-        found, folder = local_path(path).resolve(), self.local.resolve()
+        try:
+            found, folder = local_path(path).resolve(), self.local.resolve()
+        except (OSError, RuntimeError, ValueError):  # no name that a file can have, or links that lead in a circle
+            return None
         return found.relative_to(folder).as_posix() if found.is_relative_to(folder) else None
 
     def present(self, names: Iterable[str]) -> list[str]:
@@ -72,14 +78,15 @@ class LocalCheckpoints:
         """
         return [name for name in names if own_checkpoint(self.local, name) is not None]
 
-    def candidates(self, template: str, latest: str | None) -> list[str]:
-        """Return the paths of the checkpoints to resume from, the newest first, see :func:`.newest_first`.
+    def candidates(self, template: str, latest: str | None) -> list[Found]:
+        """Return the checkpoints to resume from, by their paths, the newest first, see :func:`.newest_first`.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
             latest: Name of the link, or None.
         """
-        return [self.path_of(name) for name in newest_first(self._found(template), template, self._linked(latest))]
+        ordered = newest_first(self._found(template), template, self._linked(latest))
+        return [Found(self.path_of(one.name), one.modified / 1e9) for one in ordered]
 
     def refuse_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
         """Refuse a folder with checkpoints of a later time than now, which must be of another run.
@@ -134,7 +141,7 @@ class LocalCheckpoints:
         """
         found, linked = self._found(template), self._linked(latest)
         there = {one.name for one in found}
-        newest = next((name for name in newest_first(found, template, linked) if name in there), None)
+        newest = next((one.name for one in newest_first(found, template, linked) if one.name in there), None)
         is_due = newest is not None and newest not in damaged and (linked is None or linked.name != newest)
         if latest is not None and newest is not None and is_due:
             self.point(latest, newest)

@@ -16,7 +16,7 @@ class Found:
 
     Attributes:
         name: Relative to the folder.
-        modified: When it was written, in any unit of time.
+        modified: When it was written, in seconds since 1970, or nanoseconds where all are so.
 
     >>> Found("ep1.pt", 0.0).name
     'ep1.pt'
@@ -26,8 +26,8 @@ class Found:
     modified: float
 
 
-def newest_first(found: Sequence[Found], template: str, link: Found | None) -> list[str]:
-    """Return the names of the checkpoints that a run can resume from, the newest first.
+def newest_first(found: Sequence[Found], template: str, link: Found | None) -> list[Found]:
+    """Return the checkpoints that a run can resume from, the newest first.
 
     The newest is the one that the link points at, unless a crash has come between a checkpoint and its link. Older
     ones follow, to fall back to. A checkpoint that counts further than what the link points at, but was written before
@@ -39,7 +39,7 @@ def newest_first(found: Sequence[Found], template: str, link: Found | None) -> l
         link: The name that the link points at, and when the link was written; None if there is no link.
 
     >>> found = [Found("ep1.pt", 10), Found("ep2.pt", 20), Found("ep9.pt", 5)]
-    >>> newest_first(found, "ep{epoch}.pt", Found("ep2.pt", 21))
+    >>> [one.name for one in newest_first(found, "ep{epoch}.pt", Found("ep2.pt", 21))]
     ['ep2.pt', 'ep1.pt']
     """
 
@@ -48,7 +48,7 @@ def newest_first(found: Sequence[Found], template: str, link: Found | None) -> l
         return one.modified, counters(one.name, template)
 
     if link is None:
-        return [one.name for one in sorted(found, key=age, reverse=True)]
+        return sorted(found, key=age, reverse=True)
     come = counters(link.name, template)
     others = [one for one in found if one.name != link.name]
     # Later by the clock alone is what a copy of the folder may make of any; further alone, what another run left.
@@ -57,8 +57,4 @@ def newest_first(found: Sequence[Found], template: str, link: Found | None) -> l
     ]
     earlier = [one for one in others if one not in later and (counters(one.name, template) < come or not come)]
     by_count = sorted(earlier, key=(lambda one: (counters(one.name, template), one.modified)) if come else age)
-    return [
-        *(one.name for one in sorted(later, key=age, reverse=True)),
-        link.name,
-        *(one.name for one in reversed(by_count)),
-    ]
+    return [*sorted(later, key=age, reverse=True), link, *reversed(by_count)]

@@ -54,7 +54,7 @@ class RemoteCheckpoints:
     >>> _ = (checkpoints.local / "ep1.pt").write_bytes(b"weights")
     >>> checkpoints.publish("ep1.pt", latest="latest.pt")
     >>> checkpoints.close()
-    >>> checkpoints.candidates("ep{epoch}.pt", "latest.pt")
+    >>> [one.name for one in checkpoints.candidates("ep{epoch}.pt", "latest.pt")]
     ['memory://night/checkpoints/ep1.pt']
     """
 
@@ -169,14 +169,14 @@ class RemoteCheckpoints:
         """
         found, linked = self._complete(template), self._linked(latest)
         there, after = {one.name for one in found}, list[Job]()
-        newest = next((name for name in newest_first(found, template, linked) if name in there), None)
+        newest = next((one.name for one in newest_first(found, template, linked) if one.name in there), None)
         is_due = newest is not None and newest not in damaged and (linked is None or linked.name != newest)
         if latest is not None and newest is not None and is_due:
             after.append(self._link(f"{latest}{LINK_SUFFIX}", newest, []))
         self._discard([name for name in superfluous if name != newest], template, after)
 
-    def candidates(self, template: str, latest: str | None) -> list[str]:
-        """Return the URIs of the checkpoints to resume from, the newest first, see :func:`.newest_first`.
+    def candidates(self, template: str, latest: str | None) -> list[Found]:
+        """Return the checkpoints to resume from, by their URIs, the newest first, see :func:`.newest_first`.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
@@ -185,7 +185,8 @@ class RemoteCheckpoints:
         Raises:
             OSError: The store cannot be asked.
         """
-        return [self.path_of(name) for name in newest_first(self._complete(template), template, self._linked(latest))]
+        ordered = newest_first(self._complete(template), template, self._linked(latest))
+        return [Found(self.path_of(one.name), one.modified) for one in ordered]
 
     def refuse_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
         """Refuse a folder with checkpoints of a later time than now, which must be of another run.

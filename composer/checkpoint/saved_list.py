@@ -115,6 +115,15 @@ class SavedList:
             entries = [one for one in entries if one.name in there]
         return entries, self.obsolete, self.damaged
 
+    def pass_over(self, paths: Sequence[str]) -> None:
+        """Note checkpoints that could not be read.
+
+        Args:
+            paths: Their paths or URIs; those that are not in the folder are left out.
+        """
+        names = [] if self._folder is None else [name for path in paths if (name := self._folder.name_of(path))]
+        self.damaged = list(dict.fromkeys([*self.damaged, *names]))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the lists, the name of the run and the place."""
         return {

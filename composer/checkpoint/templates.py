@@ -17,6 +17,10 @@ __all__ = ["COUNTERS", "PARTIAL", "bind", "counters", "is_plain", "names_in", "p
 COUNTERS = ("epoch", "batch", "sample", "token", "iteration", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 """The placeholders that count, the largest unit first."""
 
+# No more digits than a count has, since names may be a stranger's.
+_COUNT = "[0-9]{1,20}"
+_SECONDS = rf"{_COUNT}(?:\.{_COUNT})?(?:e[+-]?[0-9]{{1,3}})?"
+
 PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 """The name of a file that is being written; its group is the name that the file gets when it is complete."""
 
@@ -51,7 +55,7 @@ def pattern(template: str) -> re.Pattern[str]:
         if not key:
             continue
         is_count = key in COUNTERS or key in PROCESS_KEYS[1:]
-        value = r"\d+" if is_count else r"\d+(?:\.\d+)?(?:e[+-]?\d+)?" if key in TIME_KEYS else "[^/]+"
+        value = _COUNT if is_count else _SECONDS if key in TIME_KEYS else "[^/]+"
         parts.append(rf"(?P={key})" if key in named else rf"(?P<{key}>{value})")
         named.add(key)
     return re.compile("".join(parts))

@@ -38,6 +38,7 @@ from composer.precision import Precision
 from composer.trainer import arguments as given
 from composer.trainer import build, processes, resume, schedules
 from composer.trainer.auto_microbatch import set_microbatch_size
+from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate
@@ -349,9 +350,9 @@ class Trainer:
         schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
         check_agreement(self.state)
         self.engine.run_event(Event.BEFORE_LOAD)
-        latest = resume.find_latest(self.state) if autoresume else None
-        self._autoresumed = latest is not None
-        resume.load(self._run, latest or build.load_options(arguments))
+        self._autoresumed = autoresume and resume_newest(self._run)
+        if not self._autoresumed:
+            resume.load(self._run, build.load_options(arguments))
         self.engine.run_event(Event.AFTER_LOAD)
         compile_model(self._run, compile_config, compiled)
         # Whatever the set-up drew, training begins with the seed.
