@@ -56,14 +56,15 @@ class CheckpointSaver(Callback):
         latest_remote_file_name: Of the link for loggers that keep files, as a text file ``<name>.symlink``.
         save_interval: How often: epochs, a time string, a :class:`.Time` or ``(state, event) -> bool``.
         overwrite: Whether a folder may hold later checkpoints, of another run, which this one may replace.
-        num_checkpoints_to_keep: How many of the newest are kept; -1 is all. The very newest always is.
+        num_checkpoints_to_keep: How many of the newest are kept; -1 is all, or with ``keep_best`` or ``keep_every``
+            one. The very newest always is.
         weights_only: Whether to leave out what only training needs.
         ignore_keys: What else to leave out, patterns of paths or a function.
         upload_timeout_in_seconds: How long the end of a training waits for what is on its way to a remote folder.
-        keep_best: How many of the best are kept beside the newest, with ``num_checkpoints_to_keep``.
+        keep_best: How many of the best are kept beside the newest, by ``monitor``.
         monitor: The metric that tells which are best, ``"<label>/<name>"`` such as ``"eval/MulticlassAccuracy"``.
         mode: Whether a small or a large value is good, "min" or "max".
-        keep_every: Keep every so-manieth checkpoint for ever, with ``num_checkpoints_to_keep``; 0 is none.
+        keep_every: Keep every so-manieth checkpoint for ever; 0 is none.
         save_metrics: Whether to keep the state of the metrics.
         asynchronous: Whether a thread writes while training goes on. It then waits only for a copy in host memory,
             which is as large as the checkpoint.

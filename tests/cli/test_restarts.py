@@ -20,7 +20,7 @@ def test_a_rank_that_is_killed(what: list[str], resumed_from: int, tmp_path: Pat
         node.close()
     assert "composer: restart 1 of 1" in node.output
     assert ("autoresume resumes from" in node.output) == ("damage" in what)
-    before = [told(tmp_path, "3", rank)["pid"] for rank in range(2)]
+    before = [told(tmp_path, "1", rank)["pid"] for rank in range(2)]
     for rank in range(2):
         start, end = told(tmp_path, "start", rank), told(tmp_path, "end", rank)
         assert start["from"] == resumed_from

@@ -104,7 +104,7 @@ def test_load_path_and_save_checkpoint_take_uris(faulty) -> None:
 def test_on_another_machine_a_logger_has_the_checkpoint(faulty, tmp_path) -> None:
     def arguments(folder: str):
         return {
-            "save_folder": str(tmp_path / folder),
+            "save_folder": None,
             "loggers": RemoteUploaderDownloader("faulty://bucket"),
             "save_interval": "2ba",
             "callbacks": [
