@@ -28,7 +28,8 @@ class SavedList:
 
     Args:
         retention: Which are kept.
-        place: Tells the folder and the names of its checkpoints from those of other savers of the run.
+        place: Tells the folder and the names of its checkpoints from those of other savers of the run, also where the
+            run is copied elsewhere.
 
     Attributes:
         entries: What is kept, oldest first.
@@ -58,6 +59,7 @@ class SavedList:
             run_name: The name that was given to the run, None for one that is made anew with each start.
         """
         self._folder, self._templates, self._run_name = folder, tuple(templates), run_name
+        self._saved_place = self.place
         self.entries: list[SavedCheckpoint] = []
         self.obsolete: list[str] = []
         self.damaged: list[str] = []
@@ -132,7 +134,7 @@ class SavedList:
             "damaged": list(self.damaged),
             "number": self._number,
             "run_name": self._run_name,
-            "place": self.place,
+            "place": self._saved_place,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -145,9 +147,11 @@ class SavedList:
         Args:
             state: What :meth:`state_dict` returned.
         """
-        if self._folder is None:
+        if self._folder is None:  # as long as the run is unknown, it is as it was saved
             self._run_name = state.get("run_name")
         self.begin(self._folder, self._templates, self._run_name)
+        if self._folder is None:
+            self._saved_place = state.get("place", self.place)
         if state.get("run_name", self._run_name) != self._run_name:
             _log.info("The checkpoint is of another run, whose checkpoints are left alone.")
             return
@@ -182,16 +186,13 @@ class SavedList:
 
 
 def place_of(folder: str, filename: str) -> str:
-    """Return what tells the checkpoints of one saver from those of another, to be saved with them.
+    """Return the last part of a folder's name with that of its checkpoints: the same for a copy of the run elsewhere.
 
     Args:
         folder: A path or URI with placeholders; a user and password in it are left out.
         filename: Name of the checkpoints, with placeholders.
 
-    >>> place_of("sftp://ann:secret@host/{run_name}", "ep{epoch}.pt")
-    'sftp://host/{run_name}/ep{epoch}.pt'
+    >>> place_of("/data/night/best", "ep{epoch}.pt"), place_of("sftp://ann:secret@host/", "ep{epoch}.pt")
+    ('best/ep{epoch}.pt', 'host/ep{epoch}.pt')
     """
-    scheme, found, rest = folder.partition("://")
-    host, slash, path = rest.partition("/")
-    bare = f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}" if found else folder
-    return f"{bare}/{filename}"
+    return f"{folder.rstrip('/').rpartition('/')[2].rpartition('@')[2]}/{filename}"

@@ -14,7 +14,6 @@ from composer._text import one_of
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.load import restore
 from composer.checkpoint.retention import BestCheckpoint
-from composer.checkpoint.saved_list import place_of
 from composer.checkpoint.templates import bind, pattern
 from composer.core._names import format_name
 from composer.core.timestamp import Timestamp
@@ -114,7 +113,11 @@ def _names(saver: CheckpointSaver, state: State, uploads: bool) -> Iterator[tupl
 
 
 def _described(saver: CheckpointSaver) -> str:
-    return f"the saver to {place_of(saver.folder, saver.filename)!r} (latest_filename={saver.latest_filename!r})"
+    scheme, found, rest = saver.folder.partition("://")
+    host, slash, path = rest.partition("/")
+    # Without a user and password.
+    folder = f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}" if found else saver.folder
+    return f"CheckpointSaver({folder!r}, {saver.filename!r}, latest_filename={saver.latest_filename!r})"
 
 
 def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:

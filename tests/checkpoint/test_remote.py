@@ -28,7 +28,8 @@ def remote(faulty):
 
 def newest(remote: RemoteCheckpoints, template: str, latest: str | None) -> str | None:
     """The first that there is."""
-    found = [uri for uri in remote.candidates(template, latest) if remote.folder.names(remote.name_of(uri) or "")]
+    found = [one.name for one in remote.candidates(template, latest)]
+    found = [uri for uri in found if remote.folder.names(remote.name_of(uri) or "")]
     return next(iter(found), None)
 
 

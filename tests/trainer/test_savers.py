@@ -114,7 +114,7 @@ def test_names_at_loggers_must_differ_too(faulty, tmp_path) -> None:
         savers = [CheckpointSaver(tmp_path / "a"), CheckpointSaver(tmp_path / "b", **arguments)]
         return build(shuffled(), callbacks=savers, loggers=RemoteUploaderDownloader("faulty://bucket"))
 
-    with pytest.raises(ValueError, match="the uploaded checkpoints of .*remote_file_name="):
+    with pytest.raises(ValueError, match=r"the uploaded checkpoints of .*remote_file_name="):
         make()
     with pytest.raises(ValueError, match="the uploaded link of"):
         make(remote_file_name="b/{batch}.pt")
@@ -125,15 +125,17 @@ def test_names_at_loggers_must_differ_too(faulty, tmp_path) -> None:
 def test_a_link_that_would_replace_checkpoints(tmp_path) -> None:
     for filename in ("newest.pt", "ba{batch}.pt"):
         latest = filename.replace("{batch}", "0")
-        with pytest.raises(ValueError, match=f"latest_filename='{latest}' is a name that checkpoints get too"):
+        with pytest.raises(ValueError, match=rf"latest_filename='{latest}' is a name that checkpoints get too"):
             build(shuffled(), save_folder=str(tmp_path), save_filename=filename, save_latest_filename=latest)
 
 
-def test_a_password_is_not_shown() -> None:
+def test_a_password_is_neither_shown_nor_saved() -> None:
     savers = [CheckpointSaver("memory://ann:secret@host/run") for _ in range(2)]
-    with pytest.raises(ValueError, match="memory://host/run") as caught:
+    with pytest.raises(ValueError, match=r"CheckpointSaver\('memory://host/run'") as caught:
         build(shuffled(), callbacks=savers)
-    assert "the saver to" in str(caught.value)
+    assert "Give one of them another folder" in str(caught.value)
+    for folder in ("memory://ann:secret@host/run", "memory://ann:secret@host"):
+        assert "secret" not in str(CheckpointSaver(folder).state_dict())
 
 
 # ------------------------------------------------------------------------------------------------- the best
