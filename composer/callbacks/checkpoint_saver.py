@@ -160,11 +160,10 @@ class CheckpointSaver(Callback):
         """
         if self._store is None:
             folder = format_name(self.folder, state.run_name)
-            self._store = (
-                RemoteCheckpoints(folder, self._on_failure, close_timeout=self._upload_timeout)
-                if is_remote(folder)
-                else LocalCheckpoints(local_path(folder))
-            )
+            if is_remote(folder):
+                self._store = RemoteCheckpoints(folder, self._on_failure, close_timeout=self._upload_timeout)
+            else:
+                self._store = LocalCheckpoints(local_path(folder))
         return self._store
 
     def template(self, state: State) -> str:

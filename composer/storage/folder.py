@@ -182,11 +182,11 @@ class Folder:
         with self._files("") as (files, root):
             files.invalidate_cache()
             try:
-                listed = files.find(root, detail=True).values() if deep else files.ls(root, detail=True)
+                found: Any = files.find(root, detail=True) if deep else files.ls(root, detail=True)
             except FileNotFoundError:
                 return []
         bare, entries = root.strip("/"), list[Entry]()
-        for one in cast("Iterable[dict[str, Any]]", listed):
+        for one in cast("Iterable[dict[str, Any]]", found.values() if deep else found):
             path = str(one["name"])
             name = path.lstrip("/").removeprefix(bare).lstrip("/") if deep else path.rpartition("/")[2]
             if one["type"] == "file" and name:
