@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import os
-import posixpath
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from composer import dist
 from composer._text import did_you_mean, one_of
 from composer.checkpoint.filters import IgnoreKeys
-from composer.checkpoint.folders import (
-    ensure_folder_has_no_conflicting_files,
-    remove_checkpoint,
-    remove_partial_files,
-)
-from composer.checkpoint.latest import create_symlink_file, link, newest_in, settle
+from composer.checkpoint.local import LocalCheckpoints
+from composer.checkpoint.logger_copies import upload_copy
+from composer.checkpoint.ordering import Found
 from composer.checkpoint.remote import RemoteCheckpoints
-from composer.checkpoint.retention import SavedCheckpoint, retention_of
+from composer.checkpoint.retention import BestCheckpoint, retention_of
 from composer.checkpoint.safetensors_files import check_format
 from composer.checkpoint.save import collect, folders_for, template_for
+from composer.checkpoint.saved_list import SavedList, place_of
+from composer.checkpoint.sharing import by_first
+from composer.checkpoint.templates import bind
 from composer.checkpoint.writer import CheckpointWriter
 from composer.core._names import check_template, format_name
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.time import Time, TimeUnit
-from composer.storage.transfer import LINK_SUFFIX
 from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -59,14 +56,15 @@ class CheckpointSaver(Callback):
         latest_remote_file_name: Of the link for loggers that keep files, as a text file ``<name>.symlink``.
         save_interval: How often: epochs, a time string, a :class:`.Time` or ``(state, event) -> bool``.
         overwrite: Whether a folder may hold later checkpoints, of another run, which this one may replace.
-        num_checkpoints_to_keep: How many of the newest are kept; -1 is all. The very newest always is.
+        num_checkpoints_to_keep: How many of the newest are kept; -1 is all, or with ``keep_best`` or ``keep_every``
+            one. The very newest always is.
         weights_only: Whether to leave out what only training needs.
         ignore_keys: What else to leave out, patterns of paths or a function.
         upload_timeout_in_seconds: How long the end of a training waits for what is on its way to a remote folder.
-        keep_best: How many of the best are kept beside the newest, with ``num_checkpoints_to_keep``.
+        keep_best: How many of the best are kept beside the newest, by ``monitor``.
         monitor: The metric that tells which are best, ``"<label>/<name>"`` such as ``"eval/MulticlassAccuracy"``.
         mode: Whether a small or a large value is good, "min" or "max".
-        keep_every: Keep every so-manieth checkpoint for ever, with ``num_checkpoints_to_keep``; 0 is none.
+        keep_every: Keep every so-manieth checkpoint for ever; 0 is none.
         save_metrics: Whether to keep the state of the metrics.
         asynchronous: Whether a thread writes while training goes on. It then waits only for a copy in host memory,
             which is as large as the checkpoint.
@@ -74,6 +72,7 @@ class CheckpointSaver(Callback):
 
     Attributes:
         saved_checkpoints: Paths of what is kept, oldest first.
+        best_checkpoint: Path and value of the best of them, by ``monitor``.
 
     Raises:
         ValueError: A name has an unknown placeholder, or arguments do not go together.
@@ -117,46 +116,63 @@ class CheckpointSaver(Callback):
         self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
         self.monitor = monitor
         check_format("filename", self.filename, weights_only=weights_only)
-        self._retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode, monitor)
+        retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode, monitor)
+        self._list = SavedList(retention, place_of(self.folder, self.filename))
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
         self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
-        self._remote: RemoteCheckpoints | None = None
-        self._saved: list[SavedCheckpoint] = []
-        self._obsolete: list[str] = []
-        self._number = 0
+        self._store: LocalCheckpoints | RemoteCheckpoints | None = None
         self._last_batch: int | None = None
 
     @property
     def saved_checkpoints(self) -> list[str]:
         """Paths of what is kept, oldest first."""
-        return [one.path for one in self._saved]
+        return self._list.paths
+
+    @property
+    def best_checkpoint(self) -> BestCheckpoint | None:
+        """Path and value of the best checkpoint that is kept, by ``monitor``; None if there was no evaluation yet."""
+        return self._list.best
 
     @property
     def location(self) -> str | None:
         """Path of the newest checkpoint that was saved, if there is one."""
-        return self._saved[-1].path if self._saved else None
+        paths = self._list.paths
+        return paths[-1] if paths else None
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
-        self._saved, self._obsolete, self._number, self._last_batch, self._remote = [], [], 0, None, None
+        self._last_batch, self._store = None, None
         folders = folders_for(state, self.filename, weights_only=self.weights_only)
         if folders is not None and folders.engine is not None and self.asynchronous:
             raise ValueError("save_async=True, but DeepSpeed's engine writes a checkpoint itself, before it goes on.")
+        store = self.store(state)
+        # A folder of checkpoints may have those of both forms, one file and several.
+        templates = (self.template(state), bind(self.filename, state.run_name))
+        self._list.begin(store, templates, state.run_name if state.run_name_given else None)
         if dist.get_global_rank() == 0:
-            remote = self._elsewhere(state)
-            if remote is not None:
-                remote.probe()
-            else:
-                self.resolved_folder(state).mkdir(parents=True, exist_ok=True)
+            store.probe()
 
-    def resolved_folder(self, state: State) -> Path:
-        """Return the folder of this machine that checkpoints are written to, its placeholders replaced.
+    def store(self, state: State) -> LocalCheckpoints | RemoteCheckpoints:
+        """Return the folder of the run, of this machine or of another.
 
         Args:
             state: The state of the run.
         """
-        remote = self._elsewhere(state)
-        return local_path(format_name(self.folder, state.run_name)) if remote is None else remote.local
+        if self._store is None:
+            folder = format_name(self.folder, state.run_name)
+            if is_remote(folder):
+                self._store = RemoteCheckpoints(folder, self._on_failure, close_timeout=self._upload_timeout)
+            else:
+                self._store = LocalCheckpoints(local_path(folder))
+        return self._store
+
+    def template(self, state: State) -> str:
+        """Return the name of the checkpoints of a run, relative to the folder, with its counters in braces.
+
+        Args:
+            state: The state of the run.
+        """
+        return bind(template_for(state, self.filename, weights_only=self.weights_only), state.run_name)
 
     def place(self, state: State, name: str) -> str:
         """Return the path or URI of a file in the folder.
@@ -165,65 +181,75 @@ class CheckpointSaver(Callback):
             state: The state of the run.
             name: Its name there.
         """
-        remote = self._elsewhere(state)
-        return str(self.resolved_folder(state) / name) if remote is None else remote.folder.uri_of(name)
+        return self.store(state).path_of(name)
+
+    def candidates(self, state: State) -> list[Found]:
+        """Return the paths or URIs of the checkpoints to resume from, and when they were written, the newest first.
+
+        The newest is what the link points at, unless a crash has come between a checkpoint and its link. Older ones are
+        for when it cannot be read. All processes must call this: each looks in a folder, and the first at a URI.
+
+        Args:
+            state: The state of the run.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        store, template, latest = self.store(state), self.template(state), self.latest_name(state)
+        if isinstance(store, LocalCheckpoints):
+            return store.candidates(template, latest)
+        return by_first(lambda: store.candidates(template, latest), f"look for checkpoints in {store.folder.uri!r}")
 
     def newest(self, state: State) -> str | None:
-        """Return the path or URI of the newest checkpoint that a run of this name has saved; None if there is none.
-
-        All processes must call this.
-
-        That is what the link points at, unless a crash has come between a checkpoint and its link.
+        """Return the first path of :meth:`candidates`, None if there is none; all processes must call this.
 
         Args:
             state: The state of the run.
         """
-        remote, name = self._elsewhere(state), self._template(state)
-        if remote is not None:
-            return remote.newest(name, self._latest_name(state))
-        found = newest_in(self.resolved_folder(state), name, self.latest(state))
-        return None if found is None else str(found)
+        return next((one.name for one in self.candidates(state)), None)
 
-    def latest(self, state: State) -> Path | None:
-        """Return the path of the link to the newest checkpoint; None where there is to be none.
+    def pass_over(self, paths: Sequence[str]) -> None:
+        """Note checkpoints that could not be read: they may stay in the folder though they are later than this run.
+
+        Args:
+            paths: Their paths or URIs.
+        """
+        self._list.pass_over(paths)
+
+    def latest_name(self, state: State) -> str | None:
+        """Return the name of the link to the newest checkpoint, relative to the folder; None where there is to be none.
 
         Args:
             state: The state of the run.
         """
-        name = self._latest_name(state)
-        return None if name is None else self.resolved_folder(state) / name
+        return _name_now(self.latest_filename, state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
-        if dist.get_global_rank() != 0:
-            return
-        folder, name = self.resolved_folder(state), self._template(state)
-        ours = {Path(path).name for path in self.saved_checkpoints}
-        remote = self._elsewhere(state)
-        # The process that saved what is resumed may have ended before it moved the link, and removed these.
-        left = [path for path in self._obsolete if path not in self.saved_checkpoints]
-        if remote is not None:
-            latest = self._latest_name(state)
-            remote.remove_partial_files(name, latest)
-            if not self.overwrite:
-                remote.refuse_later(name, state.timestamp, ours)
-            remote.settle(name, latest if ours else None, left)
-            return
-        for begun in (name, self.latest_filename):
-            if begun is not None:
-                remove_partial_files(folder, begun.replace("{run_name}", state.run_name))
+        # What the folder has is the same for all; what it has not was saved to another folder.
+        self._list.put_back(by_first(lambda: self._begin(state), f"prepare the checkpoint folder {self.folder!r}"))
+
+    def _begin(self, state: State) -> Any:
+        """Check the folder, finish what a killed process had begun, and return the list of what is there."""
+        store, template, latest = self.store(state), self.template(state), self.latest_name(state)
+        lists = entries, obsolete, damaged = self._list.snapshot(present_only=True)
+        ours = {*(one.name for one in entries), *damaged}
         if not self.overwrite:
-            ensure_folder_has_no_conflicting_files(folder, name, state.timestamp, except_for=ours)
-        newest = settle(folder, name, self.latest(state) if ours else None)
-        for path in left:
-            if newest is None or Path(path) != newest:
-                remove_checkpoint(path)
+            store.refuse_later(template, state.timestamp, ours)
+        store.remove_partial_files(
+            template, None if self.latest_filename is None else bind(self.latest_filename, state.run_name)
+        )
+        # The process that saved what is resumed may have ended before it moved the link, and removed these.
+        loaded = None if state.load_path is None else store.name_of(state.load_path)
+        left = [name for name in obsolete if name not in ours and name != loaded]
+        store.finish(template, latest if entries else None, damaged, left)
+        return lists
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Tell of a checkpoint that failed behind the training."""
         self._writer.poll()
-        if self._remote is not None:
-            self._remote.poll()
+        if isinstance(self._store, RemoteCheckpoints):
+            self._store.poll()
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Save if the interval says so."""
@@ -240,17 +266,16 @@ class CheckpointSaver(Callback):
     def fit_end(self, state: State, logger: Logger) -> None:
         """Wait until everything is written, and has arrived."""
         self._writer.wait()
-        if self._remote is not None:
-            self._remote.wait()
+        if isinstance(self._store, RemoteCheckpoints):
+            self._store.wait()
 
     def close(self, state: State, logger: Logger) -> None:
         """Wait until everything is written, and has arrived."""
         try:
             self._writer.close()
         finally:
-            remote, self._remote = self._remote, None
-            if remote is not None:
-                remote.close()
+            if isinstance(self._store, RemoteCheckpoints):
+                self._store.close()
 
     def save(self, state: State, logger: Logger) -> None:
         """Save now, unless this batch is saved already; all processes must call this.
@@ -269,61 +294,60 @@ class CheckpointSaver(Callback):
         dist.broadcast_object_list(is_saved)
         if is_saved[0]:
             return
-        name = format_name(self._template(state), state.run_name, state.timestamp, rank=0)
-        place = self.place(state, name)
+        store, template = self.store(state), self.template(state)
+        name = format_name(template, state.run_name, state.timestamp, rank=0)
         score = self._score(state)
         self._last_batch = batch
-        before = self._saved, self._obsolete
         # Before the state is taken, so that a resumed run knows of this checkpoint too.
-        self._saved = [one for one in self._saved if one.path != place]
-        self._saved.append(SavedCheckpoint(place, batch, self._number, score))
-        self._number += 1
-        superfluous = self._retention.superfluous(self._saved)
-        self._saved = [one for one in self._saved if one not in superfluous]
-        self._obsolete = [one.path for one in superfluous if one.path != place]
+        before = self._list.add(name, batch, score)
         content = collect(
             state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
         )
-        path, latest, remote = self.resolved_folder(state) / name, self.latest(state), self._elsewhere(state)
-        obsolete, link_name = self._obsolete, self._latest_name(state)
+        path, latest, obsolete = store.local / name, self.latest_name(state), self._list.obsolete
         copies = self._names_for_loggers(state) if logger.has_file_upload_destination() else (None, None)
         folders = folders_for(state, self.filename, weights_only=self.weights_only)
-        is_first = dist.get_global_rank() == 0
-        if remote is not None and folders is not None:
-            remote.meet()
+        is_first, apart = dist.get_global_rank() == 0, isinstance(store, RemoteCheckpoints)
+        if isinstance(store, RemoteCheckpoints) and folders is not None:
+            store.meet()
 
         def then() -> None:
-            if is_first and latest is not None and remote is None:
-                link(latest, path)
-            if is_first or remote is not None:  # to a folder elsewhere, each process has its own part
-                _hand_on(logger, path, copies[0], copies[1] if is_first else None)
-            if remote is not None:
-                remote.publish(name, link_name, obsolete)
+            if is_first and latest is not None and isinstance(store, LocalCheckpoints):
+                store.point(latest, name)
+            if is_first or apart:  # to a folder elsewhere, each process has its own part
+                upload_copy(logger, path, copies[0], copies[1] if is_first else None)
+            if isinstance(store, RemoteCheckpoints):
+                store.publish(name, latest, obsolete, template)
             elif is_first:
-                for one in obsolete:
-                    remove_checkpoint(one)
+                store.remove(obsolete, template)
 
         def otherwise() -> None:
             # What was to make room for this one is still there.
-            (self._saved, self._obsolete), self._last_batch = before, None
+            self._list.put_back(before)
+            self._last_batch = None
 
-        self._writer.write(content, path, then, otherwise, folders=folders, apart=remote is not None)
+        self._writer.write(content, path, then, otherwise, folders=folders, apart=apart)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is kept, and what is being removed."""
-        saved = [one.state_dict() for one in self._saved]
-        return {"saved": saved, "obsolete": list(self._obsolete), "number": self._number}
+        """Return what is kept, and what is being removed, by names relative to the folder."""
+        return self._list.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what an earlier process has saved, so that it is removed in its turn.
+        """Take over what an earlier process of this run has saved to this folder, so that it is removed in its turn.
+
+        The list of another run, or of checkpoints elsewhere, is left alone.
 
         Args:
             state: What :meth:`state_dict` returned.
         """
-        # The predecessor's list, of paths without what is needed here, has another key.
-        self._saved = [SavedCheckpoint(**one) for one in state.get("saved", [])]
-        self._obsolete = list(state.get("obsolete", []))
-        self._number = state.get("number", 0)
+        self._list.load_state_dict(state)
+
+    def is_own_state(self, state: dict[str, Any]) -> bool:
+        """Tell whether a state is that of a saver with this folder and these names, of several in a run.
+
+        Args:
+            state: What :meth:`state_dict` of one of them returned.
+        """
+        return state.get("place") == self._list.place
 
     def _save_if_due(self, event: Event, state: State, logger: Logger) -> None:
         if self.save_interval(state, event):
@@ -340,27 +364,14 @@ class CheckpointSaver(Callback):
         value = state.eval_metric_values.get(self.monitor)
         return None if value is None else float(value)
 
-    def _elsewhere(self, state: State) -> RemoteCheckpoints | None:
-        """The folder, if it is on another machine."""
-        folder = format_name(self.folder, state.run_name)
-        if self._remote is None and is_remote(folder):
-            self._remote = RemoteCheckpoints(folder, self._on_failure, close_timeout=self._upload_timeout)
-        return self._remote
-
-    def _template(self, state: State) -> str:
-        """The name of the checkpoints of this run, but for the counters."""
-        return self._named(state, self.filename).replace("{run_name}", state.run_name)
-
-    def _named(self, state: State, filename: str) -> str:
-        return template_for(state, filename, weights_only=self.weights_only)
-
-    def _latest_name(self, state: State) -> str | None:
-        return _name_now(self.latest_filename, state)
-
     def _names_for_loggers(self, state: State) -> tuple[str | None, str | None]:
         """The names of a checkpoint and of the link for the destinations that keep files."""
         latest = None if self.latest_filename is None else self.latest_remote_file_name
-        name = None if self.remote_file_name is None else self._named(state, self.remote_file_name)
+        name = (
+            None
+            if self.remote_file_name is None
+            else template_for(state, self.remote_file_name, weights_only=self.weights_only)
+        )
         return _name_now(name, state), _name_now(latest, state)
 
 
@@ -369,18 +380,6 @@ _FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
 
 def _name_now(template: str | None, state: State) -> str | None:
     return None if template is None else format_name(template, state.run_name, state.timestamp, rank=0)
-
-
-def _hand_on(logger: Logger, path: Path, name: str | None, latest: str | None) -> None:
-    """Give a checkpoint, and after it a text file that names it, to the destinations that keep files."""
-    if name is None:
-        return
-    logger.upload_file(name, path, overwrite=True)
-    if latest is not None:
-        with tempfile.TemporaryDirectory(prefix="composer-") as folder:
-            text = Path(folder, f"{Path(latest).name}{LINK_SUFFIX}")
-            create_symlink_file(posixpath.relpath(name, posixpath.dirname(latest) or "."), text)
-            logger.upload_file(f"{latest}{LINK_SUFFIX}", text, overwrite=True)
 
 
 def _refuse_compressed(filename: str) -> str:

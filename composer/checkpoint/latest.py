@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from composer.checkpoint.archive import replacing
-from composer.checkpoint.folders import counters, matching_files
 from composer.storage.transfer import copy_file
 from composer.storage.uris import is_remote, local_path
 
-__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "newest_in", "resolve", "settle"]
+__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "resolve", "target_of"]
 
 _SUFFIX = ".symlink"
 
@@ -57,57 +56,22 @@ def resolve(path: Path) -> Path | None:
     return target if target.exists() else None
 
 
-def newest_in(folder: Path, filename: str, pointer: Path | None) -> Path | None:
-    """Return the newest checkpoint in a folder; None if there is none.
-
-    That is what the link points at, unless a crash has come between a checkpoint and its link.
+def target_of(path: Path) -> Path | None:
+    """Return what a link points at, there or not; the path itself if it is no link, None if there is none.
 
     Args:
-        folder: The folder; may be absent.
-        filename: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
-        pointer: The link; None where there is to be none.
+        path: The link or file.
 
-    >>> (tmp_path / "ep1.pt").touch()
-    >>> link(tmp_path / "latest.pt", tmp_path / "ep1.pt")
-    >>> newest_in(tmp_path, "ep{epoch}.pt", tmp_path / "latest.pt").name
-    'ep1.pt'
+    >>> (tmp_path / "latest.pt").symlink_to("gone.pt")
+    >>> target_of(tmp_path / "latest.pt").name
+    'gone.pt'
     """
-    linked = None if pointer is None else resolve(pointer)
-    since = 0 if linked is None or pointer is None or not os.path.lexists(pointer) else pointer.lstat().st_mtime_ns
-    come = () if linked is None else counters(linked.name, filename)
-    # Later by the clock alone is what a copy of the folder may make of any; further alone, what another run left.
-    later = [
-        (path.stat().st_mtime_ns, path)
-        for path in matching_files(folder, filename)
-        if path.stat().st_mtime_ns > since and (counters(path.name, filename) > come or not come)
-    ]
-    return max(later)[1] if later else linked
-
-
-def settle(folder: Path, filename: str, pointer: Path | None) -> Path | None:
-    """Point the link at the newest checkpoint, where a crash has come between the two; return what it points at.
-
-    Args:
-        folder: The folder.
-        filename: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
-        pointer: The link; None where there is to be none.
-
-    >>> for name in ("ep1.pt", "ep2.pt"):
-    ...     (tmp_path / name).touch()
-    ...     link(tmp_path / "latest.pt", tmp_path / "ep1.pt")
-    >>> os.utime(tmp_path / "ep2.pt", (4e9, 4e9))
-    >>> settle(tmp_path, "ep{epoch}.pt", tmp_path / "latest.pt").name
-    'ep2.pt'
-    >>> resolve(tmp_path / "latest.pt").name
-    'ep2.pt'
-    """
-    newest = newest_in(folder, filename, pointer)
-    if pointer is None or newest is None:
-        return None
-    linked = resolve(pointer)
-    if linked is None or not linked.samefile(newest):
-        link(pointer, newest)
-    return folder / newest.name
+    if path.is_symlink():
+        return path.parent / path.readlink()
+    if path.exists():
+        return path
+    text = path.with_name(path.name + _SUFFIX)
+    return path.parent / extract_path_from_symlink(text) if text.is_file() else None
 
 
 def create_symlink_file(existing_path: str, destination_filename: Path | str) -> None:

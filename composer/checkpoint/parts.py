@@ -14,6 +14,7 @@ from composer._text import plural
 from composer._version import __version__
 from composer.checkpoint.optimizers import class_name, optimizer_state, set_optimizer_state
 from composer.core.data_pass import DataPass
+from composer.core.serial import Serializable
 from composer.core.timestamp import Timestamp
 from composer.warnings import ComposerWarning
 
@@ -298,11 +299,22 @@ def give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = Tru
     >>> scheduler.last_epoch
     3
     """
-    left = list(present)
-    for name, value in entries_of(saved):
-        match = next((index for index, one in enumerate(left) if type(one).__qualname__ == name), None)
-        if match is not None:
-            left.pop(match).load_state_dict(value)
-        elif tell:
-            message = f"The checkpoint has the state of {name}, which is not among the {kind}; it is left out."
-            warnings.warn(message, ComposerWarning, stacklevel=2)
+    left, entries = list(present), entries_of(saved)
+    # First those that know their state, whatever the order in which they are given now.
+    for known in (True, False):
+        rest: list[tuple[str, Any]] = []
+        for name, value in entries:
+            same = [index for index, one in enumerate(left) if type(one).__qualname__ == name]
+            own = [index for index in same if _is_own(left[index], value)] if known else same
+            if own:
+                left.pop(own[0]).load_state_dict(value)
+            else:
+                rest.append((name, value))
+        entries = rest
+    for name, _ in entries if tell else ():
+        message = f"The checkpoint has the state of {name}, which is not among the {kind}; it is left out."
+        warnings.warn(message, ComposerWarning, stacklevel=2)
+
+
+def _is_own(one: Any, value: Any) -> bool:
+    return isinstance(one, Serializable) and isinstance(value, dict) and one.is_own_state(value)

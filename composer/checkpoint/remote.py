@@ -14,10 +14,11 @@ from typing import Literal, TypeVar, cast
 import torch.distributed as torch_dist
 
 from composer import dist
-from composer.checkpoint.folders import REST, counters, refuse_later, remove_checkpoint
-from composer.checkpoint.sharing import by_first
+from composer.checkpoint.folders import REST, refuse_later
+from composer.checkpoint.ordering import Found, newest_first
+from composer.checkpoint.templates import PARTIAL, is_plain, pattern
 from composer.core.timestamp import Timestamp
-from composer.storage.folder import Entry, Folder
+from composer.storage.folder import Folder
 from composer.storage.transfer import LINK_SUFFIX, link_targets
 from composer.storage.uploads import Job, UploadQueue
 from composer.storage.uris import split
@@ -27,8 +28,9 @@ __all__ = ["RemoteCheckpoints"]
 
 _log = logging.getLogger(__name__)
 
-_PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _PROBE = re.compile(r"\.composer-[0-9a-f]{8}")
+# Files of a checkpoint that is a folder, by which a process that was killed while it removed one is told.
+_SHARD = re.compile(r"\.metadata|__\d+_\d+\.distcp|mp_rank_.*|.*zero_pp_rank_\d+_.*|zero_to_.*\.py|latest")
 
 R = TypeVar("R")
 
@@ -52,8 +54,8 @@ class RemoteCheckpoints:
     >>> _ = (checkpoints.local / "ep1.pt").write_bytes(b"weights")
     >>> checkpoints.publish("ep1.pt", latest="latest.pt")
     >>> checkpoints.close()
-    >>> checkpoints.newest("ep{epoch}.pt", "latest.pt")
-    'memory://night/checkpoints/ep1.pt'
+    >>> [one.name for one in checkpoints.candidates("ep{epoch}.pt", "latest.pt")]
+    ['memory://night/checkpoints/ep1.pt']
     """
 
     def __init__(
@@ -89,13 +91,45 @@ class RemoteCheckpoints:
         """
         self.folder.probe()
 
+    def path_of(self, name: str) -> str:
+        """Return the URI of a checkpoint.
+
+        Args:
+            name: Its name here.
+        """
+        return self.folder.uri_of(name)
+
+    def name_of(self, path: str) -> str | None:
+        """Return the name of what a URI leads to, None if that is not in this folder.
+
+        Args:
+            path: Any path or URI.
+        """
+        name = path.removeprefix(f"{self.folder.uri}/")
+        return name if name != path and is_plain(name) else None
+
+    def present(self, names: Iterable[str]) -> list[str]:
+        """Return those of some names under which there is a complete checkpoint.
+
+        Args:
+            names: The names.
+
+        Raises:
+            OSError: The store cannot be asked.
+        """
+        names = list(names)
+        there = {one.name.removesuffix(f"/{REST}") for one in self.folder.entries(deep=True)} if names else set()
+        return [name for name in names if is_plain(name) and name in there]
+
     def meet(self) -> None:
         """Prepare to send checkpoints that are folders; all processes must call this, and :meth:`publish` after it."""
         if self._group is None and dist.is_initialized():
             # The thread that sends asks the others while training goes on.
             self._group = cast("torch_dist.ProcessGroup", torch_dist.new_group(backend="gloo"))
 
-    def publish(self, name: str, latest: str | None = None, superfluous: Iterable[str] = ()) -> None:
+    def publish(
+        self, name: str, latest: str | None = None, superfluous: Iterable[str] = (), template: str | None = None
+    ) -> None:
         """Send a checkpoint, point the link at it, and remove others; returns at once.
 
         While two are on their way, it waits, lest the disk of this machine fills.
@@ -103,7 +137,8 @@ class RemoteCheckpoints:
         Args:
             name: Of the file or folder in :attr:`local`, which is removed when it has arrived.
             latest: Name of the link; None is none.
-            superfluous: Paths or URIs of the others.
+            superfluous: Names of the others.
+            template: What these must match; None where there are none.
         """
         self._sent = [job for job in self._sent if not job.done]
         self._told(lambda: self._queue.wait(jobs=self._sent[:-1]))
@@ -118,67 +153,71 @@ class RemoteCheckpoints:
             return
         if latest is not None:
             job = self._link(f"{latest}{LINK_SUFFIX}", name, [job])
-        self._discard(superfluous, [job])
+        self._discard(superfluous, template or "", [job])
 
-    def settle(self, filename: str, latest: str | None, superfluous: Iterable[str]) -> None:
-        """Point the link at the newest checkpoint, where a crash has come between the two, and remove others.
+    def finish(self, template: str, latest: str | None, damaged: Collection[str], superfluous: Iterable[str]) -> None:
+        """Do what a killed process had left to do: point the link at the newest checkpoint, then remove others.
 
         Args:
-            filename: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
-            latest: Name of the link, or None.
-            superfluous: Paths or URIs of the others.
+            template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
+            latest: Name of the link; None where it is to be left alone.
+            damaged: Names of checkpoints that cannot be read, to which no link is moved.
+            superfluous: Names of those to remove.
 
         Raises:
             OSError: The store cannot be asked.
         """
-        newest, after = None, []
-        if latest is not None:
-            newest, name = self._newest(filename, latest), f"{latest}{LINK_SUFFIX}"
-            if newest is not None and newest != self._linked(name):
-                after = [self._link(name, split(newest)[1], [])]
-        self._discard((one for one in superfluous if one != newest), after)
+        found, linked = self._complete(template), self._linked(latest)
+        there, after = {one.name for one in found}, list[Job]()
+        newest = next((one.name for one in newest_first(found, template, linked) if one.name in there), None)
+        is_due = newest is not None and newest not in damaged and (linked is None or linked.name != newest)
+        if latest is not None and newest is not None and is_due:
+            after.append(self._link(f"{latest}{LINK_SUFFIX}", newest, []))
+        self._discard([name for name in superfluous if name != newest], template, after)
 
-    def newest(self, filename: str, latest: str | None) -> str | None:
-        """Return the URI of the newest checkpoint, for all processes; None if there is none.
-
-        That is what the link names, unless a crash has come between a checkpoint and its link. The first process looks.
+    def candidates(self, template: str, latest: str | None) -> list[Found]:
+        """Return the checkpoints to resume from, by their URIs, the newest first, see :func:`.newest_first`.
 
         Args:
-            filename: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
+            template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
             latest: Name of the link, or None.
 
         Raises:
             OSError: The store cannot be asked.
         """
-        what = f"look for checkpoints in {self.folder.uri!r}"
-        return by_first(lambda: self._newest(filename, latest), what)
+        ordered = newest_first(self._complete(template), template, self._linked(latest))
+        return [Found(self.path_of(one.name), one.modified) for one in ordered]
 
-    def refuse_later(self, filename: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
+    def refuse_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
         """Refuse a folder with checkpoints of a later time than now, which must be of another run.
 
         Args:
-            filename: Name of the files, with ``{epoch}``, ``{batch}`` and the like.
+            template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
             timestamp: Now.
             except_for: Names that may be there.
 
         Raises:
-            FileExistsError: There is a later file.
+            FileExistsError: There is a later checkpoint.
         """
-        names = [entry.name for entry in self._complete()]
-        refuse_later(names, self.folder.uri, filename, timestamp, except_for=except_for)
+        names = [one.name for one in self._complete(template)]
+        refuse_later(names, self.folder.uri, template, timestamp, except_for=except_for)
 
-    def remove_partial_files(self, filename: str, latest: str | None) -> None:
+    def remove_partial_files(self, template: str, latest: str | None) -> None:
         """Remove what a process that was killed had begun to send, where the place shows it.
 
         Args:
-            filename: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
-            latest: Name of the link, or None.
+            template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
+            latest: Template of the link's name, or None.
         """
-        for entry in self.folder.entries():
-            found = _PARTIAL.fullmatch(entry.name)
-            name = entry.name if found is None else found[1]
-            is_ours = counters(name, filename) or name == f"{latest}{LINK_SUFFIX}"
-            if (found is not None and is_ours) or _PROBE.fullmatch(name):
+        links = () if latest is None else (f"{latest}{LINK_SUFFIX}",)
+        for entry in self.folder.entries(deep=True):
+            above, slash, last = entry.name.rpartition("/")
+            found = PARTIAL.fullmatch(last)
+            last = last if found is None else found[1]
+            # A checkpoint that is a folder has partial files within.
+            names = (f"{above}{slash}{last}", above)
+            is_ours = any(pattern(one).fullmatch(name) for one in (template, *links) for name in names)
+            if (found is not None and is_ours) or (not above and _PROBE.fullmatch(last)):
                 self.folder.remove(entry.name)
 
     def poll(self) -> None:
@@ -222,9 +261,23 @@ class RemoteCheckpoints:
         what = f"upload of {self.folder.uri_of(link)}"
         return self._queue.submit(what, lambda: self.folder.write_text(link, target), after)
 
-    def _discard(self, paths: Iterable[str], after: list[Job]) -> None:
-        for one in paths:
-            self._queue.submit(f"removal of {one}", lambda one=one: remove_checkpoint(one), after)
+    def _discard(self, names: Iterable[str], template: str, after: list[Job]) -> None:
+        for one in names:
+            if is_plain(one) and pattern(template).fullmatch(one):
+                self._queue.submit(f"removal of {self.path_of(one)}", lambda one=one: self._remove(one), after)
+            else:
+                _log.warning("%s is not removed from %s: it is not a checkpoint of this run.", one, self.folder.uri)
+
+    def _remove(self, name: str) -> None:
+        """Remove a checkpoint; none is left that looks complete and is not."""
+        if self.folder.exists(name):
+            self.folder.remove(name)
+            return
+        parts = Folder(self.path_of(name))
+        names = parts.names()
+        if REST in names or all(map(_SHARD.fullmatch, names)):
+            parts.remove(REST)  # first, as it tells that the others are complete
+            parts.remove_all()
 
     def _send(self, path: Path, name: str) -> Job:
         """Send a file, and remove it when it has arrived."""
@@ -261,30 +314,25 @@ class RemoteCheckpoints:
             [met],
         )
 
-    def _complete(self) -> list[Entry]:
-        """The files, and the folders of which all has arrived."""
-        paths = [name.split("/") for name in self.folder.names()]
-        folders = [path[0] for path in paths if path[1:] == [REST]]
-        told = [(name, self.folder.entry(f"{name}/{REST}")) for name in folders]
-        return [*self.folder.entries(), *(Entry(name, one.size, one.modified) for name, one in told)]
+    def _complete(self, template: str) -> list[Found]:
+        """The files, and the folders of which all has arrived, whose names match a template."""
+        entries = self.folder.entries(deep=True)
+        found = [Found(entry.name.removesuffix(f"/{REST}"), entry.modified) for entry in entries]
+        return [one for one in found if pattern(template).fullmatch(one.name)]
 
-    def _newest(self, filename: str, latest: str | None) -> str | None:
-        found = [entry for entry in self._complete() if counters(entry.name, filename)]
-        linked = None if latest is None else self._linked(f"{latest}{LINK_SUFFIX}")
-        if latest is not None and linked is not None:
-            since, come = self.folder.entry(f"{latest}{LINK_SUFFIX}").modified, counters(split(linked)[1], filename)
-            found = [one for one in found if one.modified > since and counters(one.name, filename) > come]
-        # Many stores count whole seconds; then the counters in the names tell.
-        newest = max(found, key=lambda one: (one.modified, counters(one.name, filename)), default=None)
-        return linked if newest is None else self.folder.uri_of(newest.name)
-
-    def _linked(self, link: str) -> str | None:
-        """The URI of the checkpoint that a link names, if both are there."""
+    def _linked(self, latest: str | None) -> Found | None:
+        """What the link names, by its name here, and when the link was written."""
+        if latest is None:
+            return None
+        link = f"{latest}{LINK_SUFFIX}"
         try:
-            targets = link_targets(self.folder.uri_of(link), self.folder.read_text(link).strip())
+            since = self.folder.entry(link).modified
+            targets = link_targets(self.path_of(link), self.folder.read_text(link).strip())
         except FileNotFoundError:
             return None
-        return next((target for target in targets if _exists(target)), None)
+        target = next((target for target in targets if _exists(target)), targets[0])
+        name = self.name_of(target)
+        return None if name is None else Found(name, since)
 
     def _told(self, action: Callable[[], R]) -> R | None:
         try:

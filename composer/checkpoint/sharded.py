@@ -257,6 +257,8 @@ def _rename(begun: Path, folder: Path) -> None:
     """Give the folder its name; what has the name keeps it until then, where the system can exchange two."""
     archive.sync_folder(begun)
     before = begun
+    if folder.is_dir() and not folder.is_symlink() and not _is_checkpoint(folder):
+        raise FileExistsError(f"{str(folder)!r} is there and no checkpoint; it is not replaced. Give another name.")
     if os.path.lexists(folder):
         if not exchange(begun, folder):
             before = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
@@ -269,3 +271,8 @@ def _rename(begun: Path, folder: Path) -> None:
         shutil.rmtree(before, ignore_errors=True)
     else:
         before.unlink(missing_ok=True)
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """Whether a folder may be replaced: it is a checkpoint, perhaps a damaged one, or empty."""
+    return any((folder / name).is_file() for name in (REST, ".metadata")) or not any(folder.iterdir())

@@ -13,7 +13,15 @@ from composer.core._fields import UNITS
 if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp
 
-__all__ = ["PROCESS_KEYS", "TIME_KEYS", "check_template", "differs_by_process", "format_name", "placeholders"]
+__all__ = [
+    "PROCESS_KEYS",
+    "TIME_KEYS",
+    "check_template",
+    "differs_by_process",
+    "format_name",
+    "placeholders",
+    "with_run_name",
+]
 
 # What a name may hold at any time, and what it may hold where the training time is known.
 PROCESS_KEYS: Final = ("run_name", "rank", "local_rank", "world_size", "local_world_size", "node_rank")
@@ -115,6 +123,33 @@ def differs_by_process(template: str) -> bool:
     """
     names = placeholders(template)
     return "rank" in names or {"node_rank", "local_rank"} <= set(names)
+
+
+def with_run_name(template: str, run_name: str) -> str:
+    """Return a template in which ``{run_name}`` is replaced, and the other placeholders are left.
+
+    Args:
+        template: The name with placeholders.
+        run_name: Name of the run; taken literally, so a brace in it starts no placeholder.
+
+    >>> with_run_name("{run_name}/ep{epoch:03d}.pt", "night")
+    'night/ep{epoch:03d}.pt'
+    >>> with_run_name("{run_name}.pt", "{epoch}")
+    '{{epoch}}.pt'
+    """
+    parts: list[str] = []
+    for text, name, specification, conversion in string.Formatter().parse(template):
+        parts.append(_escaped(text))
+        if name is None:
+            continue
+        converted = f"!{conversion}" if conversion else ""
+        field = f"{{{name}{converted}{':' if specification else ''}{specification}}}"
+        parts.append(_escaped(field.format(run_name=run_name)) if name == "run_name" else field)
+    return "".join(parts)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _fields(template: str) -> Iterator[str]:

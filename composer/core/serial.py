@@ -34,3 +34,16 @@ class Serializable:
         Args:
             state: The saved values.
         """
+
+    def is_own_state(self, state: dict[str, Any]) -> bool:
+        """Tell whether a state was saved by this very object, where a run has several of a class.
+
+        Of objects that cannot tell, the second gets the second state, and so on.
+
+        Args:
+            state: What :meth:`state_dict` of one of them returned.
+
+        >>> Serializable().is_own_state({})
+        False
+        """
+        return False

@@ -72,6 +72,7 @@ class State(StateNames):
         eval_metrics: Metrics of evaluation data by label and name.
         previous_timestamp: The time before the last step.
         load_path: Path of the checkpoint that was loaded, or None.
+        run_name_given: Whether the name of the run was given, rather than made anew with each start.
         data_share: Which part of the data this process gets.
         seed_rank: What this process's seed is above that of the run: its rank, the same for those with the same data.
         checkpoint_folders: How checkpoints are divided among processes, or None where each is one file.
@@ -86,6 +87,7 @@ class State(StateNames):
     """
 
     load_path: str | None = None
+    run_name_given: bool = False
     checkpoint_folders: CheckpointFolders | None = None
     stops_together: bool = False
     stop_asked: bool = False
@@ -123,6 +125,7 @@ class State(StateNames):
         self._listeners: list[Callable[[], object]] = []
         self.model = model
         self.rank_zero_seed = rank_zero_seed
+        self.run_name_given = bool(run_name)
         self.run_name = run_name or f"run-{time.strftime('%Y%m%d-%H%M%S')}"
         self.device = get_device(_device_of(model) if device is None else device)
         self._precision = Precision(precision)

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import secrets
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -173,20 +173,25 @@ class Folder:
             info = self._info(files, path, name)
         return Entry(name, int(info["size"] or 0), _when(info))
 
-    def entries(self) -> list[Entry]:
-        """Return the files that lie directly in the folder, by their names; none if there is no folder."""
+    def entries(self, *, deep: bool = False) -> list[Entry]:
+        """Return the files in the folder, by their names; none if there is no folder.
+
+        Args:
+            deep: Whether those at any depth are among them, rather than those that lie directly in the folder.
+        """
         with self._files("") as (files, root):
             files.invalidate_cache()
             try:
-                found = cast("list[dict[str, Any]]", files.ls(root, detail=True))
+                found: Any = files.find(root, detail=True) if deep else files.ls(root, detail=True)
             except FileNotFoundError:
                 return []
-        entries = [
-            Entry(str(one["name"]).rpartition("/")[2], int(one["size"] or 0), _when(one))
-            for one in found
-            if one["type"] == "file"
-        ]
-        return sorted((one for one in entries if one.name), key=lambda one: one.name)
+        bare, entries = root.strip("/"), list[Entry]()
+        for one in cast("Iterable[dict[str, Any]]", found.values() if deep else found):
+            path = str(one["name"])
+            name = path.lstrip("/").removeprefix(bare).lstrip("/") if deep else path.rpartition("/")[2]
+            if one["type"] == "file" and name:
+                entries.append(Entry(name, int(one["size"] or 0), _when(one)))
+        return sorted(entries, key=lambda one: one.name)
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the names of all files at any depth that begin with some text.

@@ -342,15 +342,15 @@ def check_subset(argument: str, value: int) -> None:
         raise ValueError(f"{argument} must be positive, or -1 for all batches; got {value}.")
 
 
-def name_run(run_name: str | None) -> str:
-    """Return the name of the run: the argument, ``COMPOSER_RUN_NAME`` or ``RUN_NAME`` of the environment, or a new one.
+def name_run(run_name: str | None) -> tuple[str, bool]:
+    """Return the name of the run, and whether it was given: by the argument, ``COMPOSER_RUN_NAME`` or ``RUN_NAME``.
 
     Args:
-        run_name: The argument.
+        run_name: The argument; None or empty takes the environment variables, or makes a new name.
 
     >>> name_run("resnet-1")
-    'resnet-1'
+    ('resnet-1', True)
     """
+    given = run_name or os.environ.get("COMPOSER_RUN_NAME") or os.environ.get("RUN_NAME")
     # The operating system's randomness, so that a name does not disturb what was seeded.
-    made = f"{int(time.time())}-{secrets.token_hex(3)}"
-    return run_name or os.environ.get("COMPOSER_RUN_NAME") or os.environ.get("RUN_NAME") or made
+    return (given, True) if given else (f"{int(time.time())}-{secrets.token_hex(3)}", False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import posixpath
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from composer import dist
 from composer._text import one_of
 from composer._version import __version__
-from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.dealing import check_divided
 from composer.core.evaluator import Evaluator
@@ -23,7 +21,7 @@ from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.loggers._format import checked_stream, open_stream
 from composer.precision import Precision, get_precision_context
-from composer.storage.uris import is_remote, parse_uri
+from composer.storage.uris import is_remote
 from composer.trainer.arguments import check_subset
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.hparams import describe
@@ -45,7 +43,6 @@ __all__ = [
     "bind_profiler",
     "load_options",
     "log_hyperparameters",
-    "make_saver",
     "prepare",
     "set_eval_metrics",
     "set_evaluators",
@@ -179,39 +176,6 @@ def bind_profiler(state: State, profiler: Profiler | None, *, fused: bool) -> No
         )
     profiler.fuses_forward_and_loss = fused
     profiler.bind_to_state(state)
-
-
-def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
-    """Return what saves checkpoints.
-
-    Args:
-        arguments: Those of the trainer.
-
-    >>> import inspect
-    >>> from composer import Trainer
-    >>> arguments = {name: p.default for name, p in inspect.signature(Trainer.__init__).parameters.items()}
-    >>> make_saver({**arguments, "save_folder": "runs"}).filename
-    'ep{epoch}-ba{batch}-rank{rank}.pt'
-    """
-    folder: str = arguments["save_folder"]
-    filename, latest = arguments["save_filename"], arguments["save_latest_filename"]
-    # Loggers that keep files have buckets of their own.
-    above = parse_uri(folder)[2] if is_remote(folder) else folder
-    return CheckpointSaver(
-        folder,
-        filename,
-        remote_file_name=posixpath.join(above, filename),
-        latest_filename=latest,
-        latest_remote_file_name=None if latest is None else posixpath.join(above, latest),
-        save_interval=arguments["save_interval"],
-        overwrite=arguments["save_overwrite"],
-        num_checkpoints_to_keep=arguments["save_num_checkpoints_to_keep"],
-        weights_only=arguments["save_weights_only"],
-        ignore_keys=arguments["save_ignore_keys"],
-        save_metrics=arguments["save_metrics"],
-        asynchronous=arguments["save_async"],
-        on_failure=arguments["save_failure"],
-    )
 
 
 def load_options(arguments: Mapping[str, Any]) -> LoadOptions:

@@ -20,7 +20,7 @@ from composer.core._names import format_name
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.optim.decoupled_sgd import DecoupledSGDW
-from composer.storage.transfer import LINK_SUFFIX, fetched, modified
+from composer.storage.transfer import fetched
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.loaders import begin_pass, go_between, touch
 from composer.trainer.run import Run
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 __all__ = [
     "LoadOptions",
     "Stopping",
-    "find_latest",
+    "give",
     "is_complete",
     "load",
     "method_named",
+    "opened",
     "rest_of",
     "savers_of",
     "take_up",
@@ -102,54 +103,6 @@ def savers_of(state: State) -> list[CheckpointSaver]:
     return [callback for callback in state.callbacks if isinstance(callback, CheckpointSaver)]
 
 
-def find_latest(state: State) -> LoadOptions | None:
-    """Return the newest checkpoint that a run of this name has saved, among those of all savers; None if there is none.
-
-    Where the folders have none, as on another machine, the loggers that keep files are asked.
-
-    Args:
-        state: The state of the run.
-
-    Raises:
-        ValueError: No saver keeps what resumption needs.
-        RuntimeError: Some processes find a checkpoint and others do not.
-    """
-    savers = [saver for saver in savers_of(state) if saver.latest_filename is not None and not saver.weights_only]
-    if not savers:
-        raise ValueError(
-            "autoresume=True needs a CheckpointSaver that keeps whole checkpoints and a link to the newest: give "
-            "save_folder, with save_latest_filename and without save_weights_only."
-        )
-    found = [path for saver in savers if (path := saver.newest(state)) is not None]
-    newest = found[0] if len(found) == 1 else max(found, key=modified, default=None)
-    answers = dist.all_gather_object(newest)
-    if len({answer is None for answer in answers}) > 1:
-        absent = [rank for rank, answer in enumerate(answers) if answer is None]
-        raise RuntimeError(
-            f"autoresume: the ranks {absent} do not see the checkpoint that others see; save_folder must be a folder "
-            f"that all of them share."
-        )
-    return _kept_by_logger(state, savers) if answers[0] is None else LoadOptions(answers[0])
-
-
-def _kept_by_logger(state: State, savers: Sequence[CheckpointSaver]) -> LoadOptions | None:
-    """The newest checkpoint of the first saver of which a logger has one; the first process looks."""
-    from composer.loggers.remote_uploader_downloader import RemoteUploaderDownloader
-
-    for keeper in state.callbacks:
-        if not isinstance(keeper, RemoteUploaderDownloader):
-            continue
-        for saver in savers:
-            if saver.latest_remote_file_name is None:
-                continue
-            name = format_name(saver.latest_remote_file_name, state.run_name, state.timestamp, rank=0)
-            found = [dist.get_global_rank() == 0 and keeper.has_file(f"{name}{LINK_SUFFIX}")]
-            dist.broadcast_object_list(found)
-            if found[0]:
-                return LoadOptions(f"{name}{LINK_SUFFIX}", keeper)
-    return None
-
-
 def load(run: Run, options: LoadOptions) -> None:
     """Make the model ready for training by its strategy, and give the run what a checkpoint holds, if there is one.
 
@@ -160,35 +113,60 @@ def load(run: Run, options: LoadOptions) -> None:
         options: The path and how to load.
     """
     state = run.state
-    if run.strategy.steps_itself and not state.optimizers:
-        make_default_optimizer(state)
-        bind(run)
     if options.path is None:
+        if run.strategy.steps_itself and not state.optimizers:
+            make_default_optimizer(state)
+            bind(run)
         run.strategy.prepare(state)
         return
     name = state.run_name
     path = format_name(options.path, name, state.timestamp, rank=0)
     with fetched(path, options.object_store, progress_bar=options.progress_bar) as local:
-        content = _opened(run, local)
-        if not state.optimizers and not options.weights_only:
-            _prepare_optimizers(run, content.get("state", {}))
-        run.loaded = restore(
-            state,
-            run.logger,
-            content,
-            weights_only=options.weights_only,
-            strict=options.strict,
-            ignore_keys=options.ignore_keys,
-            exclude_algorithms=options.exclude_algorithms,
-            algorithm_passes=run.engine.passes,
-            prepare=run.strategy.prepare,
-        )
+        give(run, options, path, opened(run, local))
+
+
+def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> None:
+    """Make the model ready for training by its strategy, and give the run the content of a checkpoint.
+
+    Args:
+        run: The run.
+        options: How to load.
+        path: Where the content is from.
+        content: What :func:`opened` returned.
+    """
+    state = run.state
+    if run.strategy.steps_itself and not state.optimizers:
+        make_default_optimizer(state)
+        bind(run)
+    if not state.optimizers and not options.weights_only:
+        _prepare_optimizers(run, content.get("state", {}))
+    run.loaded = restore(
+        state,
+        run.logger,
+        content,
+        weights_only=options.weights_only,
+        strict=options.strict,
+        ignore_keys=options.ignore_keys,
+        exclude_algorithms=options.exclude_algorithms,
+        algorithm_passes=run.engine.passes,
+        prepare=run.strategy.prepare,
+    )
     state.load_path = str(path)
     _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))
 
 
-def _opened(run: Run, path: Path) -> dict[str, Any]:
-    """The checkpoint, read no further than all processes have to."""
+def opened(run: Run, path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint, read no further than all ranks have to; all must call this.
+
+    Args:
+        run: The run.
+        path: The file or folder on this machine.
+
+    Raises:
+        FileNotFoundError: There is none.
+        DamagedCheckpointError: It is not what was written.
+        UnsafeCheckpointError: Reading it would run code.
+    """
     if run.strategy.first_reads:
         is_folder = [path.is_dir()]
         dist.broadcast_object_list(is_folder)

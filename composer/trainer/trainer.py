@@ -12,8 +12,8 @@ import torch
 
 from composer import dist, rng
 from composer._text import one_of
-from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.filters import IgnoreKeys
+from composer.checkpoint.retention import BestCheckpoint
 from composer.checkpoint.save import save_checkpoint
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
@@ -37,8 +37,9 @@ from composer.export import ExportFormat, Transform, export_of_run
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
-from composer.trainer import build, processes, resume, schedules
+from composer.trainer import build, processes, resume, savers, schedules
 from composer.trainer.auto_microbatch import set_microbatch_size
+from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate
@@ -116,7 +117,7 @@ class Trainer:
             the checkpoint.
         load_exclude_algorithms: Names of methods that are not applied though the weights were saved with them.
         save_folder: Where to save checkpoints, a path or URI; None saves none. See :class:`.CheckpointSaver` for this
-            and the next.
+            and the next. Those among the callbacks save as well.
         save_filename: Of a checkpoint.
         save_latest_filename: Of the link to the newest; None makes none.
         save_overwrite: Whether the folder may hold later checkpoints, of another run.
@@ -289,10 +290,11 @@ class Trainer:
         for optimizer in found:
             device.optimizer_to_device(optimizer)
 
+        name, name_given = processes.agreed(given.name_run(run_name))
         self.state = State(
             model=model,
             rank_zero_seed=seed,
-            run_name=processes.agreed(given.name_run(run_name)),
+            run_name=name,
             device=device,
             max_duration=max_duration,
             optimizers=found,
@@ -301,6 +303,7 @@ class Trainer:
         )
         self.state.data_share = DataShare(strategy.data_rank, strategy.data_world_size)
         self.state.seed_rank = strategy.data_rank
+        self.state.run_name_given = name_given
         self.state.checkpoint_folders = strategy.checkpoint_folders
         watching = [
             *given.instances("loggers", loggers, LoggerDestination),
@@ -313,12 +316,13 @@ class Trainer:
         if log_to_console:
             build.add_console(destinations, console_stream, console_log_interval, log_traces)
         others = [callback for callback in watching if not isinstance(callback, LoggerDestination)]
-        if save_folder is not None and not any(isinstance(callback, CheckpointSaver) for callback in others):
-            others.append(build.make_saver(arguments))
+        if save_folder is not None:
+            others.append(savers.make_saver(arguments))
         self.state.callbacks = others
         build.bind_profiler(self.state, profiler, fused=compile_config is not None)
         build.add_uploaders(destinations, self.state.callbacks)
         self.state.callbacks = [*destinations, *self.state.callbacks]
+        savers.check_distinct(self.state, uploads=any(one.can_upload_files() for one in destinations))
         self.state.find_algorithm = resume.method_named
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
@@ -351,9 +355,9 @@ class Trainer:
         schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
         check_agreement(self.state)
         self.engine.run_event(Event.BEFORE_LOAD)
-        latest = resume.find_latest(self.state) if autoresume else None
-        self._autoresumed = latest is not None
-        resume.load(self._run, latest or build.load_options(arguments))
+        self._autoresumed = autoresume and resume_newest(self._run)
+        if not self._autoresumed:
+            resume.load(self._run, build.load_options(arguments))
         self.engine.run_event(Event.AFTER_LOAD)
         compile_model(self._run, compile_config, compiled)
         # Whatever the set-up drew, training begins with the seed.
@@ -546,16 +550,35 @@ class Trainer:
         Raises:
             ValueError: There is none.
         """
-        savers = resume.savers_of(self.state)
-        if not savers:
+        found = resume.savers_of(self.state)
+        if not found:
             raise ValueError("There is no folder to save to; give save_folder to the Trainer, or a CheckpointSaver.")
-        for saver in savers:
+        for saver in found:
             saver.save(self.state, self.logger)
 
     @property
     def saved_checkpoints(self) -> list[str]:
         """Paths of the checkpoints that are kept, oldest first."""
         return [path for saver in resume.savers_of(self.state) for path in saver.saved_checkpoints]
+
+    def load_best(self, monitor: str | None = None) -> BestCheckpoint:
+        """Load the weights of the best checkpoint that a :class:`.CheckpointSaver` with ``monitor=`` has kept.
+
+        Algorithms get their state of that time too, such as averages of the weights. Optimizers, schedules and the
+        training time stay as they are. All ranks must call this.
+
+        Args:
+            monitor: Of which metric, where savers monitor several.
+
+        Returns:
+            The path and the value of the metric.
+
+        Raises:
+            ValueError: No saver monitors a metric, or no evaluation came before a checkpoint.
+            RuntimeError: The trainer is closed.
+        """
+        self._check_open()
+        return savers.load_best(self._run, monitor)
 
     def find_lr(
         self, min_lr: float = 1e-7, max_lr: float = 10.0, num_batches: int = 100, *, stop_factor: float = 4.0

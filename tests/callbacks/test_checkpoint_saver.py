@@ -298,8 +298,6 @@ def test_destinations_get_the_files_when_they_are_whole(asynchronous, tmp_path) 
         ({"keep_best": -1}, "must not be negative"),
         ({"keep_best": 2, "num_checkpoints_to_keep": 1}, "keep_best and monitor go together"),
         ({"monitor": "eval/Loss"}, "keep_best and monitor go together"),
-        ({"keep_best": 2, "monitor": "eval/Loss"}, "give num_checkpoints_to_keep=1"),
-        ({"keep_every": 2}, "give num_checkpoints_to_keep=1"),
         ({"keep_best": 2, "num_checkpoints_to_keep": 1, "monitor": "a", "mode": "maxx"}, "Did you mean 'max'"),
         ({"on_failure": "rase"}, "Did you mean 'raise'"),
         ({"save_interval": "1epp"}, "1epp"),

@@ -26,9 +26,16 @@ def remote(faulty):
     remote.close()
 
 
+def newest(remote: RemoteCheckpoints, template: str, latest: str | None) -> str | None:
+    """The first that there is."""
+    found = [one.name for one in remote.candidates(template, latest)]
+    found = [uri for uri in found if remote.folder.names(remote.name_of(uri) or "")]
+    return next(iter(found), None)
+
+
 def save(remote: RemoteCheckpoints, name: str, *superfluous: str, latest: str | None = "latest.pt") -> None:
     (remote.local / name).write_text(f"weights of {name}")
-    remote.publish(name, latest, [f"faulty://bucket/run/{one}" for one in superfluous])
+    remote.publish(name, latest, superfluous, NAME)
 
 
 def test_the_checkpoint_then_its_link_then_removal(remote, faulty) -> None:
@@ -38,7 +45,7 @@ def test_the_checkpoint_then_its_link_then_removal(remote, faulty) -> None:
     assert faulty.order == ["ep1-ba2.pt", "latest.pt.symlink", "ep2-ba4.pt", "latest.pt.symlink"]
     assert remote.folder.names() == ["ep2-ba4.pt", "latest.pt.symlink"]
     assert remote.folder.read_text("latest.pt.symlink") == "ep2-ba4.pt"
-    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep2-ba4.pt"
+    assert newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep2-ba4.pt"
     assert not [one for one in remote.local.rglob("*") if one.is_file()]
 
 
@@ -50,17 +57,17 @@ def test_a_link_that_lags_is_mended_before_what_it_names_is_removed(remote, faul
         save(remote, name, latest=None)
     remote.wait()
     faulty.puts.append(PermissionError("quota"))
-    left = [f"faulty://bucket/run/{name}" for name in ("ep1-ba2.pt", "ep2-ba4.pt")]
-    remote.settle(NAME, "latest.pt", left)
+    left = ["ep1-ba2.pt", "ep2-ba4.pt"]
+    remote.finish(NAME, "latest.pt", (), left)
     with pytest.raises(PermissionError):
         remote.wait()
     assert remote.folder.exists("ep1-ba2.pt")  # since the link still names it
-    remote.settle(NAME, "latest.pt", left)
+    remote.finish(NAME, "latest.pt", (), left)
     remote.wait()
     assert remote.folder.names() == ["ep3-ba6.pt", "latest.pt.symlink"]
     assert remote.folder.read_text("latest.pt.symlink") == "ep3-ba6.pt"
     faulty.order.clear()
-    remote.settle(NAME, "latest.pt", ["faulty://bucket/run/ep3-ba6.pt"])
+    remote.finish(NAME, "latest.pt", (), ["ep3-ba6.pt"])
     remote.wait()
     assert not faulty.order  # nothing to mend, and the newest stays
     assert remote.folder.exists("ep3-ba6.pt")
@@ -84,7 +91,7 @@ def test_a_checkpoint_that_fails_stays_here_and_nothing_is_removed_for_it(faulty
         remote.wait()
     (note,) = [note for note in caught.value.__notes__ if note.startswith("The checkpoint is in")]
     kept = Path(note.split("'")[1])
-    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba2.pt"
+    assert newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep1-ba2.pt"
     remote.close()
     assert kept.read_text() == "weights of ep2-ba4.pt"
     assert "could not be sent" in caplog.text
@@ -99,7 +106,7 @@ def test_failures_can_be_warnings(faulty) -> None:
     save(remote, "ep2-ba4.pt")
     remote.wait()
     remote.poll()
-    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep2-ba4.pt"
+    assert newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep2-ba4.pt"
     remote.close()
 
 
@@ -133,19 +140,19 @@ def test_checkpoints_of_one_name(remote, faulty) -> None:
 
 def test_newest(faulty) -> None:
     folder, remote = Folder("faulty://bucket/run"), RemoteCheckpoints("faulty://bucket/run")
-    assert remote.newest(NAME, "latest.pt") is None
+    assert newest(remote, NAME, "latest.pt") is None
     folder.write_text("other.txt", "x")
     folder.write_text("ep1-ba9.pt", "x")
     folder.write_text("ep1-ba10.pt", "x")
-    assert remote.newest(NAME, None) == remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba10.pt"
+    assert newest(remote, NAME, None) == newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep1-ba10.pt"
     folder.write_text("latest.pt.symlink", "run/ep1-ba9.pt")  # as the predecessor wrote it, from the bucket
-    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba9.pt"
+    assert newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep1-ba9.pt"
     folder.write_text("ep0-ba3.pt", "x")  # later by the clock, of an earlier time
-    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba9.pt"
+    assert newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep1-ba9.pt"
     folder.write_text("ep1-ba11.pt", "x")  # a crash came before its link
-    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba11.pt"
+    assert newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep1-ba11.pt"
     folder.write_text("latest.pt.symlink", "gone.pt")
-    assert remote.newest(NAME, "latest.pt") == "faulty://bucket/run/ep1-ba11.pt"
+    assert newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep1-ba11.pt"
 
 
 def test_checkpoints_of_another_run(faulty) -> None:
@@ -176,7 +183,7 @@ def save_parts(remote: RemoteCheckpoints, name: str, *superfluous: str) -> None:
     for part in ("__0_0.distcp", ".metadata", "composer.pt"):
         (remote.local / name / part).write_text(f"{part} of {name}")
     remote.meet()
-    remote.publish(name, "latest.pt", [f"faulty://bucket/run/{one}" for one in superfluous])
+    remote.publish(name, "latest.pt", superfluous, "ep{epoch}-ba{batch}")
 
 
 def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None:
@@ -190,8 +197,8 @@ def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None
         "ep2-ba4/composer.pt",
         "latest.pt.symlink",
     ]
-    assert remote.newest("ep{epoch}-ba{batch}", "latest.pt") == "faulty://bucket/run/ep2-ba4"
-    assert remote.newest("ep{epoch}-ba{batch}", None) == "faulty://bucket/run/ep2-ba4"
+    assert newest(remote, "ep{epoch}-ba{batch}", "latest.pt") == "faulty://bucket/run/ep2-ba4"
+    assert newest(remote, "ep{epoch}-ba{batch}", None) == "faulty://bucket/run/ep2-ba4"
     assert not [one for one in remote.local.rglob("*") if one.is_file()]
     with pytest.raises(FileExistsError, match="is later than this run"):
         remote.refuse_later("ep{epoch}-ba{batch}", Timestamp(epoch=1, batch=2), ())
@@ -206,7 +213,7 @@ def test_a_folder_of_which_a_part_fails_is_none(faulty) -> None:
     with pytest.raises(PermissionError, match="quota"):
         remote.wait()
     assert not remote.folder.exists("ep2-ba4/composer.pt")
-    assert remote.newest("ep{epoch}-ba{batch}", "latest.pt") == "faulty://bucket/run/ep1-ba2"
+    assert newest(remote, "ep{epoch}-ba{batch}", "latest.pt") == "faulty://bucket/run/ep1-ba2"
     assert remote.folder.exists("ep1-ba2/composer.pt")
     remote.close()
 

@@ -128,6 +128,34 @@ def test_autoresume_says_what_it_needs(more) -> None:
         build(shuffled(), autoresume=True, **more)
 
 
+@pytest.mark.parametrize(
+    ("folder", "names", "finds"),
+    [
+        ("{run_name}/ck", {}, False),
+        ("ck", {"save_filename": "{run_name}-ba{batch}.pt", "save_latest_filename": "{run_name}-latest.pt"}, False),
+        ("ck", {}, True),
+        ("ck", {"save_filename": "{run_name}-ba{batch}.pt"}, True),  # the link is called the same
+        ("ck", {"save_latest_filename": "{run_name}-latest.pt"}, True),
+    ],
+)
+def test_autoresume_without_a_name_needs_a_folder_that_is_the_same_next_time(
+    folder, names, finds, tmp_path, monkeypatch
+) -> None:
+    for variable in ("COMPOSER_RUN_NAME", "RUN_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def command(duration: str) -> Trainer:
+        given = {"save_folder": str(tmp_path / folder), "save_interval": "2ba", "schedulers": None, **names}
+        return build(shuffled(), run_name=None, autoresume=True, max_duration=duration, **given)
+
+    if not finds:
+        with pytest.raises(ValueError, match=r"would never find a checkpoint: .*COMPOSER_RUN_NAME"):
+            command("2ba")
+        monkeypatch.setenv("COMPOSER_RUN_NAME", "night")
+    command("2ba").fit()
+    assert int(command("4ba").state.timestamp.batch) == 2
+
+
 def test_autoresume_takes_the_newest_of_several_savers(tmp_path) -> None:
     def savers() -> list[CheckpointSaver]:
         return [

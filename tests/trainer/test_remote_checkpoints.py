@@ -55,7 +55,7 @@ def test_transfers_that_fail_now_and_then(faulty) -> None:
     arguments = {"save_folder": FOLDER, "run_name": "night", "save_interval": "2ba", "schedulers": None}
     trainer = build(shuffled(), max_duration="4ba", **arguments)
     saver = trainer.state.callbacks[-1]
-    saver._remote._queue.initial_backoff = 0.001
+    saver.store(trainer.state)._queue.initial_backoff = 0.001
     faulty.puts.extend([TimeoutError(), HalfError])
     trainer.fit()
     trainer.close()
@@ -104,7 +104,7 @@ def test_load_path_and_save_checkpoint_take_uris(faulty) -> None:
 def test_on_another_machine_a_logger_has_the_checkpoint(faulty, tmp_path) -> None:
     def arguments(folder: str):
         return {
-            "save_folder": str(tmp_path / folder),
+            "save_folder": None,
             "loggers": RemoteUploaderDownloader("faulty://bucket"),
             "save_interval": "2ba",
             "callbacks": [

@@ -1,0 +1,38 @@
+"""Upload checkpoints to the loggers that keep files, each with a text file that names the newest."""
+
+from __future__ import annotations
+
+import posixpath
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from composer.checkpoint.latest import create_symlink_file
+from composer.storage.transfer import LINK_SUFFIX
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+
+__all__ = ["upload_copy"]
+
+
+def upload_copy(logger: Logger, path: Path, name: str | None, latest: str | None) -> None:
+    """Give a checkpoint, and after it a text file that names it, to the destinations that keep files.
+
+    Args:
+        logger: Leads to the destinations.
+        path: The checkpoint.
+        name: Its name there; None uploads nothing.
+        latest: Name of the link, to which ``.symlink`` is added; None is no link.
+
+    >>> from composer import Logger, State
+    >>> upload_copy(Logger(State(torch.nn.Linear(1, 1))), tmp_path / "ep1.pt", None, None)
+    """
+    if name is None:
+        return
+    logger.upload_file(name, path, overwrite=True)
+    if latest is not None:
+        with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+            text = Path(folder, f"{Path(latest).name}{LINK_SUFFIX}")
+            create_symlink_file(posixpath.relpath(name, posixpath.dirname(latest) or "."), text)
+            logger.upload_file(f"{latest}{LINK_SUFFIX}", text, overwrite=True)

@@ -1,0 +1,199 @@
+"""Resume from the newest checkpoint that can be read, of a run's folders and of the loggers that keep files."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from composer import dist
+from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.checkpoint.archive import DamagedCheckpointError, UnsafeCheckpointError
+from composer.checkpoint.folders import REST
+from composer.checkpoint.latest import extract_path_from_symlink
+from composer.checkpoint.ordering import Found, newest_first
+from composer.checkpoint.save import template_for
+from composer.checkpoint.sharing import by_first
+from composer.checkpoint.templates import bind, pattern
+from composer.core._names import format_name, placeholders
+from composer.storage.transfer import LINK_SUFFIX, fetched
+from composer.trainer.resume import LoadOptions, give, opened, savers_of
+from composer.trainer.run import Run
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.core.state import State
+    from composer.loggers.remote_uploader_downloader import RemoteUploaderDownloader
+
+__all__ = ["resume_newest"]
+
+Value = TypeVar("Value")
+
+_DAMAGE = (DamagedCheckpointError, FileNotFoundError)
+
+
+def resume_newest(run: Run) -> bool:
+    """Give a run the newest checkpoint of its folders that can be read; tell whether there is one.
+
+    One that is damaged or missing is passed over with a warning, for the one before it. Where the folders have none, as
+    on another machine, the loggers that keep files are asked. All ranks take the same checkpoint.
+
+    Args:
+        run: The run.
+
+    Raises:
+        ValueError: No saver keeps what resumption needs, or all would look in a new folder with each start.
+        RuntimeError: Some ranks see a checkpoint and others do not.
+        DamagedCheckpointError: There are checkpoints, but none can be read.
+        UnsafeCheckpointError: Reading a checkpoint would run code.
+    """
+    savers = _resumable(run.state)
+    passed: dict[str, str] = {}
+    for options in _places(run.state, savers):
+        path = str(options.path)
+        with contextlib.ExitStack() as stack:
+            content, reason = _attempt(run, options, stack, is_fallback=bool(passed))
+            if content is None:
+                passed[path] = reason
+                continue
+            if passed:
+                told = "; ".join(f"{one!r}: {why}" for one, why in passed.items())
+                message = f"autoresume resumes from {path!r}, since newer checkpoints cannot be read: {told}"
+                warnings.warn(message, ComposerWarning, stacklevel=3)
+            give(run, options, path, content)
+            for saver in savers:
+                saver.pass_over(list(passed))
+            return True
+    if passed:
+        told = "; ".join(f"{one!r}: {why}" for one, why in passed.items())
+        raise DamagedCheckpointError(
+            f"autoresume: there are checkpoints, but none can be read: {told} Restore one of them, or move them away, "
+            f"with the link to the newest, to begin anew."
+        )
+    return False
+
+
+def _resumable(state: State) -> list[CheckpointSaver]:
+    """The savers that keep what resumption needs, and of which one has the same folder with each start."""
+    savers = [saver for saver in savers_of(state) if saver.latest_filename is not None and not saver.weights_only]
+    if not savers:
+        raise ValueError(
+            "autoresume=True needs a CheckpointSaver that keeps whole checkpoints and a link to the newest: give "
+            "save_folder, with save_latest_filename and without save_weights_only."
+        )
+    if not state.run_name_given and all(map(_is_elsewhere_next_time, savers)):
+        raise ValueError(
+            f"autoresume=True would never find a checkpoint: run_name is not given, so each start makes another, and "
+            f"the folder {savers[0].folder!r} or the names in it depend on it. Give run_name (or the environment "
+            f"variable COMPOSER_RUN_NAME), or a save_folder without {{run_name}}."
+        )
+    return savers
+
+
+def _is_elsewhere_next_time(saver: CheckpointSaver) -> bool:
+    """Whether another name of the run hides what was saved: by the folder, or by both names in it."""
+    latest = saver.latest_filename or ""
+    names = placeholders(saver.filename), placeholders(latest)
+    return "run_name" in placeholders(saver.folder) or all("run_name" in found for found in names)
+
+
+def _places(state: State, savers: Sequence[CheckpointSaver]) -> Iterator[LoadOptions]:
+    """Where checkpoints are, the newest first; the same on all ranks, which ask for the next one together."""
+    found = _merged([saver.candidates(state) for saver in savers])
+    answers: list[list[str]] = dist.all_gather_object([one.name for one in found])
+    absent = [rank for rank, answer in enumerate(answers) if not answer]
+    if 0 < len(absent) < len(answers):
+        raise RuntimeError(
+            f"autoresume: the ranks {absent} do not see the checkpoint that others see; save_folder must be a folder "
+            f"that all of them share."
+        )
+    yield from map(LoadOptions, answers[0])
+    from composer.loggers.remote_uploader_downloader import RemoteUploaderDownloader
+
+    for keeper in state.callbacks:
+        if isinstance(keeper, RemoteUploaderDownloader):
+            for saver in savers:
+                for name in _kept_by(keeper, saver, state):
+                    yield LoadOptions(name, keeper)
+
+
+def _merged(lists: Sequence[Sequence[Found]]) -> list[Found]:
+    """The checkpoints of several savers, each in its order, the later written first."""
+    left, merged = [list(one) for one in lists if one], list[Found]()
+    while left:
+        newest = max(left, key=lambda one: one[0].modified)
+        merged.append(newest.pop(0))
+        left = [one for one in left if one]
+    return merged
+
+
+def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: State) -> list[str]:
+    """The names of a saver's checkpoints that a logger keeps, the newest first; the first rank looks."""
+    if saver.latest_remote_file_name is None or saver.remote_file_name is None:
+        return []
+    link = f"{format_name(saver.latest_remote_file_name, state.run_name, state.timestamp, rank=0)}{LINK_SUFFIX}"
+    template = bind(template_for(state, saver.remote_file_name), state.run_name)
+    levels = template.split("/")
+    depth = next(depth for depth, level in enumerate([*levels[:-1], "{"]) if "{" in level)
+    above = "/".join(levels[:depth])
+
+    def look() -> list[str]:
+        if not keeper.has_file(link):
+            return []
+        names = [f"{above}/{name}".removesuffix(f"/{REST}") for name in keeper.list_files(above)] if above else []
+        found = [Found(name, 0.0) for name in names if pattern(template).fullmatch(name)]
+        beside = link.rpartition("/")[0]
+        target = extract_path_from_symlink(link, keeper)
+        ordered = newest_first(found, template, Found(f"{beside}/{target}" if beside else target, 0.0))
+        # The link itself in place of what it names, which older versions counted from the bucket.
+        return [link, *(one.name for one in ordered[1:])]
+
+    return by_first(look, f"look for checkpoints in {keeper.bucket_uri!r}")
+
+
+def _attempt(
+    run: Run, options: LoadOptions, stack: contextlib.ExitStack, *, is_fallback: bool
+) -> tuple[dict[str, Any] | None, str]:
+    """The content of a checkpoint, or None and the reason if any rank finds it damaged; all ranks agree."""
+
+    def found() -> Path:
+        local = stack.enter_context(fetched(str(options.path), options.object_store))
+        if not local.exists() and not (run.strategy.first_reads and dist.get_global_rank() != 0):
+            raise FileNotFoundError("it is missing.")
+        return local
+
+    def read(local: Path) -> dict[str, Any]:
+        # One without the file that is written last would be taken for weights of another program.
+        if local.is_dir() and not (local / REST).is_file():
+            raise DamagedCheckpointError(f"the file {REST!r} is missing.")
+        content = opened(run, local)
+        name = content.get("state", {}).get("run_name")
+        if is_fallback and run.state.run_name_given and name != run.state.run_name:
+            raise DamagedCheckpointError(f"it is of another run, {name!r}.")
+        return content
+
+    local, reason = _together(found, options)
+    return (None, reason) if local is None else _together(lambda: read(local), options)
+
+
+def _together(act: Callable[[], Value], options: LoadOptions) -> tuple[Value | None, str]:
+    """What a function returns here, or None and the reason if any rank finds the checkpoint damaged."""
+    value, failure = None, None
+    try:
+        value = act()
+    except Exception as error:
+        failure = error
+    mine = None if failure is None else f"{type(failure).__name__}: {failure}"
+    answers: list[tuple[str | None, bool, bool]] = dist.all_gather_object(
+        (mine, isinstance(failure, _DAMAGE), isinstance(failure, UnsafeCheckpointError))
+    )
+    failed = {rank: text for rank, (text, _, _) in enumerate(answers) if text is not None}
+    damaged = next((text.partition(": ")[2] for text, is_damage, _ in answers if is_damage and text is not None), None)
+    if failed and (damaged is None or any(is_unsafe for _, _, is_unsafe in answers)):
+        if failure is not None:
+            raise failure
+        rank, text = next(iter(failed.items()))
+        raise RuntimeError(f"autoresume: rank {rank} could not read {options.path!r}: {text}")
+    return (value, "") if damaged is None else (None, damaged)
