@@ -128,13 +128,13 @@ def replacing(path: Path | str) -> Generator[Path]:
 
 
 def read(
-    path: Path | str, map_location: str = "cpu", *, mapped: bool = False, known: Sequence[Any] = ()
+    path: Path | str, map_location: Any = "cpu", *, mapped: bool = False, known: Sequence[Any] = ()
 ) -> dict[str, Any]:
     """Read a checkpoint.
 
     Args:
         path: A file written by :func:`write`, by the predecessor, or by :func:`torch.save` of plain content.
-        map_location: Where its tensors go.
+        map_location: Where its tensors go: a device, its name, or what else :func:`torch.load` takes.
         mapped: Whether its tensors come from the disk when they are used, where the format allows that.
         known: Further classes that it may hold; making one must not run anything that the file says.
 
@@ -286,7 +286,8 @@ def _told(name: str, parts: list[str]) -> str:
 def _loaded(
     file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[Any] = (), mapped: bool = False
 ) -> Any:
-    torch.empty(0, device=map_location)  # a device that is not there is no damage of the file
+    if isinstance(map_location, (str, torch.device)):
+        torch.empty(0, device=map_location)  # a device that is not there is no damage of the file
     try:
         with torch.serialization.safe_globals([*_allowed(), *known]):
             return torch.load(file, map_location=map_location, weights_only=True, mmap=mapped or None)

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 
 from composer.checkpoint.archive import UnsafeCheckpointError, damage_of
-from composer.checkpoint.pickle_outline import Call, Named, outline
+from composer.checkpoint.pickle_outline import Call, CodeError, Named, outline
 
 __all__ = ["METADATA", "check_stored", "read_metadata", "tiles"]
 
@@ -165,7 +165,7 @@ def _entry(name: str, node: Any) -> Any:
     classes = _classes()
     if isinstance(node, Call) and node.name == f"{_CLASSES}.BytesStorageMetadata":
         if node.args or node.items or any(node.states):
-            raise UnsafeCheckpointError(f"The entry {name!r} of a folder passes pickled bytes for something else.")
+            raise CodeError(f"its entry {name!r} passes pickled bytes for something else")
         return classes.BytesStorageMetadata()
     fields = _fields(node, "TensorStorageMetadata", {"properties", "size", "chunks"})
     size, shards = _size(fields["size"]), fields["chunks"]

@@ -182,6 +182,7 @@ def load(run: Run, options: LoadOptions) -> None:
             exclude_algorithms=options.exclude_algorithms,
             algorithm_passes=run.engine.passes,
             prepare=run.strategy.prepare,
+            source=repr(path),
         )
     state.load_path = str(path)
     _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))
