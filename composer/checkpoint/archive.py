@@ -289,7 +289,9 @@ def _loaded(
     if isinstance(map_location, (str, torch.device)):
         torch.empty(0, device=map_location)  # a device that is not there is no damage of the file
     try:
-        with torch.serialization.safe_globals([*_allowed(), *known]):
+        # Sparse tensors whose indices are outside are found only so; those who use them would write anywhere.
+        sparse = torch.sparse.check_sparse_tensor_invariants()
+        with torch.serialization.safe_globals([*_allowed(), *known]), sparse:
             return torch.load(file, map_location=map_location, weights_only=True, mmap=mapped or None)
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
@@ -306,7 +308,7 @@ def _loaded(
 
 def _allowed() -> list[Any]:
     """The types beside torch's own that checkpoints hold; making one runs no code of the file."""
-    allowed: list[Any] = [datetime.timedelta, TorchVersion]
+    allowed: list[Any] = [datetime.timedelta, TorchVersion, bytes]  # which torch leaves out where they are empty
     try:
         import numpy as np
     except ModuleNotFoundError:

@@ -213,10 +213,12 @@ def _paths(node: Any) -> dict[str, tuple[str | int, ...]] | None:
     """The keys of each entry; what planners of other kinds keep there is left alone."""
     if type(node) is not dict:
         return None
-    for path in cast("dict[Any, Any]", node).values():
+    for name, path in cast("dict[Any, Any]", node).items():
         if type(path) is not tuple or any(type(key) not in (str, int) for key in cast("tuple[Any, ...]", path)):
             return None
-    return {_text(name): path for name, path in cast("dict[Any, Any]", node).items()}
+        if ".".join(map(str, path)) != name:
+            raise ValueError(f"the keys {path} are not those of {name!r}")
+    return node
 
 
 def _fields(node: Any, name: str, due: set[str], more: set[str] | None = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ and expansion are bounded here.
 from __future__ import annotations
 
 import struct
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
@@ -227,6 +228,10 @@ class _Machine:
             raise ValueError("it is cut off")
         return taken
 
+    def byte(self) -> int:
+        self.position += 1
+        return self.data[self.position - 1]
+
     def number(self, form: str, size: int) -> int:
         return struct.unpack(form, self.take(size))[0]
 
@@ -297,8 +302,10 @@ class _Machine:
         self.set_items([key, value])
 
     def named(self) -> None:
-        module = self.line()
-        self.name(f"{module}.{self.line()}")
+        module, name = self.line(), self.line()
+        # As unpicklers do, torch's included, for what Python 2 calls otherwise.
+        module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+        self.name(f"{module}.{name}")
 
     def name(self, name: str) -> None:
         self.names.add(name)
@@ -341,17 +348,17 @@ _ACTS: dict[int, _Act] = {
     0x88: lambda m: m.push(True),
     0x89: lambda m: m.push(False),
     0x4A: lambda m: m.push(m.number("<i", 4)),
-    0x4B: lambda m: m.push(m.number("<B", 1)),
+    0x4B: lambda m: m.push(m.byte()),
     0x4D: lambda m: m.push(m.number("<H", 2)),
-    0x8A: lambda m: m.push(int.from_bytes(m.take(m.number("<B", 1)), "little", signed=True)),
+    0x8A: lambda m: m.push(int.from_bytes(m.take(m.byte()), "little", signed=True)),
     0x47: lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
     0x58: lambda m: _text(m, m.number("<I", 4)),
-    0x8C: lambda m: _text(m, m.number("<B", 1)),
+    0x8C: lambda m: _text(m, m.byte()),
     0x8D: lambda m: _text(m, m.number("<Q", 8)),
     0x42: lambda m: m.push(m.take(m.number("<I", 4))),
-    0x43: lambda m: m.push(m.take(m.number("<B", 1))),
+    0x43: lambda m: m.push(m.take(m.byte())),
     0x8E: lambda m: m.push(m.take(m.number("<Q", 8))),
-    0x55: lambda m: m.push(m.take(m.number("<B", 1))),
+    0x55: lambda m: m.push(m.take(m.byte())),
     0x29: lambda m: m.push(()),
     0x5D: lambda m: m.push([]),
     0x7D: lambda m: m.push({}),
@@ -366,10 +373,10 @@ _ACTS: dict[int, _Act] = {
     0x90: lambda m: m.add(m.since_mark()),
     0x73: _Machine.set_item,
     0x75: lambda m: m.set_items(m.since_mark()),
-    0x71: lambda m: m.put(m.number("<B", 1)),
+    0x71: lambda m: m.put(m.byte()),
     0x72: lambda m: m.put(m.number("<I", 4)),
     0x94: _Machine.memoize,
-    0x68: lambda m: m.get(m.number("<B", 1)),
+    0x68: lambda m: m.get(m.byte()),
     0x6A: lambda m: m.get(m.number("<I", 4)),
     0x63: _Machine.named,
     0x93: _Machine.named_by_stack,

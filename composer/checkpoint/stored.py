@@ -88,6 +88,8 @@ def open_folder(folder: Path | str, *, together: bool = False) -> dict[str, Any]
         return {"state": {"model": _foreign_weights(folder)}}
     rest = check_folder(folder, together=together)
     if not is_folder(folder):
+        if "engine" not in rest["content"]:
+            raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {METADATA!r} is missing. Load an earlier one.")
         return {**rest["content"], "folder": str(folder)}  # for the engine that has written it
     metadata = read_metadata(folder)
 

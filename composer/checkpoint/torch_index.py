@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from composer.checkpoint.pickle_outline import Call, Named, Outline, Persistent
+from composer.checkpoint.pickle_outline import Call, CodeError, Named, Outline, Persistent
 
 __all__ = ["Storage", "check_index", "paths_of_storages", "storage_of"]
 
@@ -66,6 +66,7 @@ def check_index(described: Outline, sizes: Mapping[str, int]) -> set[str]:
         The keys of the storages in use.
 
     Raises:
+        CodeError: It has an array of objects.
         ValueError: The index and the file do not go together, or the index is not such as torch writes.
 
     >>> from composer.checkpoint.pickle_outline import outline
@@ -261,6 +262,18 @@ def _check_bytes(call: Call, seen: _Seen) -> None:
         raise ValueError("it makes bytes of nothing")
 
 
+def _check_no_bytes(call: Call, seen: _Seen) -> None:
+    if _has(call, 0):
+        raise ValueError("it makes bytes of nothing")
+
+
+def _check_encoded(call: Call, seen: _Seen) -> None:
+    text, codec = _has(call, 2)
+    # Others take time and memory that have nothing to do with the length of the text.
+    if type(text) is not str or codec not in ("latin1", "latin-1", "ascii", "utf-8"):
+        raise ValueError("it has bytes that are encoded in another way than Python does")
+
+
 def _check_size(call: Call, seen: _Seen) -> None:
     if not _are_counts(_has(call, 1)[0]):
         raise ValueError("it has a size that is none")
@@ -270,6 +283,8 @@ def _check_dtype(call: Call, seen: _Seen) -> None:
     kind, *rest = _has(call, 3, states=1)
     state = call.states[0] if call.states else (3, "<", None, None, None, -1, -1, 0)
     fits = type(state) is tuple and len(state) == 8 and state[0] == 3 and state[2:] == (None, None, None, -1, -1, 0)
+    if type(kind) is str and not _NUMBER.fullmatch(kind):
+        raise CodeError(f"it has an array of {kind!r}, which are no numbers")
     if type(kind) is not str or rest != [False, True] or not fits or state[1] not in ("<", ">", "|", "="):
         raise ValueError("it has an array of an unknown dtype")
 
@@ -296,7 +311,7 @@ def _check_scalar(call: Call, seen: _Seen) -> None:
 
 def _check_elements(dtype: Any, count: int, content: Any) -> None:
     if not isinstance(dtype, Call) or dtype.name != "numpy.dtype" or not _NUMBER.fullmatch(str(dtype.args[0])):
-        return  # torch.load refuses all but numbers
+        raise ValueError("it has an array of what are no numbers")
     itemsize = int(re.sub(r"\D", "", dtype.args[0]) or 1)
     if _length(content) != count * itemsize:
         raise ValueError(f"it has an array of {count} numbers without their {count * itemsize} bytes")
@@ -306,6 +321,8 @@ def _length(content: Any) -> int:
     """Of bytes, which are text to protocols that do not know them."""
     if isinstance(content, Call) and content.name == "_codecs.encode" and content.args[1:] == ("latin1",):
         content = content.args[0]
+    elif isinstance(content, Call) and content.name == "builtins.bytes":
+        return 0
     return len(content) if type(content) in (str, bytes) else -1
 
 
@@ -337,7 +354,8 @@ _CHECKS: dict[str, Callable[[Call, _Seen], None]] = {
     "torch.Size": _check_size,
     "collections.OrderedDict": _check_ordered,
     "builtins.bytearray": _check_bytes,
-    "__builtin__.bytearray": _check_bytes,
+    "builtins.bytes": _check_no_bytes,
+    "_codecs.encode": _check_encoded,
     "numpy.dtype": _check_dtype,
     "numpy._reconstruct": _check_array,
     "numpy.scalar": _check_scalar,
