@@ -22,7 +22,9 @@ from composer.checkpoint.folder_metadata import METADATA, read_metadata
 __all__ = ["read_into"]
 
 
-def read_into(tensors: Mapping[str, Tensor], folder: Path, planner: Any = None, *, checked: bool = False) -> None:
+def read_into(
+    tensors: Mapping[str, Tensor], folder: Path, planner: Any = None, *, checked: bool = False, metadata: Any = None
+) -> None:
     """Fill tensors with the shards of those in the files that they are to have.
 
     Args:
@@ -30,6 +32,7 @@ def read_into(tensors: Mapping[str, Tensor], folder: Path, planner: Any = None, 
         folder: The folder.
         planner: A ``LoadPlanner`` that decides what is read, or None.
         checked: Whether the files were compared with checksums.
+        metadata: What :func:`.read_metadata` returned; None is to read it.
 
     Raises:
         DamagedCheckpointError: A file does not have what it should.
@@ -42,7 +45,7 @@ def read_into(tensors: Mapping[str, Tensor], folder: Path, planner: Any = None, 
     >>> weight
     tensor([1., 1.])
     """
-    metadata = read_metadata(folder)
+    metadata = read_metadata(folder) if metadata is None else metadata
     if planner is not None:
         _follow(_plan(tensors, metadata, planner), metadata, folder, planner, checked)
         return

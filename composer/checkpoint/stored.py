@@ -36,6 +36,7 @@ class Stored:
         dtype: Its dtype.
         dims: Along which dimension each axis of the devices divided it when it was saved, or None where none did.
         checked: Whether the files that have it were compared with checksums.
+        metadata: What the folder says of its tensors, if that was read.
 
     >>> Stored(Path("ep1"), "weight", (2,), torch.float32).dims is None
     True
@@ -47,6 +48,7 @@ class Stored:
     dtype: torch.dtype
     dims: tuple[int | None, ...] | None = None
     checked: bool = field(default=False, compare=False)
+    metadata: Any = field(default=None, compare=False, repr=False)
 
 
 def is_folder(path: Path | str) -> bool:
@@ -143,19 +145,19 @@ def fetch(tree: Any, layout: Layout | None = None, planner: Any = None) -> Any:
     made: dict[int, Tensor] = {}
     read: dict[str, Tensor] = {}
     folder: Path | None = None
-    checked = False
+    checked, metadata = False, None
     for path, one in awaited(tree):
         if isinstance(one, Shared):
             whole = one.receive()
             made[id(one)] = whole if layout is None else layout.placed(whole, path)
             continue
-        folder, checked = one.folder, one.checked
+        folder, checked, metadata = one.folder, one.checked, one.metadata
         if one.name not in read:
             empty = torch.empty(one.shape, dtype=one.dtype)
             read[one.name] = empty if layout is None else layout.empty(path, one.shape, one.dtype, one.dims)
         made[id(one)] = read[one.name]
     if folder is not None:
-        read_into(read, folder, planner, checked=checked)
+        read_into(read, folder, planner, checked=checked, metadata=metadata)
     return replaced(tree, lambda node: made.get(id(node), node)) if made else tree
 
 
@@ -251,7 +253,7 @@ def _stored(folder: Path, name: str, metadata: Any, dims: Any = None, files: Map
         raise DamagedCheckpointError(f"{str(folder)!r} is damaged: it does not have the tensor {name!r}.")
     check_stored(folder, name, metadata, None if files is None else tuple(files))
     dims = None if dims is None else tuple(dims)
-    return Stored(folder, name, tuple(one.size), one.properties.dtype, dims, files is not None)
+    return Stored(folder, name, tuple(one.size), one.properties.dtype, dims, files is not None, metadata)
 
 
 def _foreign_weights(folder: Path) -> dict[str, Any]:

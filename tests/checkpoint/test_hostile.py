@@ -156,6 +156,7 @@ def test_EveryBit_of_safetensors(tmp_path) -> None:
 def test_random_damages_of_a_file(tmp_path) -> None:
     path = tmp_path / "a.pt"
     whole = hostile.plain_file()
+    path.write_bytes(whole)
     for changed in damages(whole, 10_000, seed=1):
         put(path, changed)
         assert outcome(path) != "same" or changed == whole
