@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import io
 import os
 import pickle
@@ -38,7 +39,7 @@ __all__ = [
 _DATA = "data/"
 # All that torch.save writes, of any release.
 _RECORD = re.compile(r"data\.pkl|version|byteorder|\.format_version|\.storage_alignment|\.data/serialization_id|data/\d+")
-_MOST_INDEX = 1 << 28
+_MOST_INDEX, _SMALL_INDEX = 1 << 28, 1 << 12
 
 
 class DamagedCheckpointError(RuntimeError):
@@ -264,16 +265,26 @@ def _check_zip(file: BinaryIO, size: int, name: str, *, checksums: bool = True) 
         if index.size > _MOST_INDEX:
             raise ValueError(f"it has {index.size} bytes")
         file.seek(index.offset)
-        described = outline(file.read(index.size))
-        if described.end != index.size:
-            raise ValueError(f"it ends {index.size - described.end} bytes before its end")
+        content = file.read(index.size)
         storages = {one.name.removeprefix(_DATA): one.size for one in found if one.name.startswith(_DATA)}
-        check_index(described, storages)
+        # Those of the tensors in a folder are alike.
+        check = _check_small_index if index.size < _SMALL_INDEX else _check_index
+        check(content, tuple(storages.items()))
     damaged = [one.name for one in found if checksums and crc32_of(file, one) != one.crc32]
     if damaged:
         keys = {name.removeprefix(_DATA) for name in damaged if name.startswith(_DATA)}
-        parts = [repr(path) for path, key in paths_of_storages(described.root) if key in keys]
+        parts = [repr(path) for path, key in paths_of_storages(outline(content).root) if key in keys]
         raise DamagedCheckpointError(_told(name, parts or [f"the record {one!r}" for one in damaged]))
+
+
+def _check_index(content: bytes, storages: tuple[tuple[str, int], ...]) -> None:
+    described = outline(content)
+    if described.end != len(content):
+        raise ValueError(f"it ends {len(content) - described.end} bytes before its end")
+    check_index(described, dict(storages))
+
+
+_check_small_index = functools.lru_cache(maxsize=256)(_check_index)
 
 
 def _told(name: str, parts: list[str]) -> str:
@@ -306,6 +317,7 @@ def _loaded(
         raise DamagedCheckpointError(f"{name} cannot be read as a checkpoint: {_reason(error)}") from error
 
 
+@functools.lru_cache(maxsize=1)
 def _allowed() -> list[Any]:
     """The types beside torch's own that checkpoints hold; making one runs no code of the file."""
     allowed: list[Any] = [datetime.timedelta, TorchVersion, bytes]  # which torch leaves out where they are empty
