@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime
+import functools
 import io
 import os
 import pickle
 import re
 import secrets
-import zipfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import torch
+from torch import Tensor
 from torch.torch_version import TorchVersion
 
-__all__ = ["DamagedCheckpointError", "UnsafeCheckpointError", "check", "read", "replacing", "sync_folder", "write"]
+from composer.checkpoint.legacy_file import check_legacy, is_legacy
+from composer.checkpoint.pickle_outline import CodeError, outline
+from composer.checkpoint.torch_index import check_index, paths_of_storages
+from composer.checkpoint.zip_layout import crc32_of, records
+
+__all__ = [
+    "DamagedCheckpointError",
+    "UnsafeCheckpointError",
+    "check",
+    "damage_of",
+    "read",
+    "read_tensor",
+    "replacing",
+    "sync_folder",
+    "with_checksums",
+    "write",
+]
+
+_DATA = "data/"
+# All that torch.save writes, of any release.
+_RECORD = re.compile(r"data\.pkl|version|byteorder|\.format_version|\.storage_alignment|\.data/serialization_id|data/\d+")
+_MOST_INDEX, _SMALL_INDEX = 1 << 28, 1 << 12
 
 
 class DamagedCheckpointError(RuntimeError):
@@ -53,7 +74,7 @@ def write(content: dict[str, Any], path: Path | str) -> None:
     >>> read(tmp_path / "ep1.pt")
     {'state': {'model': {'weight': tensor([1.])}}}
     """
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file, with_checksums():
         try:
             torch.save(content, file)
         except RuntimeError as error:
@@ -63,6 +84,24 @@ def write(content: dict[str, Any], path: Path | str) -> None:
             raise
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def with_checksums() -> Generator[None]:
+    """Have torch write the checksums without which a file is not read, whatever the user has set.
+
+    >>> with with_checksums():
+    ...     torch.save({}, tmp_path / "a.pt")
+    """
+    settings: Any = torch.serialization
+    if not hasattr(settings, "set_crc32_options") or settings.get_crc32_options():
+        yield  # releases without the option always write them
+        return
+    settings.set_crc32_options(True)
+    try:
+        yield
+    finally:
+        settings.set_crc32_options(False)
 
 
 @contextlib.contextmanager
@@ -89,19 +128,22 @@ def replacing(path: Path | str) -> Generator[Path]:
     sync_folder(path.parent)
 
 
-def read(path: Path | str, map_location: str = "cpu", *, mapped: bool = False) -> dict[str, Any]:
+def read(
+    path: Path | str, map_location: Any = "cpu", *, mapped: bool = False, known: Sequence[Any] = ()
+) -> dict[str, Any]:
     """Read a checkpoint.
 
     Args:
         path: A file written by :func:`write`, by the predecessor, or by :func:`torch.save` of plain content.
-        map_location: Where its tensors go.
+        map_location: Where its tensors go: a device, its name, or what else :func:`torch.load` takes.
         mapped: Whether its tensors come from the disk when they are used, where the format allows that.
+        known: Further classes that it may hold; making one must not run anything that the file says.
 
     Raises:
         FileNotFoundError: There is no such file.
-        DamagedCheckpointError: It was cut off or changed; the message names the parts.
+        DamagedCheckpointError: It was cut off or changed, or holds something else than a dict; the message names the
+            parts.
         UnsafeCheckpointError: It holds objects whose reading would run code.
-        ValueError: It holds something else than a dict.
 
     >>> write({"state": {"weight": torch.ones(2)}}, tmp_path / "a.pt")
     >>> read(tmp_path / "a.pt")
@@ -111,132 +153,174 @@ def read(path: Path | str, map_location: str = "cpu", *, mapped: bool = False) -
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint {str(path)!r}.")
     check(path)
-    torch.empty(0, device=map_location)  # a device that is not there is no damage of the file
-    try:
-        with torch.serialization.safe_globals(_allowed()):
-            mapped = mapped and zipfile.is_zipfile(path)
-            content = torch.load(path, map_location=map_location, weights_only=True, mmap=mapped or None)
-    except pickle.UnpicklingError as error:
-        raise UnsafeCheckpointError(
-            f"{str(path)!r} holds more than tensors, numbers, text and containers of them, and is not read, because "
-            f"that could run code: {_reason(error)}"
-        ) from error
-    except (OSError, Warning):
-        raise
-    except Exception as error:  # the old format of torch, which has no checksums, fails in many ways when it is cut off
-        raise DamagedCheckpointError(f"{str(path)!r} cannot be read as a checkpoint: {_reason(error)}") from error
+    content = _loaded(path, repr(str(path)), map_location=map_location, known=known, mapped=mapped and _is_zip(path))
     if not isinstance(content, dict):
-        raise ValueError(f"{str(path)!r} is no checkpoint: it holds a {type(content).__name__}, where a dict is due.")
+        raise DamagedCheckpointError(
+            f"{str(path)!r} is no checkpoint: it holds a {type(content).__name__}, where a dict is due."
+        )
     return cast("dict[str, Any]", content)
 
 
+def read_tensor(file: io.BytesIO, name: str, *, checked: bool = False) -> Tensor:
+    """Read a tensor out of what :func:`torch.save` has written of it alone.
+
+    Args:
+        file: What it has written.
+        name: What it is called in errors.
+        checked: Whether the content was compared with a checksum before.
+
+    Raises:
+        DamagedCheckpointError: It was cut off or changed.
+        UnsafeCheckpointError: It is something whose reading would run code.
+
+    >>> file = io.BytesIO()
+    >>> torch.save(torch.ones(2), file)
+    >>> read_tensor(file, "the weight")
+    tensor([1., 1.])
+    """
+    _check_zip(file, file.getbuffer().nbytes, name, checksums=not checked)
+    file.seek(0)
+    tensor = _loaded(file, name)
+    if type(tensor) is not Tensor:
+        raise DamagedCheckpointError(f"{name} is damaged: it is a {type(tensor).__name__}, where a tensor is due.")
+    return tensor
+
+
 def check(path: Path | str) -> None:
-    """Compare the checksums of a checkpoint with its content.
+    """Compare a checkpoint with what a writer leaves: its checksums, its structure, and what it says of its tensors.
 
     Args:
         path: The file.
 
     Raises:
         DamagedCheckpointError: They differ, or the file is cut off; the message names the damaged parts.
+        UnsafeCheckpointError: Reading it would run code.
 
     >>> write({"state": {}}, tmp_path / "ep1.pt")
     >>> check(tmp_path / "ep1.pt")
     """
-    if not zipfile.is_zipfile(path):
-        with Path(path).open("rb") as file:
-            if file.read(2) in (b"\x80\x02", b"\x80\x03", b"\x80\x04"):
-                return  # the old format of torch, which has no checksums
+    path = Path(path)
+    with path.open("rb") as file:
+        begin = file.read(4)
+        if begin == b"PK\x03\x04":
+            _check_zip(file, path.stat().st_size, repr(str(path)))
+            return
+    if not is_legacy(begin):
         raise DamagedCheckpointError(
             f"{str(path)!r} is no complete checkpoint: its end is missing, or it never was one. Load an earlier one."
         )
-    with zipfile.ZipFile(path) as archive:
-        damaged = [name for name in archive.namelist() if not _is_intact(archive, name)]
-        if not damaged:
-            return
-        parts = _parts_of(archive, damaged)
-    raise DamagedCheckpointError(
-        f"{str(path)!r} is damaged: the checksums of {', '.join(parts)} are not those of what was written. Load an "
-        f"earlier checkpoint, or leave these parts out by copying the others."
+    with damage_of(repr(str(path)), "its content"):
+        check_legacy(path)
+
+
+@contextlib.contextmanager
+def damage_of(name: str, part: str) -> Generator[None]:
+    """Tell whatever fails in the block as damage of a file; errors of the system stay what they are.
+
+    Args:
+        name: Of the file.
+        part: What of it is read in the block.
+
+    Raises:
+        DamagedCheckpointError: Something failed.
+        UnsafeCheckpointError: An instruction was found that makes objects.
+
+    >>> with damage_of("'ep1.pt'", "its index"):
+    ...     raise ValueError("it is cut off")
+    Traceback (most recent call last):
+    composer.checkpoint.archive.DamagedCheckpointError: 'ep1.pt' is damaged in its index: it is cut off.
+    """
+    try:
+        yield
+    except (DamagedCheckpointError, UnsafeCheckpointError, OSError, MemoryError, Warning):
+        raise
+    except CodeError as error:
+        raise UnsafeCheckpointError(f"{name} is not read, because that could run code: {error}.") from error
+    except Exception as error:
+        said = str(error).rstrip(".") if isinstance(error, (ValueError, RuntimeError)) else repr(error)
+        raise DamagedCheckpointError(f"{name} is damaged in {part}: {said}.") from error
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+def _check_zip(file: BinaryIO, size: int, name: str, *, checksums: bool = True) -> None:
+    with damage_of(name, "its structure"):
+        found = records(file, size)
+        index = next((one for one in found if one.name == "data.pkl"), None)
+        if strange := [one.name for one in found if not _RECORD.fullmatch(one.name)]:
+            raise ValueError(f"it has the record {strange[0]!r}, which torch.save does not write")
+        if index is None:
+            raise ValueError("it has no index, which torch.save writes as 'data.pkl'")
+    if all(not one.crc32 for one in found):
+        raise DamagedCheckpointError(
+            f"{name} was written without checksums, so that damage could not be noticed. Read it with torch.load, and "
+            f"save it again after torch.serialization.set_crc32_options(True)."
+        )
+    if checksums and crc32_of(file, index) != index.crc32:
+        raise DamagedCheckpointError(_told(name, ["its index"]))
+    with damage_of(name, "its index"):
+        if index.size > _MOST_INDEX:
+            raise ValueError(f"it has {index.size} bytes")
+        file.seek(index.offset)
+        content = file.read(index.size)
+        storages = {one.name.removeprefix(_DATA): one.size for one in found if one.name.startswith(_DATA)}
+        # Those of the tensors in a folder are alike.
+        check = _check_small_index if index.size < _SMALL_INDEX else _check_index
+        check(content, tuple(storages.items()))
+    damaged = [one.name for one in found if checksums and crc32_of(file, one) != one.crc32]
+    if damaged:
+        keys = {name.removeprefix(_DATA) for name in damaged if name.startswith(_DATA)}
+        parts = [repr(path) for path, key in paths_of_storages(outline(content).root) if key in keys]
+        raise DamagedCheckpointError(_told(name, parts or [f"the record {one!r}" for one in damaged]))
+
+
+def _check_index(content: bytes, storages: tuple[tuple[str, int], ...]) -> None:
+    described = outline(content)
+    if described.end != len(content):
+        raise ValueError(f"it ends {len(content) - described.end} bytes before its end")
+    check_index(described, dict(storages))
+
+
+_check_small_index = functools.lru_cache(maxsize=256)(_check_index)
+
+
+def _told(name: str, parts: list[str]) -> str:
+    return (
+        f"{name} is damaged: the checksums of {', '.join(parts)} are not those of what was written. Load an earlier "
+        f"checkpoint, or leave these parts out by copying the others."
     )
 
 
-def _is_intact(archive: zipfile.ZipFile, name: str) -> bool:
+def _loaded(
+    file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[Any] = (), mapped: bool = False
+) -> Any:
+    if isinstance(map_location, (str, torch.device)):
+        torch.empty(0, device=map_location)  # a device that is not there is no damage of the file
     try:
-        with archive.open(name) as record:
-            while record.read(1 << 22):  # the checksum is compared at the end
-                pass
-    except (zipfile.BadZipFile, OSError, EOFError):
-        return False
-    return True
+        # Sparse tensors whose indices are outside are found only so; those who use them would write anywhere.
+        sparse = torch.sparse.check_sparse_tensor_invariants()
+        with torch.serialization.safe_globals([*_allowed(), *known]), sparse:
+            return torch.load(file, map_location=map_location, weights_only=True, mmap=mapped or None)
+    except pickle.UnpicklingError as error:
+        raise UnsafeCheckpointError(
+            f"{name} holds more than tensors, numbers, text and containers of them, and is not read, because "
+            f"that could run code: {_reason(error)}"
+        ) from error
+    except (OSError, MemoryError, torch.OutOfMemoryError, Warning):
+        raise
+    except Exception as error:
+        if "allocate memory" in str(error):  # of what is there, as the sizes were compared with the file before
+            raise
+        raise DamagedCheckpointError(f"{name} cannot be read as a checkpoint: {_reason(error)}") from error
 
 
-def _parts_of(archive: zipfile.ZipFile, damaged: list[str]) -> list[str]:
-    """The paths in the checkpoint of the tensors that damaged records hold."""
-    index = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
-    if index in damaged:
-        return ["its index"]
-    found: list[str] = []
-    # An index that was not written by us may describe anything; the damage is told in any case.
-    with contextlib.suppress(Exception):
-        tree = _Outline(io.BytesIO(archive.read(index or ""))).load()
-        keys = {name.rpartition("/")[2] for name in damaged}
-        found = [f"'{path}'" for path, key in _storages(tree, "") if key in keys]
-    return found or [f"the record {name!r}" for name in damaged]
-
-
-class _Stub:
-    """Stands for any object of an index that is only looked at."""
-
-    parts: tuple[Any, ...] = ()
-
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
-
-    def __call__(self, *parts: Any) -> _Stub:
-        return _Stub(*parts)
-
-    def __setstate__(self, state: Any) -> None:
-        self.parts = (*self.parts, state)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.parts = (*self.parts, {key: value})
-
-
-class _Outline(pickle.Unpickler):
-    """Reads an index without making any of the objects that it describes."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        if (module_name, global_name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
-        return _Stub
-
-    def persistent_load(self, pid: Any, /) -> Any:
-        return _Storage(str(pid[2]))
-
-
-class _Storage:
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-
-def _storages(node: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The path and the record of each tensor."""
-    if isinstance(node, _Storage):
-        yield path, node.key
-    elif isinstance(node, dict):
-        for key, value in cast("dict[Any, Any]", node).items():
-            yield from _storages(value, f"{path}/{key}".lstrip("/"))
-    elif isinstance(node, (list, tuple)):
-        for number, value in enumerate(cast("list[Any]", node)):
-            yield from _storages(value, f"{path}/{number}".lstrip("/"))
-    elif isinstance(node, _Stub):
-        for part in node.parts:
-            yield from _storages(part, path)
-
-
+@functools.lru_cache(maxsize=1)
 def _allowed() -> list[Any]:
     """The types beside torch's own that checkpoints hold; making one runs no code of the file."""
-    allowed: list[Any] = [datetime.timedelta, TorchVersion]
+    allowed: list[Any] = [datetime.timedelta, TorchVersion, bytes]  # which torch leaves out where they are empty
     try:
         import numpy as np
     except ModuleNotFoundError:

@@ -37,6 +37,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
 
     Raises:
         ValueError: It is no such folder.
+        DamagedCheckpointError: A file is not what was written.
 
     >>> _ = (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     >>> write_safetensors({"pooler.bias": torch.zeros(1)}, tmp_path / "model.safetensors")
@@ -45,8 +46,9 @@ def read_folder(folder: Path) -> dict[str, Any]:
     """
     if not (folder / _CONFIG).is_file():
         raise ValueError(f"{str(folder)!r} is no folder of a Hugging Face model: it has no {_CONFIG}.")
-    config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    kind = next(iter(config.get("architectures") or ()), "AutoModel")
+    config = _json(folder / _CONFIG)
+    with archive.damage_of(repr(str(folder / _CONFIG)), "its content"):
+        kind = next(iter(config.get("architectures") or ()), "AutoModel")
     described: dict[str, Any] = {
         "model": {"config": {"file_extension": ".json", "content": config, "class": f"transformers.{kind}"}}
     }
@@ -179,7 +181,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / _WEIGHTS).is_file():
         return read_safetensors(folder / _WEIGHTS)
     if index.is_file():
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        said = _json(index)
+        with archive.damage_of(repr(str(index)), "its list of files"):
+            files = sorted({_text(name) for name in said["weight_map"].values()})
         return {key: value for name in files for key, value in read_safetensors(folder / _plain(name)).items()}
     if (folder / "pytorch_model.bin").is_file():
         return cast("dict[str, Tensor]", archive.read(folder / "pytorch_model.bin"))
@@ -193,13 +197,25 @@ def _is_of_tokenizer(path: Path) -> bool:
 def _described(path: Path) -> dict[str, Any]:
     """A file as checkpoints hold it."""
     if path.suffix == ".json":
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = _json(path)
     elif path.suffix == ".model":
         content = path.read_bytes()
     else:
-        text = path.read_text(encoding="utf-8")
+        with archive.damage_of(repr(str(path)), "its text"):
+            text = path.read_text(encoding="utf-8")
         content = text.split("\n") if path.suffix == ".txt" else text
     return {"file_extension": path.suffix, "content": content}
+
+
+def _json(path: Path) -> Any:
+    with archive.damage_of(repr(str(path)), "its content"):
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no name of a file")
+    return value
 
 
 def _write_described(folder: Path, name: str, text: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from composer.checkpoint.archive import replacing
-from composer.storage.transfer import copy_file
+from composer.storage.transfer import copy_file, named_in
 from composer.storage.uris import is_remote, local_path
 
 __all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "resolve", "target_of"]
@@ -107,9 +107,9 @@ def extract_path_from_symlink(source_path: Path | str, object_store: Any = None)
     'ep1.pt'
     """
     if object_store is None and not is_remote(source_path):
-        return local_path(source_path).read_text(encoding="utf-8").strip()
+        return named_in(local_path(source_path))
     with tempfile.TemporaryDirectory(prefix="composer-") as folder:
         text = Path(folder, "link")
         # Not through a link of its own.
         copy_file(os.fspath(source_path), text, object_store, progress_bar=False)
-        return text.read_text(encoding="utf-8").strip()
+        return named_in(text)

@@ -14,8 +14,9 @@ from torch.nn.parameter import is_lazy
 from composer import dist
 from composer._text import first_of, one_of
 from composer.checkpoint import archive
+from composer.checkpoint.form import check_form
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching
-from composer.checkpoint.parts import PARTS, own_schedulers
+from composer.checkpoint.parts import PARTS, Part, own_schedulers
 from composer.checkpoint.predecessor import CONSTANTS, upgrade
 from composer.checkpoint.recreate import algorithm_from
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
@@ -96,10 +97,12 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
     if is_safetensors(path):
         return {"state": {"model": read_safetensors(path)}}
     content = open_folder(path, together=together) if path.is_dir() else archive.read(path, mapped=mapped)
-    if isinstance(content.get("state"), dict):
+    with archive.damage_of(repr(str(path)), "its content"):
+        if not isinstance(content.get("state"), dict):
+            content = {"state": {"model": content.get("state_dict", content)}}
+        check_form(content)
         upgrade(content)
         return content
-    return {"state": {"model": content.get("state_dict", content)}}
 
 
 def safe_torch_load(
@@ -171,6 +174,7 @@ def load_checkpoint(
             ignore_keys=ignore_keys,
             exclude_algorithms=exclude_algorithms,
             algorithm_passes=algorithm_passes,
+            source=repr(path),
         ).rng
 
 
@@ -185,6 +189,7 @@ def restore(
     exclude_algorithms: Sequence[str] | None = None,
     algorithm_passes: Sequence[AlgorithmPass] | None = None,
     prepare: Callable[[State], None] | None = None,
+    source: str = "The checkpoint",
 ) -> Loaded:
     """Give a run the content of a checkpoint.
 
@@ -201,8 +206,10 @@ def restore(
         exclude_algorithms: Names of methods that are not made again.
         algorithm_passes: Reorder the methods.
         prepare: Called when the model has all its layers, before it is given the weights.
+        source: Where the checkpoint is, for errors.
 
     Raises:
+        DamagedCheckpointError: A part of it lacks something.
         ValueError: The checkpoint does not fit the model, the optimizers or the data.
 
     >>> from composer import Logger, State
@@ -226,7 +233,8 @@ def restore(
     if prepare is not None:
         prepare(state)
     if engine is not None and "engine" in content:
-        engine.load(Path(content["folder"]), content["engine"], weights_only=weights_only, strict=strict)
+        folder, description = Path(content["folder"]), content["engine"]
+        engine.load(folder, description, read=archive.read, weights_only=weights_only, strict=strict)
     # Each part is read when it is its turn, lest a device has the weights twice and the optimizers' states as well.
     layout = Layout(state.model)
     planner = None if state.checkpoint_folders is None else state.checkpoint_folders.load_planner
@@ -245,9 +253,23 @@ def restore(
         return Loaded(metadata=saved.get("metadata", {}))
     for part in PARTS:
         if part.give is not None and part.name in saved:
-            part.give(state, given(part.name))
+            _give(part, state, given(part.name), source)
     schedulers = own_schedulers(given("schedulers")) if "schedulers" in saved else ()
     return Loaded(content.get("rng"), saved.get("max_duration"), saved.get("metadata", {}), schedulers)
+
+
+def _give(part: Part, state: State, value: Any, source: str) -> None:
+    """Give the run a part; what lacks something, or has it in another type, is damaged.
+
+    What methods and callbacks make of their own states is theirs, and their errors stay what they are.
+    """
+    give = cast("Callable[[State, Any], None]", part.give)
+    try:
+        give(state, value)
+    except (LookupError, TypeError, AttributeError) as error:
+        if part.name in ("algorithms", "callbacks"):
+            raise
+        raise archive.DamagedCheckpointError(f"{source} is damaged in 'state/{part.name}': {error!r}.") from error
 
 
 def _check_shapes(model: nn.Module, saved: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from composer.core.time import Time, TimeUnit
 
 __all__ = ["algorithm_from"]
 
+_LONGEST = 10_000
+
 
 def algorithm_from(description: str, kind: type[Algorithm]) -> Algorithm:
     """Make an algorithm of its ``repr``.
@@ -31,15 +33,15 @@ def algorithm_from(description: str, kind: type[Algorithm]) -> Algorithm:
     Scale(factor=0.5)
     """
     try:
-        call = ast.parse(description, mode="eval").body
-    except (SyntaxError, ValueError):
+        call = ast.parse(description[:_LONGEST], mode="eval").body if isinstance(description, str) else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of what is nested too deeply
         call = None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != kind.__name__:
         raise ValueError(f"{description!r} is no description of {kind.__name__} that it can be made of.")
     try:
         positional = [_value(argument) for argument in call.args]
         named = {cast(str, keyword.arg): _value(keyword.value) for keyword in call.keywords}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{description!r} cannot be made again: {error} Give the algorithm to the Trainer instead."
         ) from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,15 @@ import torch
 from torch import Tensor
 
 from composer._lazy import import_extra
-from composer.checkpoint.archive import DamagedCheckpointError, replacing
+from composer.checkpoint.archive import DamagedCheckpointError, damage_of, replacing
 
 __all__ = ["check_format", "is_safetensors", "read_safetensors", "write_safetensors"]
 
 _SUFFIX = ".safetensors"
 # In the header of a file, before the name of a tensor that is not stored because it is another one.
 _TIED = "tied:"
+# In the header: a checksum of each tensor and of the rest of the header, which the format does not have itself.
+_CHECKSUMS = "composer.crc32"
 
 
 def is_safetensors(path: Path | str) -> bool:
@@ -60,7 +64,8 @@ def read_safetensors(path: Path | str) -> dict[str, Tensor]:
 
     Raises:
         FileNotFoundError: There is none.
-        DamagedCheckpointError: It is cut off, or no safetensors file.
+        DamagedCheckpointError: It is cut off, or no safetensors file, or one of ours and not what was written; files
+            of other programs have no checksums.
         MissingConditionalImportError: The package safetensors is not installed.
 
     >>> weight = torch.ones(2)
@@ -77,11 +82,15 @@ def read_safetensors(path: Path | str) -> dict[str, Tensor]:
         with library.safe_open(path, framework="pt") as file:
             weights: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header: dict[str, str] = file.metadata() or {}
-    except library.SafetensorError as error:
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
         raise DamagedCheckpointError(f"{str(path)!r} cannot be read as a safetensors file: {error}.") from error
-    for name, stored in header.items():
-        if name.startswith(_TIED):
-            weights[name.removeprefix(_TIED)] = weights[stored]
+    with damage_of(repr(str(path)), "its header"):
+        _compare(path, weights, header)
+        for name, stored in header.items():
+            if name.startswith(_TIED):
+                weights[name.removeprefix(_TIED)] = weights[stored]
     return weights
 
 
@@ -125,6 +134,8 @@ def write_safetensors(
             continue
         names[place] = name
         stored[name] = _alone(value.detach(), taken)
+    checksums = {name: _crc32(name, tensor) for name, tensor in stored.items()}
+    header[_CHECKSUMS] = json.dumps({"header": _crc32_of_text(header), "tensors": checksums})
     with replacing(path) as temporary:
         try:
             save_file(stored, temporary, metadata=header)
@@ -132,6 +143,31 @@ def write_safetensors(
             raise OSError(f"{str(path)!r} could not be written: {error}.") from error
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+
+
+def _compare(path: Path, weights: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Compare what was read with the checksums in the header, if it has them."""
+    if _CHECKSUMS not in header:
+        return
+    said = json.loads(header[_CHECKSUMS])
+    rest = {name: text for name, text in header.items() if name != _CHECKSUMS}
+    if said["header"] != _crc32_of_text(rest) or said["tensors"].keys() != weights.keys():
+        raise ValueError("it differs from what was written")
+    damaged = [repr(name) for name, tensor in weights.items() if _crc32(name, tensor) != said["tensors"][name]]
+    if damaged:
+        raise DamagedCheckpointError(
+            f"{str(path)!r} is damaged: the checksums of {', '.join(damaged)} are not those of what was written."
+        )
+
+
+def _crc32(name: str, tensor: Tensor) -> int:
+    """Of a tensor in host memory, its dtype and shape included."""
+    value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), value) if tensor.numel() else value
+
+
+def _crc32_of_text(header: Mapping[str, str]) -> int:
+    return zlib.crc32(json.dumps(sorted(header.items())).encode())
 
 
 def _alone(tensor: Tensor, taken: set[int]) -> Tensor:

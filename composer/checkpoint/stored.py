@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import io
-import pathlib
-import pickle
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +12,9 @@ from torch import Tensor
 
 from composer import dist
 from composer.checkpoint import archive
-from composer.checkpoint.archive import DamagedCheckpointError, UnsafeCheckpointError
+from composer.checkpoint.archive import DamagedCheckpointError, damage_of
+from composer.checkpoint.folder_metadata import METADATA, check_stored, read_metadata
+from composer.checkpoint.folder_tensors import read_into
 from composer.checkpoint.folders import REST
 from composer.checkpoint.sharded import MARK, checksum
 from composer.checkpoint.sharing import Shared, replaced
@@ -24,9 +22,7 @@ from composer.checkpoint.sharing import Shared, replaced
 if TYPE_CHECKING:
     from composer.checkpoint.tensors import Layout
 
-__all__ = ["Stored", "awaited", "check_folder", "fetch", "is_folder", "open_folder", "read_folder", "read_metadata"]
-
-_METADATA = ".metadata"
+__all__ = ["Stored", "awaited", "check_folder", "fetch", "is_folder", "open_folder", "read_folder"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,8 @@ class Stored:
         shape: Its shape.
         dtype: Its dtype.
         dims: Along which dimension each axis of the devices divided it when it was saved, or None where none did.
+        checked: Whether the files that have it were compared with checksums.
+        metadata: What the folder says of its tensors, if that was read.
 
     >>> Stored(Path("ep1"), "weight", (2,), torch.float32).dims is None
     True
@@ -49,6 +47,8 @@ class Stored:
     shape: tuple[int, ...]
     dtype: torch.dtype
     dims: tuple[int | None, ...] | None = None
+    checked: bool = field(default=False, compare=False)
+    metadata: Any = field(default=None, compare=False, repr=False)
 
 
 def is_folder(path: Path | str) -> bool:
@@ -60,7 +60,7 @@ def is_folder(path: Path | str) -> bool:
     >>> is_folder(tmp_path)
     False
     """
-    return (Path(path) / _METADATA).is_file()
+    return (Path(path) / METADATA).is_file()
 
 
 def open_folder(folder: Path | str, *, together: bool = False) -> dict[str, Any]:
@@ -84,20 +84,27 @@ def open_folder(folder: Path | str, *, together: bool = False) -> dict[str, Any]
     (2,)
     """
     folder = Path(folder).resolve()
-    if (folder / REST).is_file() and not is_folder(folder):
-        check_folder(folder, together=together)
-        return {**archive.read(folder / REST)["content"], "folder": str(folder)}  # for the engine that has written it
-    if not is_folder(folder):
-        raise FileNotFoundError(f"There is no checkpoint in {str(folder)!r}: it has no file {_METADATA!r}.")
+    if not is_folder(folder) and not (folder / REST).is_file():
+        raise FileNotFoundError(f"There is no checkpoint in {str(folder)!r}: it has no file {METADATA!r}.")
     if not (folder / REST).is_file():
         return {"state": {"model": _foreign_weights(folder)}}
-    check_folder(folder, together=together)
-    described = read_metadata(folder).state_dict_metadata
+    rest = check_folder(folder, together=together)
+    if not is_folder(folder):
+        if "engine" not in rest["content"]:
+            raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {METADATA!r} is missing. Load an earlier one.")
+        return {**rest["content"], "folder": str(folder)}  # for the engine that has written it
+    metadata = read_metadata(folder)
 
     def stored(node: Any) -> Any:
-        return _stored(folder, node[MARK], described, node["dims"]) if isinstance(node, dict) and MARK in node else node
+        if not isinstance(node, dict) or MARK not in node:
+            return node
+        with damage_of(repr(str(folder / REST)), "its content"):
+            name, dims = node[MARK], node["dims"]
+            if type(name) is not str or not (dims is None or set(map(type, dims)) <= {int, type(None)}):
+                raise ValueError(f"it has {node!r} in place of a tensor")
+        return _stored(folder, name, metadata, dims, rest["files"])
 
-    return replaced(archive.read(folder / REST)["content"], stored)
+    return replaced(rest["content"], stored)
 
 
 def read_folder(folder: Path | str) -> dict[str, Any]:
@@ -138,69 +145,58 @@ def fetch(tree: Any, layout: Layout | None = None, planner: Any = None) -> Any:
     made: dict[int, Tensor] = {}
     read: dict[str, Tensor] = {}
     folder: Path | None = None
+    checked, metadata = False, None
     for path, one in awaited(tree):
         if isinstance(one, Shared):
             whole = one.receive()
             made[id(one)] = whole if layout is None else layout.placed(whole, path)
             continue
-        folder = one.folder
+        folder, checked, metadata = one.folder, one.checked, one.metadata
         if one.name not in read:
             empty = torch.empty(one.shape, dtype=one.dtype)
             read[one.name] = empty if layout is None else layout.empty(path, one.shape, one.dtype, one.dims)
         made[id(one)] = read[one.name]
     if folder is not None:
-        _read_into(read, folder, planner)
+        read_into(read, folder, planner, checked=checked, metadata=metadata)
     return replaced(tree, lambda node: made.get(id(node), node)) if made else tree
 
 
-def check_folder(folder: Path, *, together: bool = False) -> None:
-    """Compare the files of a folder with what was written.
+def check_folder(folder: Path, *, together: bool = False) -> dict[str, Any]:
+    """Compare the files of a folder with what was written, and return what the file beside the tensors holds.
 
     Args:
         folder: The folder.
         together: Whether all processes call this. Those of a node share the work, and all raise.
 
-    Raises:
-        DamagedCheckpointError: One is missing or differs.
-
-    >>> from composer.checkpoint.sharded import divide, write
-    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
-    >>> check_folder(tmp_path / "ep1")
-    """
-    try:
-        files: dict[str, dict[str, int]] = archive.read(folder / REST)["files"]
-        first, step = (dist.get_local_rank(), dist.get_local_world_size()) if together else (0, 1)
-        names = sorted(files)[first::step]
-        damaged = [text for name in names if (text := _damage(folder / name, files[name]))]
-    except (DamagedCheckpointError, UnsafeCheckpointError) as error:
-        damaged = [str(error)]
-    everywhere = dist.all_gather_object(damaged) if together else [damaged]
-    if told := sorted({text for texts in everywhere for text in texts}):
-        raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {'; '.join(told)}. Load an earlier checkpoint.")
-
-
-def read_metadata(folder: Path) -> Any:
-    """Return what a folder says of its tensors, without running anything that it holds.
-
-    Args:
-        folder: The folder.
+    Returns:
+        The checkpoint without its tensors as ``"content"``, and size and checksum of the other files as ``"files"``.
 
     Raises:
-        DamagedCheckpointError: The file that says it cannot be read.
+        DamagedCheckpointError: A file is missing or differs.
         UnsafeCheckpointError: Reading it would run code.
 
     >>> from composer.checkpoint.sharded import divide, write
     >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
-    >>> list(read_metadata(tmp_path / "ep1").state_dict_metadata)
-    ['state.model.weight']
+    >>> sorted(check_folder(tmp_path / "ep1")["files"])
+    ['.metadata', '__0_0.distcp']
     """
-    path = folder / _METADATA
+    rest: dict[str, Any] = {}
+    failure: Exception | None = None
+    damaged: list[str] = []
     try:
-        return _Metadata(io.BytesIO(path.read_bytes())).load()
-    except (UnsafeCheckpointError, OSError):
-        raise
+        rest = archive.read(folder / REST)
+        with damage_of(repr(str(folder / REST)), "its list of files"):
+            files = _checked_files(folder, rest)
+        first, step = (dist.get_local_rank(), dist.get_local_world_size()) if together else (0, 1)
+        damaged = [text for name in sorted(files)[first::step] if (text := _damage(folder / name, files[name]))]
     except Exception as error:
-        raise DamagedCheckpointError(f"{str(path)!r} cannot be read: {error}") from error
+        failure, damaged = error, [str(error)]
+    everywhere = dist.all_gather_object(damaged) if together else [damaged]
+    if failure is not None:
+        raise failure
+    if told := sorted({text for texts in everywhere for text in texts}):
+        raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {'; '.join(told)}. Load an earlier checkpoint.")
+    return rest
 
 
 def awaited(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Stored | Shared]]:
@@ -223,47 +219,22 @@ def awaited(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
             yield from awaited(value, (*path, number))
 
 
-class _Metadata(pickle.Unpickler):
-    """Makes the descriptions of tensors and nothing else."""
-
-    _CLASSES = "torch.distributed.checkpoint.metadata"
-    _OTHERS = frozenset(
-        {
-            "torch.distributed.checkpoint.filesystem._StorageInfo",
-            "torch.Size",
-            "torch.serialization._get_layout",
-            "collections.OrderedDict",
-        }
-    )
-
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        if module_name.startswith("pathlib"):  # where it was written, perhaps by another kind of system
-            return pathlib.PurePath
-        name = f"{module_name}.{global_name}"
-        if module_name == self._CLASSES or name in self._OTHERS:
-            found = getattr(importlib.import_module(module_name), global_name, None)
-            # Not what the module itself has imported.
-            if name in self._OTHERS or (isinstance(found, type) and found.__module__ == module_name):
-                return found
-        if module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype):
-            return getattr(torch, global_name)
-        raise UnsafeCheckpointError(f"The folder describes its tensors by {name!r}, which could run code.")
+def _checked_files(folder: Path, rest: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """The files that a folder should have, if what says so is as it was written."""
+    files = rest.get("files")
+    if not isinstance(rest.get("content"), dict) or not isinstance(files, dict):
+        raise ValueError("it has none, or nothing beside it")
+    for name, written in cast("dict[Any, Any]", files).items():
+        if type(name) is not str or Path(name).name != name:
+            raise ValueError(f"{name!r} is no plain name of a file, and is not followed")
+        if type(written) is not dict or {key: type(value) for key, value in written.items()} != _WRITTEN:
+            raise ValueError(f"it does not tell size and checksum of {name!r}")
+    if is_folder(folder) and METADATA not in files:
+        raise ValueError(f"{METADATA!r} is not among them")
+    return cast("dict[str, dict[str, int]]", files)
 
 
-def _read_into(tensors: Mapping[str, Tensor], folder: Path, planner: Any) -> None:
-    """Fill tensors with the parts of those in the files that they are to have."""
-    dcp: Any = importlib.import_module("torch.distributed.checkpoint")
-    reader = dcp.FileSystemReader(folder)
-    metadata = read_metadata(folder)
-    planner = dcp.DefaultLoadPlanner() if planner is None else planner
-    try:
-        planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
-        reader.set_up_storage_reader(metadata, is_coordinator=True)
-        plan = reader.prepare_local_plan(planner.create_local_plan())
-        (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
-        reader.read_data(planner.finish_plan(plan), planner).wait()
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise DamagedCheckpointError(f"{str(folder)!r} cannot be read: {error}") from error
+_WRITTEN = {"size": int, "crc32": int}
 
 
 def _damage(path: Path, written: Mapping[str, int]) -> str | None:
@@ -276,25 +247,27 @@ def _damage(path: Path, written: Mapping[str, int]) -> str | None:
     return None
 
 
-def _stored(folder: Path, name: str, described: Mapping[str, Any], dims: Any = None) -> Stored:
-    if name not in described:
+def _stored(folder: Path, name: str, metadata: Any, dims: Any = None, files: Mapping[str, Any] | None = None) -> Stored:
+    one = metadata.state_dict_metadata.get(name)
+    if not hasattr(one, "size"):
         raise DamagedCheckpointError(f"{str(folder)!r} is damaged: it does not have the tensor {name!r}.")
-    one = described[name]
-    return Stored(folder, name, tuple(one.size), one.properties.dtype, None if dims is None else tuple(dims))
+    check_stored(folder, name, metadata, None if files is None else tuple(files))
+    dims = None if dims is None else tuple(dims)
+    return Stored(folder, name, tuple(one.size), one.properties.dtype, dims, files is not None, metadata)
 
 
 def _foreign_weights(folder: Path) -> dict[str, Any]:
     """The weights in a folder that has nothing of ours."""
     metadata = read_metadata(folder)
-    described = {name: one for name, one in metadata.state_dict_metadata.items() if hasattr(one, "size")}
+    described = [name for name, one in metadata.state_dict_metadata.items() if hasattr(one, "size")]
     paths: dict[str, Any] = metadata.planner_data or {}
     for above in (("state", "model"), ("model",), ("app", "model")):
         # By the keys where these are told, as a name may have dots of its own.
         found = {
-            ".".join(map(str, paths[name][len(above) :])): _stored(folder, name, described)
+            ".".join(map(str, paths[name][len(above) :])): _stored(folder, name, metadata)
             for name in described
             if len(paths.get(name, ())) > len(above) and tuple(paths[name][: len(above)]) == above
         }
         if found:
             return found
-    return {name: _stored(folder, name, described) for name in described}
+    return {name: _stored(folder, name, metadata) for name in described}

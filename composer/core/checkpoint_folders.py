@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,12 +37,22 @@ class CheckpointEngine(Protocol):
         """
         ...
 
-    def load(self, folder: Path, description: dict[str, Any], *, weights_only: bool, strict: bool) -> None:
+    def load(
+        self,
+        folder: Path,
+        description: dict[str, Any],
+        *,
+        read: Callable[..., dict[str, Any]],
+        weights_only: bool,
+        strict: bool,
+    ) -> None:
         """Take over what was saved.
 
         Args:
             folder: Has the files of all processes.
             description: What :meth:`description` returned then.
+            read: Reads one of the files without running anything that it holds; takes its path, where its tensors go,
+                and as ``known`` the classes that it may hold beside plain values.
             weights_only: Whether to leave the optimizers as they are.
             strict: Whether the names of the weights must be the same.
 

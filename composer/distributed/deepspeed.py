@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -206,12 +207,21 @@ class DeepSpeedStrategy(Strategy):
         if dist.get_global_rank() == 0:
             (folder / "latest").write_text(_HERE)
 
-    def load(self, folder: Path, description: dict[str, Any], *, weights_only: bool, strict: bool = True) -> None:
+    def load(
+        self,
+        folder: Path,
+        description: dict[str, Any],
+        *,
+        read: Callable[..., dict[str, Any]],
+        weights_only: bool,
+        strict: bool = True,
+    ) -> None:
         """Have the engine read a checkpoint, without running code that may be in it.
 
         Args:
             folder: Has the files of all processes.
             description: Of the run that wrote it.
+            read: Reads a file without running anything that it holds.
             weights_only: Whether to begin a new training with its weights.
             strict: Whether the names of the weights must be the same.
 
@@ -228,7 +238,7 @@ class DeepSpeedStrategy(Strategy):
                 )
         if weights_only and self.stage == 3:
             raise ValueError(f"Of a checkpoint of stage 3 DeepSpeed's engine cannot load the weights alone; {_REMEDY}")
-        self._engine.checkpoint_engine.load = _read_without_code
+        self._engine.checkpoint_engine.load = partial(_read_without_code, read)
         with _quiet(), _told_of_names():
             self._engine.load_checkpoint(
                 str(folder),
@@ -262,15 +272,14 @@ def _told_of_names() -> Generator[None]:
         ) from error
 
 
-def _read_without_code(path: str, map_location: Any = None) -> Any:
-    """Read a file of the engine's, which for itself would let the file run anything."""
+def _read_without_code(read: Callable[..., dict[str, Any]], path: str, map_location: Any = None) -> dict[str, Any]:
+    """Read a file of the engine's, which for itself would let the file run anything, as all checkpoints are read."""
     scaler: Any = import_extra("deepspeed.runtime.fp16.loss_scaler", *_EXTRA)
     zero: Any = import_extra("deepspeed.runtime.zero.config", *_EXTRA)
     fragment: Any = import_extra("deepspeed.utils.tensor_fragment", *_EXTRA)
     # All that it writes beside tensors and plain values; none does anything when it is made.
     known = [scaler.DynamicLossScaler, scaler.LossScaler, zero.ZeroStageEnum, fragment.fragment_address]
-    with torch.serialization.safe_globals(known):
-        return torch.load(path, map_location=map_location, weights_only=True)
+    return read(path, "cpu" if map_location is None else map_location, known=known)
 
 
 def _imported(device: Device) -> Any:

@@ -272,8 +272,10 @@ def _class_of(asked: type | str | None, described: Mapping[str, Any], config: An
     if hasattr(kind, "from_config") and not hasattr(kind, "base_model_prefix"):  # of the AutoModel kind
         import torch
 
+        # What a file says is no reason to fetch code and run it, nor to ask whether to.
+        local = {"trust_remote_code": False} if kind.__module__.startswith("transformers.") else {}
         with torch.device("meta"):
-            return type(kind.from_config(config))
+            return type(kind.from_config(config, **local))
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"model_instantiation_class must be a class of models of transformers, but got {kind!r}.")
     return kind

@@ -244,7 +244,7 @@ class Folder:
         with self._files(name) as (files, path):
             files.invalidate_cache()
             self._info(files, path, name)
-            return cast("bytes", files.cat_file(path)).decode()
+            return cast("bytes", files.cat_file(path)).decode(errors="replace")
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small text file.

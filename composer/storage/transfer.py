@@ -17,9 +17,11 @@ from composer.storage.folder import Folder, Progress
 from composer.storage.retrying import call_with_retries
 from composer.storage.uris import is_remote, join, local_path, parse_uri, split
 
-__all__ = ["LINK_SUFFIX", "copy_file", "fetched", "get_file", "link_targets", "modified", "remove"]
+__all__ = ["LINK_SUFFIX", "copy_file", "fetched", "get_file", "link_targets", "modified", "named_in", "remove"]
 
 LINK_SUFFIX = ".symlink"
+_MOST_LINKS = 8
+_MOST_BYTES_OF_A_NAME = 1 << 14
 """What the name of a small text file ends in that holds the name of another file, where there are no links."""
 
 
@@ -95,7 +97,7 @@ def get_file(
         raise FileExistsError(f"destination={str(destination)!r} exists; give overwrite=True to replace it.")
     destination.parent.mkdir(parents=True, exist_ok=True)
 
-    def get(name: str) -> None:
+    def get(name: str, follow: int = _MOST_LINKS) -> None:
         if not name.endswith(LINK_SUFFIX):
             try:
                 copy_file(name, destination, object_store, progress_bar=progress_bar)
@@ -106,11 +108,13 @@ def get_file(
         with tempfile.TemporaryDirectory(prefix="composer-") as folder:
             text = Path(folder, "link")
             copy_file(name, text, object_store, progress_bar=False)
-            content = text.read_text(encoding="utf-8").strip()
+            content = named_in(text)
+        if not follow:
+            raise FileNotFoundError(f"{path!r} leads from one link to the next, and to no file.")
         targets = link_targets(name, content, in_store=object_store is not None)
         for number, target in enumerate(targets):
             try:
-                get(target)
+                get(target, follow - 1)
             except FileNotFoundError:
                 if number == len(targets) - 1:
                     raise
@@ -204,6 +208,20 @@ def link_targets(link: str, name: str, *, in_store: bool = False) -> list[str]:
     return [join(split(link)[0], name), join(f"{scheme}://{rest.partition('/')[0]}", name)]
 
 
+def named_in(link: Path) -> str:
+    """Return the name in a text file of this machine that stands for a link; if damaged, one that no file has.
+
+    Args:
+        link: The text file.
+
+    >>> _ = (tmp_path / "latest.pt.symlink").write_text("ep1.pt")
+    >>> named_in(tmp_path / "latest.pt.symlink")
+    'ep1.pt'
+    """
+    with link.open("rb") as file:
+        return file.read(_MOST_BYTES_OF_A_NAME).decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
+
+
 def _get(path: str, destination: Path, object_store: Any, progress_bar: bool) -> None:
     if object_store is not None and hasattr(object_store, "download_file"):
         object_store.download_file(path, str(destination), overwrite=True, progress_bar=progress_bar)
@@ -235,6 +253,8 @@ def _copy_folder(path: str, destination: Path, object_store: Any, progress_bar: 
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}.", suffix=".tmp", dir=destination.parent) as above:
         begun = Path(above, destination.name)
         for name in names:
+            if ".." in Path(name).parts or Path(name).is_absolute():
+                raise ValueError(f"{path!r} has a file {name!r}, whose name leads out of the folder.")
             (begun / name).parent.mkdir(parents=True, exist_ok=True)
             copy_file(f"{path}/{name}", begun / name, object_store, progress_bar=progress_bar)
         begun.rename(destination)

@@ -150,6 +150,7 @@ def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> 
         exclude_algorithms=options.exclude_algorithms,
         algorithm_passes=run.engine.passes,
         prepare=run.strategy.prepare,
+        source=repr(path),
     )
     state.load_path = str(path)
     _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))

@@ -203,14 +203,11 @@ def test_other_files_are_told_apart(tmp_path) -> None:
     other = tmp_path / "other.zip"
     with zipfile.ZipFile(other, "w") as file:
         file.writestr("hello.txt", "hello")
-    with pytest.raises(DamagedCheckpointError, match="cannot be read as a checkpoint"):
-        archive.read(other)
-    change(other, b"hello.txt")  # the name in the table at the end differs from that at the beginning
-    with pytest.raises(DamagedCheckpointError, match="the record"):
+    with pytest.raises(DamagedCheckpointError, match="in its structure: its end .* is not that of a file of torch.save"):
         archive.read(other)
     with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
         archive.read(tmp_path / "none.pt")
-    with pytest.raises(ValueError, match="holds a Tensor, where a dict is due"):
+    with pytest.raises(DamagedCheckpointError, match="holds a Tensor, where a dict is due"):
         archive.read(written(tmp_path, torch.ones(1)))
     (tmp_path / "text.pt").write_text("hello")
     with pytest.raises(DamagedCheckpointError, match="never was one"):

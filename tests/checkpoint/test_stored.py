@@ -12,10 +12,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from composer import Logger, State, dist
-from composer.checkpoint import DamagedCheckpointError, UnsafeCheckpointError, archive
+from composer.checkpoint import DamagedCheckpointError, UnsafeCheckpointError, archive, stored
 from composer.checkpoint.load import load_checkpoint, read_checkpoint
 from composer.checkpoint.sharded import divide, write
-from composer.checkpoint.stored import Stored, check_folder, fetch, is_folder, open_folder, read_metadata
+from composer.checkpoint.folder_metadata import read_metadata
+from composer.checkpoint.stored import Stored, check_folder, fetch, is_folder, open_folder
 from composer.core.checkpoint_folders import CheckpointFolders
 from tests.checkpoint.dividing import equal, network, run, weights
 
@@ -115,7 +116,7 @@ def test_nothing_is_run(content, folder) -> None:
 
 def test_an_index_that_is_none(folder) -> None:
     (folder / ".metadata").write_bytes(b"nothing")
-    with pytest.raises(DamagedCheckpointError, match="cannot be read"):
+    with pytest.raises(DamagedCheckpointError, match=r"metadata' is damaged in its description of the tensors"):
         read_metadata(folder)
 
 
@@ -200,11 +201,8 @@ def test_only_what_is_needed_is_read(folder) -> None:
     assert planner.names == {"state.model.bias"}
 
 
-def test_a_shape_that_does_not_fit_is_told_before_anything_is_read(folder) -> None:
-    os.truncate(folder / "__0_0.distcp", 0)
-    rest = archive.read(folder / "composer.pt")
-    del rest["files"]["__0_0.distcp"]
-    archive.write(rest, folder / "composer.pt")
+def test_a_shape_that_does_not_fit_is_told_before_anything_is_read(folder, monkeypatch) -> None:
+    monkeypatch.setattr(stored, "read_into", None)
     state = State(model=torch.nn.Linear(3, 2))
     with pytest.raises(ValueError, match=r"weight is \(64,\) in the checkpoint and \(2, 3\) in the model"):
         load_checkpoint(str(folder), state, Logger(state))

@@ -1,0 +1,260 @@
+"""Read the ``.metadata`` file of a sharded checkpoint (``torch.distributed.checkpoint``) without unpickling it.
+
+The file is a pickle of dataclasses of torch. It is parsed into inert nodes, and the dataclasses are made from these field
+by field, each of its exact type: what the file says can be wrong, but can never be an object of its choice. Entries that
+are no tensors (pickled bytes, as other programs save them) are described, and are never read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from composer.checkpoint.archive import UnsafeCheckpointError, damage_of
+from composer.checkpoint.pickle_outline import Call, CodeError, Named, outline
+
+__all__ = ["METADATA", "check_stored", "read_metadata", "tiles"]
+
+METADATA = ".metadata"
+"""The name of the file that describes the tensors of a folder."""
+
+_CLASSES = "torch.distributed.checkpoint.metadata"
+_STORAGE_INFO = "torch.distributed.checkpoint.filesystem._StorageInfo"
+_MOST = 1 << 60
+_MOST_DIMS = 64
+_MOST_SHARDED_DIMS = 8
+# All that such files call, of any release; of the last ones nothing is taken over.
+_KNOWN = frozenset(
+    {
+        *(f"{_CLASSES}.{name}" for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata")),
+        *(f"{_CLASSES}.{name}" for name in ("ChunkStorageMetadata", "TensorProperties", "MetadataIndex")),
+        _STORAGE_INFO,
+        "torch.Size",
+        "collections.OrderedDict",
+        f"{_CLASSES}._MEM_FORMAT_ENCODING",
+        f"{_CLASSES}.StorageMeta",
+        "torch.serialization._get_layout",
+    }
+)
+
+
+def read_metadata(folder: Path) -> Any:
+    """Return what a folder says of its tensors, a ``Metadata`` of torch, without running anything that it holds.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        DamagedCheckpointError: The file that says it cannot be read, or contradicts itself.
+        UnsafeCheckpointError: Reading it would run code.
+
+    >>> from composer.checkpoint.sharded import divide, write
+    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> list(read_metadata(tmp_path / "ep1").state_dict_metadata)
+    ['state.model.weight']
+    """
+    path = folder / METADATA
+    with damage_of(repr(str(path)), "its description of the tensors"):
+        content = path.read_bytes()
+        described = outline(content)
+        for name in sorted(described.names):
+            if name not in _KNOWN and not _is_path(name) and not _is_dtype(name):
+                raise UnsafeCheckpointError(f"{str(path)!r} describes its tensors by {name!r}, which could run code.")
+        if described.end != len(content):
+            raise ValueError(f"it ends {len(content) - described.end} bytes before its end")
+        return _metadata(described.root)
+
+
+def check_stored(folder: Path, name: str, metadata: Any, written: Sequence[str] | None = None) -> None:
+    """Refuse a tensor that the files of a folder cannot hold, before memory is taken for it.
+
+    Args:
+        folder: The folder.
+        name: Of the tensor.
+        metadata: What :func:`read_metadata` returned.
+        written: The files that were compared with checksums; None where there are none.
+
+    Raises:
+        DamagedCheckpointError: A file is not there, leads out of the folder, or is too short.
+
+    >>> from composer.checkpoint.sharded import divide, write
+    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> check_stored(tmp_path / "ep1", "state.model.weight", read_metadata(tmp_path / "ep1"))
+    """
+    one = metadata.state_dict_metadata[name]
+    with damage_of(repr(str(folder)), f"the tensor {name!r}"):
+        for shard in one.chunks:
+            info = metadata.storage_data.get(_classes().MetadataIndex(name, shard.offsets))
+            size = shard.sizes.numel() * one.properties.dtype.itemsize
+            if info is None:
+                if size:
+                    raise ValueError(f"nothing tells in which file its shard at {tuple(shard.offsets)} is")
+                continue
+            file = folder / info.relative_path
+            if written is not None and info.relative_path not in written:
+                raise ValueError(f"it is in {info.relative_path!r}, of which there is no checksum")
+            if not file.is_file():
+                raise ValueError(f"{info.relative_path!r} is missing")
+            if file.resolve().parent != folder.resolve():
+                raise ValueError(f"{info.relative_path!r} is a link that leads out of the folder")
+            if info.offset + info.length > file.stat().st_size or info.length < size:
+                raise ValueError(f"{info.relative_path!r} does not hold the {size} bytes of it that it should")
+
+
+def tiles(shards: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], shape: tuple[int, ...]) -> bool:
+    """Tell whether blocks cover an array exactly: none is outside, none overlaps another, no element is left out.
+
+    The number of blocks over each element is known from its mixed differences, which are not zero at the corners of
+    blocks only, with a sign each. So it is one everywhere exactly if the signed corners of all blocks together are those
+    of the array, which takes no more time than there are corners.
+
+    Args:
+        shards: Of each block, where it begins and how long it is in each dimension.
+        shape: Of the array.
+
+    Raises:
+        ValueError: The blocks divide more dimensions than devices could.
+
+    >>> tiles([((0, 0), (1, 4)), ((1, 0), (2, 4))], (3, 4))
+    True
+    >>> tiles([((0, 0), (2, 4)), ((1, 0), (2, 4))], (3, 4))
+    False
+    """
+    for offsets, sizes in shards:
+        if len(offsets) != len(shape) or len(sizes) != len(shape):
+            return False
+        if any(begin + size > length for begin, size, length in zip(offsets, sizes, shape, strict=True)):
+            return False
+    if 0 in shape:
+        return True
+    # Some writers describe a block that all have once for each.
+    blocks = {block for block in shards if 0 not in block[1]}
+    dims = [dim for dim, length in enumerate(shape) if any(sizes[dim] != length for _, sizes in blocks)]
+    if len(dims) > _MOST_SHARDED_DIMS:
+        raise ValueError(f"its shards divide {len(dims)} dimensions")
+    corners: Counter[tuple[int, ...]] = Counter()
+    for sign, block in itertools.chain(((1, one) for one in blocks), [(-1, ((0,) * len(shape), shape))]):
+        for ends in itertools.product((0, 1), repeat=len(dims)):
+            at = tuple(block[0][dim] + end * block[1][dim] for dim, end in zip(dims, ends, strict=True))
+            corners[at] += sign if sum(ends) % 2 == 0 else -sign
+    return not any(corners.values())
+
+
+def _classes() -> Any:
+    return importlib.import_module(_CLASSES)
+
+
+def _metadata(root: Any) -> Any:
+    fields = _fields(root, "Metadata", {"state_dict_metadata"}, {"planner_data", "storage_data", "storage_meta", "version"})
+    described, stored = fields["state_dict_metadata"], fields.get("storage_data")
+    if type(described) is not dict or type(stored) is not dict:
+        raise ValueError("it does not tell what is stored where")
+    tensors = {_text(name): _entry(_text(name), one) for name, one in cast("dict[Any, Any]", described).items()}
+    places = dict(map(_place, cast("dict[Any, Any]", stored).items()))
+    return _classes().Metadata(tensors, _paths(fields.get("planner_data")), places)
+
+
+def _entry(name: str, node: Any) -> Any:
+    classes = _classes()
+    if isinstance(node, Call) and node.name == f"{_CLASSES}.BytesStorageMetadata":
+        if node.args or node.items or any(node.states):
+            raise CodeError(f"its entry {name!r} passes pickled bytes for something else")
+        return classes.BytesStorageMetadata()
+    fields = _fields(node, "TensorStorageMetadata", {"properties", "size", "chunks"})
+    size, shards = _size(fields["size"]), fields["chunks"]
+    if type(shards) is not list:
+        raise ValueError(f"the tensor {name!r} has no shards")
+    made: list[Any] = []
+    for shard in cast("list[Any]", shards):
+        of_shard = _fields(shard, "ChunkStorageMetadata", {"offsets", "sizes"})
+        made.append(classes.ChunkStorageMetadata(_size(of_shard["offsets"]), _size(of_shard["sizes"])))
+    if not tiles([(tuple(shard.offsets), tuple(shard.sizes)) for shard in made], tuple(size)):
+        raise ValueError(f"the shards of the tensor {name!r} do not make up its shape {tuple(size)}")
+    return classes.TensorStorageMetadata(_properties(name, fields["properties"]), size, made)
+
+
+def _properties(name: str, node: Any) -> Any:
+    """What torch needs of them; the other fields are deprecated, and of no use."""
+    if not isinstance(node, Call) or node.name != f"{_CLASSES}.TensorProperties" or node.args or len(node.states) != 1:
+        raise ValueError(f"the tensor {name!r} has no properties")
+    state = node.states[0]
+    if type(state) is dict:
+        state = (cast("dict[Any, Any]", state).get("dtype"),)
+    said = state[0] if type(state) is tuple and state else None
+    if not isinstance(said, Named) or not _is_dtype(said.name):
+        raise ValueError(f"the tensor {name!r} has no dtype")
+    return _classes().TensorProperties(dtype=getattr(torch, said.name.removeprefix("torch.")))
+
+
+def _place(item: tuple[Any, Any]) -> tuple[Any, Any]:
+    of_index = _fields(item[0], "MetadataIndex", {"fqn"}, {"offset", "index"})
+    of_info = _fields(item[1], _STORAGE_INFO, {"relative_path", "offset", "length"}, {"transform_descriptors"})
+    name, offset, index = _text(of_index["fqn"]), of_index.get("offset"), of_index.get("index")
+    path, begin, length = _text(of_info["relative_path"]), of_info["offset"], of_info["length"]
+    if Path(path).name != path or path in ("", ".", "..") or "\\" in path or "\0" in path:
+        raise ValueError(f"it takes {name!r} from {path!r}, which is no plain name of a file, and is not followed")
+    if of_info.get("transform_descriptors"):
+        raise ValueError(f"{name!r} was transformed by an extension when it was saved, and cannot be read")
+    if not _is_count(begin) or not _is_count(length) or not (index is None or _is_count(index)):
+        raise ValueError(f"it does not tell where {name!r} is in {path!r}")
+    filesystem: Any = importlib.import_module(_STORAGE_INFO.rpartition(".")[0])
+    key = _classes().MetadataIndex(name, None if offset is None else _size(offset), index)
+    return key, filesystem._StorageInfo(path, begin, length)
+
+
+def _paths(node: Any) -> dict[str, tuple[str | int, ...]] | None:
+    """The keys of each entry; what planners of other kinds keep there is left alone."""
+    if type(node) is not dict:
+        return None
+    for name, path in cast("dict[Any, Any]", node).items():
+        if type(path) is not tuple or any(type(key) not in (str, int) for key in cast("tuple[Any, ...]", path)):
+            return None
+        if ".".join(map(str, path)) != name:
+            raise ValueError(f"the keys {path} are not those of {name!r}")
+    return node
+
+
+def _fields(node: Any, name: str, due: set[str], more: set[str] | None = None) -> dict[str, Any]:
+    """What a pickle says of an object of a class: all that is due, and nothing that is not declared."""
+    name = name if "." in name else f"{_CLASSES}.{name}"
+    if not isinstance(node, Call) or node.name != name or node.args or node.items or len(node.states) != 1:
+        raise ValueError(f"it has something else where a {name.rpartition('.')[2]} is due")
+    state = node.states[0]
+    if type(state) is not dict or not due <= state.keys() <= due | (more or set()):
+        raise ValueError(f"it has a {name.rpartition('.')[2]} with other fields than that has")
+    return cast("dict[str, Any]", state)
+
+
+def _size(node: Any) -> torch.Size:
+    values = node.args[0] if isinstance(node, Call) and node.name == "torch.Size" and len(node.args) == 1 else node
+    if type(values) is not tuple or len(values) > _MOST_DIMS or not all(map(_is_count, values)):
+        raise ValueError("it has a size that is none")
+    if 0 not in values and math.prod(values) >= _MOST:
+        raise ValueError(f"it has a tensor of shape {values}")
+    return torch.Size(values)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError("it has a name that is no text")
+    return value
+
+
+def _is_path(name: str) -> bool:
+    """Where the folder was written, perhaps by another kind of system."""
+    return name.startswith("pathlib.") and name.endswith("Path")
+
+
+def _is_dtype(name: str) -> bool:
+    return name.startswith("torch.") and isinstance(getattr(torch, name[6:], None), torch.dtype)

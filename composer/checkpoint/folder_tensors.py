@@ -1,0 +1,92 @@
+"""Read tensors out of the files of a sharded checkpoint (``torch.distributed.checkpoint``), as a load planner plans it.
+
+torch's own reader unpickles whatever a folder describes as bytes, and compares no checksum of a tensor. Here only tensors
+are read, each of the dtype and shape that the folder describes; what is planned to be read as bytes is refused, whoever
+has planned it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from composer.checkpoint.archive import UnsafeCheckpointError, damage_of, read_tensor
+from composer.checkpoint.folder_metadata import METADATA, read_metadata
+
+__all__ = ["read_into"]
+
+
+def read_into(
+    tensors: Mapping[str, Tensor], folder: Path, planner: Any = None, *, checked: bool = False, metadata: Any = None
+) -> None:
+    """Fill tensors with the shards of those in the files that they are to have.
+
+    Args:
+        tensors: By the names in the folder; sharded or not.
+        folder: The folder.
+        planner: A ``LoadPlanner`` that decides what is read, or None.
+        checked: Whether the files were compared with checksums.
+        metadata: What :func:`.read_metadata` returned; None is to read it.
+
+    Raises:
+        DamagedCheckpointError: A file does not have what it should.
+        UnsafeCheckpointError: Something else than tensors is to be read, which would have to be unpickled.
+
+    >>> from composer.checkpoint.sharded import divide, write
+    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> weight = torch.zeros(2)
+    >>> read_into({"state.model.weight": weight}, tmp_path / "ep1")
+    >>> weight
+    tensor([1., 1.])
+    """
+    metadata = read_metadata(folder) if metadata is None else metadata
+    if planner is not None:
+        _follow(_plan(tensors, metadata, planner), metadata, folder, planner, checked)
+        return
+    planner = importlib.import_module("torch.distributed.checkpoint").DefaultLoadPlanner()
+    with damage_of(repr(str(folder / METADATA)), "its description of the tensors"):
+        items = _plan(tensors, metadata, planner)
+    _follow(items, metadata, folder, planner, checked)
+
+
+def _plan(tensors: Mapping[str, Tensor], metadata: Any, planner: Any) -> list[Any]:
+    """What is to be read; each process plans for itself, as no other has to wait for it then."""
+    planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
+    (plan,) = planner.create_global_plan([planner.create_local_plan()])
+    return planner.finish_plan(plan).items
+
+
+def _follow(items: list[Any], metadata: Any, folder: Path, planner: Any, checked: bool) -> None:
+    kinds: Any = importlib.import_module("torch.distributed.checkpoint.planner").LoadItemType
+    for item in items:
+        name = item.storage_index.fqn
+        if item.type is not kinds.TENSOR:
+            raise UnsafeCheckpointError(f"{name!r} in {str(folder)!r} is no tensor, and reading it could run code.")
+        with damage_of(repr(str(folder)), f"the tensor {name!r}"):
+            read = _shard(item.storage_index, metadata, folder, checked)
+            for dim, (begin, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                read = read.narrow(dim, begin, length)
+        target = planner.resolve_tensor(item).detach()
+        if target.shape != read.shape:
+            raise ValueError(f"{name!r} is planned to be read into a tensor of another shape.")
+        target.copy_(read)
+        planner.commit_tensor(item, target)
+
+
+def _shard(index: Any, metadata: Any, folder: Path, checked: bool) -> Tensor:
+    info = metadata.storage_data[index]
+    described = metadata.state_dict_metadata[index.fqn]
+    with (folder / info.relative_path).open("rb") as file:
+        file.seek(info.offset)
+        content = io.BytesIO(file.read(info.length))
+    tensor = read_tensor(content, f"{index.fqn!r} in {str(folder / info.relative_path)!r}", checked=checked)
+    sizes = next(shard.sizes for shard in described.chunks if shard.offsets == index.offset)
+    if tensor.dtype != described.properties.dtype or tensor.shape != torch.Size(sizes):
+        raise ValueError(f"its shard in {info.relative_path!r} is of another dtype or shape than the folder says")
+    return tensor

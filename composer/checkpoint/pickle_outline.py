@@ -1,0 +1,390 @@
+"""Parse a pickle into inert nodes, so that it can be checked before anything unpickles it: nothing is imported or called.
+
+What a pickle calls becomes a :class:`Call`, what it names a :class:`Named`. Hostile pickles need not call anything to do
+harm: self-references and deep nesting end in a ``RecursionError`` of whoever walks the result, shared references expand to
+more nodes than there is memory, and a memo with a large index takes gigabytes in Python's own unpickler. So size, depth
+and expansion are bounded here.
+"""
+
+from __future__ import annotations
+
+import struct
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, cast
+
+__all__ = ["Call", "CodeError", "Named", "Outline", "Persistent", "nodes_of", "outline"]
+
+_MOST_BYTES = 1 << 28
+_MOST_INSTRUCTIONS = 1 << 24
+_MOST_DEPTH = 128
+# Nodes for each byte when all shared references are followed; common files have less than one.
+_MOST_EXPANSION = 16
+
+
+class CodeError(ValueError):
+    """A pickle has an instruction that only serves to make objects of its own choice.
+
+    >>> issubclass(CodeError, ValueError)
+    True
+    """
+
+
+class Named:
+    """A class or function that a pickle names, which is not looked up.
+
+    Args:
+        name: Its module and name.
+
+    >>> Named("os.system").name
+    'os.system'
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Call:
+    """An object that a pickle makes, which is not made.
+
+    Args:
+        function: What it calls, as a rule a :class:`Named`.
+        args: The arguments.
+
+    >>> Call(Named("os.system"), ("ls",)).name
+    'os.system'
+    """
+
+    __slots__ = ("args", "function", "items", "states")
+
+    def __init__(self, function: Any, args: Any) -> None:
+        self.function = function
+        self.args = args
+        self.items: list[Any] = []
+        """What is put into it afterwards; keys and values take turns."""
+        self.states: list[Any] = []
+        """What it is given as its state afterwards."""
+
+    @property
+    def name(self) -> str:
+        """What is called, or nothing if that has no name."""
+        return self.function.name if isinstance(self.function, Named) else ""
+
+
+class Persistent:
+    """Something outside of the pickle, in files of torch a storage.
+
+    Args:
+        key: What the pickle says of it.
+
+    >>> Persistent(("storage", "0")).key
+    ('storage', '0')
+    """
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+
+class Outline(NamedTuple):
+    """What a pickle describes.
+
+    >>> outline(b"K\\x01.").end
+    3
+    """
+
+    root: Any
+    """The object: plain values and containers, and the nodes of this module."""
+    nodes: list[Any]
+    """All containers and nodes of this module that are in it, each once."""
+    names: set[str]
+    """Of all classes and functions that it names, whether it calls them or not."""
+    end: int
+    """Where the pickle ends."""
+
+
+def outline(data: Any, begin: int = 0) -> Outline:
+    """Return what a pickle describes.
+
+    Args:
+        data: Bytes, or a mapped file, that have it.
+        begin: Where it begins.
+
+    Raises:
+        CodeError: It has an instruction that torch never writes, and that makes objects.
+        ValueError: It is none, or is larger or more deeply nested than those of checkpoints are.
+        IndexError: It is none.
+
+    >>> import pickle
+    >>> outline(pickle.dumps({"weight": [1, 2.0, None]})).root
+    {'weight': [1, 2.0, None]}
+    >>> outline(pickle.dumps(print)).root.name
+    'builtins.print'
+    """
+    machine = _Machine(data, begin)
+    root = machine.run()
+    nodes = nodes_of(root, most=1000 + _MOST_EXPANSION * (machine.position - begin))
+    return Outline(root, nodes, machine.names, machine.position)
+
+
+def nodes_of(root: Any, most: int = _MOST_BYTES) -> list[Any]:
+    """Return the containers and nodes in an object, itself included, each once; those that hold others come last.
+
+    Args:
+        root: The object.
+        most: How many there may be if those with several references are counted for each, leaves included.
+
+    Raises:
+        ValueError: It holds itself, is too deeply nested, or has too many nodes.
+
+    >>> shared = [1]
+    >>> nodes_of((shared, shared))
+    [[1], ([1], [1])]
+    """
+    known: dict[int, tuple[int, int]] = {}
+    found: list[Any] = []
+    # Each with what is left of it, and depth and size as far as they are known.
+    open_: list[list[Any]] = [[None, iter((root,)), 0, 0]]
+    while open_:
+        frame = open_[-1]
+        for child in frame[1]:
+            if type(child) not in _HOLDERS:
+                frame[3] += 1
+                continue
+            depth, size = known.get(id(child), (-1, 0))
+            if depth < 0:
+                if id(child) in known or len(open_) > _MOST_DEPTH:
+                    raise ValueError(f"it is nested more than {_MOST_DEPTH} deep, or holds itself")
+                known[id(child)] = (-1, 0)
+                open_.append([child, iter(_children(child)), 0, 1])
+                break
+            frame[2], frame[3] = max(frame[2], depth + 1), frame[3] + size
+        else:
+            node, _, depth, size = open_.pop()
+            if depth + len(open_) > _MOST_DEPTH + 1 or size > most:
+                raise ValueError(f"it is nested more than {_MOST_DEPTH} deep, or refers too often to the same objects")
+            if open_:
+                known[id(node)] = (depth, size)
+                found.append(node)
+                above = open_[-1]
+                above[2], above[3] = max(above[2], depth + 1), above[3] + size
+    return found
+
+
+_HOLDERS = frozenset({list, tuple, dict, set, frozenset, Call, Persistent})
+
+
+def _children(node: Any) -> Iterable[Any]:
+    if type(node) is dict:
+        held = cast("dict[Any, Any]", node)
+        return (*held.keys(), *held.values())
+    if type(node) is Call:
+        return (node.args, *node.items, *node.states) if isinstance(node.function, Named) else (
+            node.function, node.args, *node.items, *node.states
+        )  # fmt: skip
+    return (node.key,) if type(node) is Persistent else node
+
+
+class _Machine:
+    """Runs the instructions of a pickle, none of which can do more than put things into containers."""
+
+    def __init__(self, data: Any, begin: int) -> None:
+        self.data = data
+        self.position = begin
+        self.names: set[str] = set()
+        self._stack: list[Any] = []
+        self._above: list[list[Any]] = []
+        self._memo: dict[int, Any] = {}
+        self._most = begin + _MOST_BYTES
+
+    def run(self) -> Any:
+        data, length = self.data, len(self.data)
+        for _ in range(_MOST_INSTRUCTIONS):
+            if self.position >= length:
+                raise ValueError("it is cut off")
+            if self.position > self._most:
+                break
+            code = data[self.position]
+            self.position += 1
+            if code == 0x2E:  # STOP
+                if len(self._stack) != 1 or self._above:
+                    raise ValueError("it ends too early")
+                return self._stack[0]
+            act = _ACTS.get(code)
+            if act is None:
+                kind = CodeError if code in _MAKES_OBJECTS else ValueError
+                raise kind(f"it has the instruction {code:#04x}, which torch does not write")
+            act(self)
+        raise ValueError(f"it has more than {_MOST_BYTES} bytes or {_MOST_INSTRUCTIONS} instructions")
+
+    def take(self, count: int) -> bytes:
+        begin = self.position
+        self.position = begin + count
+        taken = bytes(self.data[begin : self.position])
+        if len(taken) != count:
+            raise ValueError("it is cut off")
+        return taken
+
+    def byte(self) -> int:
+        self.position += 1
+        return self.data[self.position - 1]
+
+    def number(self, form: str, size: int) -> int:
+        return struct.unpack(form, self.take(size))[0]
+
+    def line(self) -> str:
+        end = self.data.find(b"\n", self.position, self.position + 4096)
+        if end < 0:
+            raise ValueError("it names something whose name has no end")
+        return self.take(end + 1 - self.position)[:-1].decode()
+
+    def push(self, value: Any) -> None:
+        self._stack.append(value)
+
+    def pop(self) -> Any:
+        return self._stack.pop()
+
+    def mark(self) -> None:
+        self._above.append(self._stack)
+        self._stack = []
+
+    def since_mark(self) -> list[Any]:
+        items, self._stack = self._stack, self._above.pop()
+        return items
+
+    def put(self, index: int) -> None:
+        self._memo[index] = self._stack[-1]
+
+    def memoize(self) -> None:
+        self.put(len(self._memo))
+
+    def get(self, index: int) -> None:
+        if index not in self._memo:
+            raise ValueError(f"it refers to an object {index} that it does not have")
+        self._stack.append(self._memo[index])
+
+    def tuple_of(self, count: int) -> None:
+        if len(self._stack) < count:
+            raise ValueError("it takes more objects than it has made")
+        self._stack[-count:] = [tuple(self._stack[-count:])]
+
+    def append(self, items: list[Any]) -> None:
+        target = self._stack[-1]
+        if type(target) is Call:
+            target.items += items
+        elif type(target) is list:
+            cast("list[Any]", target).extend(items)
+        else:
+            raise ValueError(f"it appends to {type(target).__name__}")
+
+    def add(self, items: list[Any]) -> None:
+        target = self._stack[-1]
+        if type(target) is not set:
+            raise ValueError(f"it adds to {type(target).__name__}")
+        cast("set[Any]", target).update(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self._stack[-1]
+        if len(items) % 2:
+            raise ValueError("it has a key without a value")
+        if type(target) is Call:
+            target.items += items
+        elif type(target) is dict:
+            cast("dict[Any, Any]", target).update(zip(items[::2], items[1::2], strict=True))
+        else:
+            raise ValueError(f"it sets items of {type(target).__name__}")
+
+    def set_item(self) -> None:
+        value, key = self.pop(), self.pop()
+        self.set_items([key, value])
+
+    def named(self) -> None:
+        module, name = self.line(), self.line()
+        # As unpicklers do, torch's included, for what Python 2 calls otherwise.
+        module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+        self.name(f"{module}.{name}")
+
+    def name(self, name: str) -> None:
+        self.names.add(name)
+        self.push(Named(name))
+
+    def named_by_stack(self) -> None:
+        name, module = self.pop(), self.pop()
+        if type(name) is not str or type(module) is not str:
+            raise ValueError("it names something by what is no name")
+        self.name(f"{module}.{name}")
+
+    def call(self) -> None:
+        args, function = self.pop(), self.pop()
+        if type(args) is not tuple:
+            raise ValueError("it calls something with what are no arguments")
+        self.push(Call(function, cast("tuple[Any, ...]", args)))
+
+    def call_by_name(self) -> None:
+        keywords, args, function = self.pop(), self.pop(), self.pop()
+        self.push(Call(function, (args, keywords)))
+
+    def build(self) -> None:
+        state, target = self.pop(), self._stack[-1]
+        if type(target) is not Call:
+            raise ValueError(f"it gives a state to {type(target).__name__}")
+        target.states.append(state)
+
+
+def _text(machine: _Machine, length: int) -> None:
+    machine.push(machine.take(length).decode("utf-8", "surrogatepass"))
+
+
+_Act = Callable[[_Machine], object]
+# By the codes of https://docs.python.org/3/library/pickletools.html, of protocols 2 to 5.
+_ACTS: dict[int, _Act] = {
+    0x80: lambda m: m.take(1),  # PROTO
+    0x95: lambda m: m.take(8),  # FRAME
+    0x28: _Machine.mark,
+    0x4E: lambda m: m.push(None),
+    0x88: lambda m: m.push(True),
+    0x89: lambda m: m.push(False),
+    0x4A: lambda m: m.push(m.number("<i", 4)),
+    0x4B: lambda m: m.push(m.byte()),
+    0x4D: lambda m: m.push(m.number("<H", 2)),
+    0x8A: lambda m: m.push(int.from_bytes(m.take(m.byte()), "little", signed=True)),
+    0x47: lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
+    0x58: lambda m: _text(m, m.number("<I", 4)),
+    0x8C: lambda m: _text(m, m.byte()),
+    0x8D: lambda m: _text(m, m.number("<Q", 8)),
+    0x42: lambda m: m.push(m.take(m.number("<I", 4))),
+    0x43: lambda m: m.push(m.take(m.byte())),
+    0x8E: lambda m: m.push(m.take(m.number("<Q", 8))),
+    0x55: lambda m: m.push(m.take(m.byte())),
+    0x29: lambda m: m.push(()),
+    0x5D: lambda m: m.push([]),
+    0x7D: lambda m: m.push({}),
+    0x8F: lambda m: m.push(set()),
+    0x74: lambda m: (lambda items: m.push(tuple(items)))(m.since_mark()),
+    0x85: lambda m: m.tuple_of(1),
+    0x86: lambda m: m.tuple_of(2),
+    0x87: lambda m: m.tuple_of(3),
+    0x91: lambda m: (lambda items: m.push(frozenset(items)))(m.since_mark()),
+    0x61: lambda m: m.append([m.pop()]),
+    0x65: lambda m: m.append(m.since_mark()),
+    0x90: lambda m: m.add(m.since_mark()),
+    0x73: _Machine.set_item,
+    0x75: lambda m: m.set_items(m.since_mark()),
+    0x71: lambda m: m.put(m.byte()),
+    0x72: lambda m: m.put(m.number("<I", 4)),
+    0x94: _Machine.memoize,
+    0x68: lambda m: m.get(m.byte()),
+    0x6A: lambda m: m.get(m.number("<I", 4)),
+    0x63: _Machine.named,
+    0x93: _Machine.named_by_stack,
+    0x52: _Machine.call,
+    0x81: _Machine.call,
+    0x92: _Machine.call_by_name,
+    0x62: _Machine.build,
+    0x51: lambda m: m.push(Persistent(m.pop())),
+}
+# INST, OBJ, EXT1, EXT2, EXT4, PERSID
+_MAKES_OBJECTS = frozenset({0x69, 0x6F, 0x82, 0x83, 0x84, 0x50})

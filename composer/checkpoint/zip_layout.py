@@ -1,0 +1,213 @@
+"""The layout of the zip files that ``torch.save`` writes: every byte outside the records is compared with it.
+
+torch's reader believes the directory of a file and compares no checksum. One changed bit there can make it skip a record
+and hand out memory as weights: a directory attribute, a size, a method, an offset. ``torch.save`` leaves no choice in
+these fields, in any release since 1.6: records are stored uncompressed, one after the other without gaps, each between
+a local header and a descriptor, and the directory says the same again. So the fields are not judged one by one: the
+headers that torch would have written for the names, sizes and checksums at hand are made, and compared byte by byte.
+Together with the checksum of each record this accounts for every byte of a file.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+__all__ = ["Record", "crc32_of", "records"]
+
+_LOCAL, _CENTRAL, _DESCRIPTOR = b"PK\x03\x04", b"PK\x01\x02", b"PK\x07\x08"
+_CENTRAL_SIZE, _END_SIZE = 46, 98
+_MOST16, _MOST32 = 0xFFFF, 0xFFFFFFFF
+# Names are UTF-8; sizes follow a record that has any.
+_UTF8, _FOLLOWED = 0x800, 0x8
+# What pads headers so that records are aligned.
+_PADDING_ID, _PADDING = b"FB", b"Z"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a file.
+
+    Attributes:
+        name: Its name, without the folder that all have in common.
+        offset: Where its content begins.
+        size: Number of bytes of the content.
+        crc32: Of the content, as the directory says.
+
+    >>> Record("data/0", 64, 4, 0).size
+    4
+    """
+
+    name: str
+    offset: int
+    size: int
+    crc32: int
+
+
+def records(file: BinaryIO, size: int) -> list[Record]:
+    """Return the records of a file, in their order, if all of its bytes beside them are as ``torch.save`` writes them.
+
+    Args:
+        file: The file.
+        size: Number of its bytes.
+
+    Raises:
+        ValueError: Some are not; the text says which.
+
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> torch.save({"weight": torch.ones(2)}, file)
+    >>> [record.name for record in records(file, file.tell())][:2]
+    ['data.pkl', '.format_version']
+    """
+    found: list[Record] = []
+    names: set[str] = set()
+    position, folder = 0, ""
+    begin, entries = _directory(file, size)
+    for name, crc32, length, offset in entries:
+        if offset != position:
+            raise ValueError(f"the record {name!r} begins at {offset}, and the one before ends at {position}")
+        above, _, last = name.partition("/")
+        if not last or (found and above != folder):
+            raise ValueError(f"the record {name!r} is not in the folder {folder!r} of the others")
+        if name.lower() in names:  # torch's reader does not tell capitals from small letters
+            raise ValueError(f"there are two records {name!r}")
+        names.add(name.lower())
+        folder = above
+        content = _content(file, name, length, offset, crc32, begin)
+        found.append(Record(last, content, length, crc32))
+        position = content + length + len(_descriptor(length, offset, crc32))
+    if position != begin:
+        raise ValueError(f"the last record ends at {position}, and the directory begins at {begin}")
+    return found
+
+
+def crc32_of(file: BinaryIO, record: Record) -> int:
+    """Return the checksum of the content of a record.
+
+    Args:
+        file: The file.
+        record: One of its records.
+
+    >>> import io
+    >>> file = io.BytesIO(b"weights")
+    >>> crc32_of(file, Record("data/0", 0, 7, 0))
+    449999704
+    """
+    file.seek(record.offset)
+    value, left = 0, record.size
+    while left and (block := file.read(min(left, 1 << 20))):  # fits into the cache of a processor
+        value, left = zlib.crc32(block, value), left - len(block)
+    return value
+
+
+def _directory(file: BinaryIO, size: int) -> tuple[int, list[tuple[str, int, int, int]]]:
+    """Where the directory begins, and name, checksum, size and offset of each record in it."""
+    if size < _END_SIZE:
+        raise ValueError("its end is missing")
+    end = _bytes(file, size - _END_SIZE, _END_SIZE)
+    if end[76:80] != b"PK\x05\x06" or end[:4] != b"PK\x06\x06":
+        raise ValueError("its end is missing, or is not that of a file of torch.save")
+    count, length, begin = struct.unpack_from("<QQQ", end, 32)
+    if end != _end(count, length, begin, size) or begin + length != size - _END_SIZE:
+        raise ValueError("the end of its directory differs from what torch.save writes")
+    directory = _bytes(file, begin, length)
+    entries = list(_entries(directory))
+    if len(entries) != count:
+        raise ValueError(f"its directory has {len(entries)} records of {count}")
+    return begin, entries
+
+
+def _end(count: int, length: int, begin: int, size: int) -> bytes:
+    """What follows the directory."""
+    return (
+        struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", 44, 0x31E, 45, 0, 0, count, count, length, begin)
+        + struct.pack("<4sIQI", b"PK\x06\x07", 0, size - _END_SIZE, 1)
+        + struct.pack(
+            "<4s4HIIH", b"PK\x05\x06", 0, 0, *[min(count, _MOST16)] * 2, min(length, _MOST32), min(begin, _MOST32), 0
+        )
+    )
+
+
+def _entries(directory: bytes) -> Iterator[tuple[str, int, int, int]]:
+    position = 0
+    while position < len(directory):
+        if position + _CENTRAL_SIZE > len(directory):
+            raise ValueError("its directory is cut off")
+        crc32, _, size, name_length, extra_length = struct.unpack_from("<IIIHH", directory, position + 16)
+        (offset,) = struct.unpack_from("<I", directory, position + 42)
+        name_end = position + _CENTRAL_SIZE + name_length
+        raw, extra = directory[position + _CENTRAL_SIZE : name_end], directory[name_end : name_end + extra_length]
+        if extra:
+            wide = iter(struct.unpack(f"<{(len(extra) - 4) // 8}Q", extra[4:]))
+            if size == _MOST32:
+                size, _ = next(wide, 0), next(wide, 0)
+            if offset == _MOST32:
+                offset = next(wide, 0)
+        name = raw.decode()
+        written = _central(raw, crc32, size, offset)
+        if directory[position : position + len(written)] != written:
+            raise ValueError(f"the entry of {name!r} in its directory differs from what torch.save writes")
+        yield name, crc32, size, offset
+        position += len(written)
+
+
+def _central(name: bytes, crc32: int, size: int, offset: int) -> bytes:
+    extra = _wide(size, size, offset)
+    sizes = [min(size, _MOST32)] * 2
+    head = struct.pack("<4s6H", _CENTRAL, 0, 0, _flags(size), 0, 0, 0)
+    tail = struct.pack("<5HII", len(name), len(extra), 0, 0, 0, 0, min(offset, _MOST32))
+    return head + struct.pack("<III", crc32, *sizes) + tail + name + extra
+
+
+def _content(file: BinaryIO, name: str, size: int, offset: int, crc32: int, end: int) -> int:
+    """Where the content of a record begins, whose header and descriptor are as they should be."""
+    raw = name.encode()
+    if offset + 30 + len(raw) + size > end:
+        raise ValueError(f"the record {name!r} is longer than the file")
+    head = _bytes(file, offset, 30)
+    (extra_length,) = struct.unpack_from("<H", head, 28)
+    extra = _bytes(file, offset + 30 + len(raw), extra_length)
+    # The size that the compressed content is to have is not known there, and is 0.
+    wide = _wide(size, 0, offset)
+    padding = extra_length - len(wide) - 4
+    written = struct.pack("<4s5HIIIHH", _LOCAL, 0, _flags(size), 0, 0, 0, 0, 0, 0, len(raw), extra_length) + raw
+    begin = offset + len(written) + extra_length
+    if (
+        head + _bytes(file, offset + 30, len(raw)) != written
+        or padding < 0
+        or extra != wide + _PADDING_ID + struct.pack("<H", padding) + _PADDING * padding
+    ):
+        raise ValueError(f"the header of the record {name!r} differs from what torch.save writes")
+    after = _descriptor(size, offset, crc32)
+    if begin + size + len(after) > end or _bytes(file, begin + size, len(after)) != after:
+        raise ValueError(f"what follows the record {name!r} differs from what torch.save writes")
+    return begin
+
+
+def _descriptor(size: int, offset: int, crc32: int) -> bytes:
+    """What follows a record."""
+    if not size:
+        return b""
+    return struct.pack("<4sIQQ" if _wide(size, size, offset) else "<4sIII", _DESCRIPTOR, crc32, size, size)
+
+
+def _wide(size: int, stored: int, offset: int) -> bytes:
+    """The numbers of a header that need 64 bits."""
+    numbers = [*([size, stored] if size >= _MOST32 else []), *([offset] if offset >= _MOST32 else [])]
+    return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
+
+
+def _flags(size: int) -> int:
+    return _UTF8 | (_FOLLOWED if size else 0)
+
+
+def _bytes(file: BinaryIO, offset: int, length: int) -> bytes:
+    file.seek(offset)
+    content = file.read(length)
+    if len(content) != length:
+        raise ValueError("it is cut off")
+    return content

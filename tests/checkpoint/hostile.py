@@ -1,0 +1,402 @@
+"""Files and folders that somebody has made to do harm, for the tests of reading."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+
+PROTO, STOP = b"\x80\x02", b"."
+FLOATS = 8
+
+
+def text(value: str) -> bytes:
+    """The instruction of a pickle that makes a string."""
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def number(value: int) -> bytes:
+    """The instruction that makes a number."""
+    raw = value.to_bytes(9, "little", signed=True)
+    return b"\x8a" + bytes([len(raw)]) + raw
+
+
+def sized(values: tuple[int, ...]) -> bytes:
+    """The instructions that make a tuple of numbers."""
+    return b"(" + b"".join(map(number, values)) + b"t"
+
+
+def named(name: str) -> bytes:
+    """The instruction that names a class or function."""
+    module, _, last = name.rpartition(".")
+    return f"c{module}\n{last}\n".encode()
+
+
+def storage(key: str = "0", kind: str = "torch.FloatStorage", count: int = FLOATS) -> bytes:
+    """The instructions that refer to a storage."""
+    return b"(" + text("storage") + named(kind) + text(key) + text("cpu") + number(count) + b"tQ"
+
+
+HOOKS = named("collections.OrderedDict") + b")R"
+
+
+def tensor(
+    size: tuple[int, ...] = (FLOATS,),
+    stride: tuple[int, ...] = (1,),
+    *,
+    offset: int = 0,
+    of: bytes | None = None,
+    hooks: bytes = HOOKS,
+) -> bytes:
+    """The instructions that make a tensor."""
+    parts = [of or storage(), number(offset), sized(size), sized(stride), b"\x89", hooks]
+    return named("torch._utils._rebuild_tensor_v2") + b"(" + b"".join(parts) + b"tR"
+
+
+def checkpoint(weight: bytes, beside: bytes = b"") -> bytes:
+    """The index of a checkpoint with one weight."""
+    model = text("model") + b"}" + text("w") + weight + b"s"
+    return PROTO + b"}" + text("state") + b"}" + model + b"s" + beside + b"s" + STOP
+
+
+def zipped(index: bytes, *, data: bytes = bytes(4 * FLOATS), key: str = "data/0") -> bytes:
+    """A file with an index of one's own, in which all checksums and all of the directory are right."""
+    file = io.BytesIO()
+    writer: Any = torch._C.PyTorchFileWriter(file)
+    for name, content in {"data.pkl": index, "byteorder": b"little", key: data}.items():
+        writer.write_record(name, content, len(content))
+    writer.write_end_of_file()
+    return file.getvalue()
+
+
+def plain_file() -> bytes:
+    """A small checkpoint that has nothing wrong."""
+    file = io.BytesIO()
+    torch.save({"state": {"model": {"w": torch.arange(8.0), "b": torch.ones(3)}}, "rng": [{"n": 1}]}, file)
+    return file.getvalue()
+
+
+WELL_FORMED = frozenset(
+    {
+        "a model that is a list",
+        "keys that are no text",
+        "methods that are a number",
+        "averages without weights",
+    }
+)
+"""The files that hold what they say, which is no checkpoint."""
+
+
+def _calls(name: str, *args: bytes, state: bytes = b"") -> bytes:
+    return named(name) + b"(" + b"".join(args) + b"tR" + (state + b"b" if state else b"")
+
+
+def _array(dtype: str, shape: tuple[int, ...], content: bytes) -> bytes:
+    made = named("numpy.core.multiarray._reconstruct") + b"(" + named("numpy.ndarray") + sized((0,)) + text("b") + b"tR"
+    kind = named("numpy.dtype") + b"(" + text(dtype) + b"\x89\x88tR"
+    return made + b"(" + number(1) + sized(shape) + kind + b"\x89" + content + b"tb"
+
+
+def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
+    """Indexes in files that are intact otherwise."""
+    good = tensor()
+    yield "runs os.system", checkpoint(_calls("os.system", text(f"touch {trace}")))
+    yield "runs posix.system", checkpoint(_calls("posix.system", text(f"touch {trace}")))
+    yield "runs eval", checkpoint(_calls("builtins.eval", text(f"open({str(trace)!r}, 'w')")))
+    yield "runs eval of Python 2", checkpoint(_calls("__builtin__.eval", text(f"open({str(trace)!r}, 'w')")))
+    yield "INST", checkpoint(b"(" + text(f"touch {trace}") + b"ios\nsystem\n")
+    yield "OBJ", checkpoint(b"(" + named("os.system") + text(f"touch {trace}") + b"o")
+    yield "EXT1", checkpoint(b"\x82\x01")
+    yield "holds itself", PROTO + b"}q\x00" + text("state") + b"}" + text("model") + b"h\x00ss" + STOP
+    yield "a list in itself", checkpoint(b"]q\x00h\x00a")
+    yield "nested deeply", checkpoint(b"]" * 5000 + b"a" * 4999)
+    yield "nested deeply in tuples", checkpoint(b")" + b"\x85" * 100_000)
+    doubled = b"".join(b"h" + bytes([i]) + b"h" + bytes([i]) + b"\x86q" + bytes([i + 1]) for i in range(60))
+    yield "billion laughs", checkpoint(b"(]q\x00" + doubled + b"t")
+    yield "a huge memo", checkpoint(b"Nr\xff\xff\xff\x7f") + b"more"
+    yield "a string longer than the file", PROTO + b"X\xff\xff\xff\x7fabc"
+    yield "no end", checkpoint(good)[:-1]
+    yield "more than its end", checkpoint(good) + b"N."
+    yield "nothing", b""
+    yield "an empty stack", PROTO + b"R."
+    yield "a storage that is not there", checkpoint(tensor(of=storage("7")))
+    yield "a storage longer than its record", checkpoint(tensor((1000,), of=storage(count=1000)))
+    yield "a storage shorter than its record", checkpoint(tensor((4,), of=storage(count=4)))
+    yield "a storage of another type", checkpoint(tensor(of=storage(kind="torch.DoubleStorage")))
+    yield "a storage of no type", checkpoint(tensor(of=storage(kind="os.system")))
+    yield "a persistent id that is none", checkpoint(b"NQ")
+    yield "a tensor beyond its storage", checkpoint(tensor((FLOATS + 1,)))
+    yield "an offset beyond its storage", checkpoint(tensor(offset=1))
+    yield "a stride beyond its storage", checkpoint(tensor((2,), (FLOATS,)))
+    yield "a negative size", checkpoint(tensor((-1,)))
+    yield "a negative stride", checkpoint(tensor((2,), (-1,)))
+    yield "an expanded tensor of a terabyte", checkpoint(tensor((1 << 38,), (0,)))
+    yield "many views of a storage", checkpoint(
+        b"]q\x00(" + b"".join(tensor((1 << 20, n), (0, 0)) for n in range(1, 60)) + b"e"
+    )
+    yield "hooks", checkpoint(tensor(hooks=HOOKS + number(1) + named("torch.Tensor") + b"s"))
+    yield "torch.Tensor of nothing", checkpoint(_calls("torch.Tensor", number(1000)))
+    yield "FloatTensor of nothing", checkpoint(_calls("torch.FloatTensor", number(1000)))
+    yield "Tensor by NEWOBJ", checkpoint(named("torch.Tensor") + b"(" + number(1000) + b"t\x81")
+    yield "a storage of nothing", checkpoint(_calls("torch.storage.UntypedStorage", number(1 << 40)))
+    yield "bytes of nothing", checkpoint(_calls("builtins.bytearray", number(1 << 40)))
+    yield "bytes of nothing of Python 2", checkpoint(_calls("__builtin__.bytearray", number(1 << 40)))
+    yield "empty bytes of nothing", checkpoint(_calls("builtins.bytes", number(1 << 40)))
+    yield "a slow codec", checkpoint(_calls("_codecs.encode", text("a" * 10), text("idna")))
+    yield "a state of a tensor", checkpoint(good + b"(" + storage() + number(0) + sized((1,)) + sized((1,)) + b"tb")
+    attributes = b"}" + text("placements") + b"Ns"
+    yield "a tensor that seems sharded", checkpoint(
+        _calls("torch._utils._rebuild_parameter_with_state", good, b"\x89", HOOKS, attributes)
+    )
+    yield "data by an attribute", checkpoint(
+        _calls("torch._utils._rebuild_parameter_with_state", good, b"\x89", HOOKS, b"}" + text("data") + good + b"s")
+    )
+    yield "nothing by _rebuild_from_type_v2", checkpoint(
+        _calls("torch._tensor._rebuild_from_type_v2", named("torch.Tensor"), named("torch.Tensor"), sized((999,)), b"}")
+    )
+    yield "a dict with methods of its own", checkpoint(HOOKS + b"}" + text("items") + b"Nsb")
+    yield "an array longer than its bytes", checkpoint(_array("f8", (1 << 40,), _calls("_codecs.encode", text("a"), text("latin1"))))
+    yield "an array of objects", checkpoint(_array("O8", (5,), b"]"))
+    yield "an array from nothing", checkpoint(
+        _calls("numpy.core.multiarray._reconstruct", named("numpy.ndarray"), sized((1 << 40,)), text("b"))
+    )
+    yield "a size of negative numbers", checkpoint(_calls("torch.Size", sized((-1,))))
+    yield "a sparse tensor out of bounds", checkpoint(
+        _calls(
+            "torch._utils._rebuild_sparse_tensor",
+            _calls("torch.serialization._get_layout", text("torch.sparse_coo")),
+            b"(" + tensor((1, 1), (1, 1), of=storage(kind="torch.LongStorage", count=4)) + tensor((1,))
+            + sized((0,)) + b"t",
+        )
+    )  # fmt: skip
+    yield "a time of its own", checkpoint(_calls("datetime.timedelta", number(1 << 60)))
+    yield "no dict", PROTO + b"]" + STOP
+    yield "a model that is a list", PROTO + b"}" + text("state") + b"}" + text("model") + b"]ss" + STOP
+    yield "keys that are no text", PROTO + b"}" + text("state") + b"}" + text("model") + b"}" + number(1) + b"Nsss" + STOP
+    yield "a key that cannot be one", PROTO + b"}]Ns" + STOP
+    yield "methods that are a number", checkpoint(good, text("algorithms") + number(1) + b"s")
+    yield "averages without weights", checkpoint(
+        good, text("algorithms") + b"]" + text("EMA") + b"}" + text("ema_model") + number(1) + b"s\x86as"
+    )
+
+
+def files(trace: Path) -> Iterator[tuple[str, bytes]]:
+    """Whole files."""
+    for name, index in indexes(trace):
+        yield name, zipped(index)
+    whole = plain_file()
+    yield "bytes before", b"junk" + whole
+    yield "bytes behind", whole + b"junk"
+    yield "twice", whole + whole
+    yield "two records of one name", _doubled(whole)
+    yield "two records that differ in capitals", zipped(checkpoint(tensor()), key="DATA.PKL")
+    yield "a record that torch does not write", zipped(checkpoint(tensor()), key="code/x.py")
+    yield "TorchScript", zipped(checkpoint(tensor()), key="constants.pkl")
+    yield "compressed", _rezipped(whole, zipfile.ZIP_DEFLATED)
+    yield "compressed by LZMA", _rezipped(whole, zipfile.ZIP_LZMA)
+    yield "a bomb", _bomb()
+    yield "stored by another program", _rezipped(whole, zipfile.ZIP_STORED)
+    yield "a comment", _commented(whole)
+    yield "an empty file", b""
+    yield "the beginning alone", b"PK\x03\x04"
+    yield "the end alone", whole[-98:]
+    yield "zeros", bytes(len(whole))
+    yield from _legacy(trace)
+
+
+def _rezipped(whole: bytes, method: int) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole)) as source, zipfile.ZipFile(target, "w", method) as made:
+        for name in source.namelist():
+            made.writestr(name, source.read(name))
+    return target.getvalue()
+
+
+def _bomb() -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("archive/data.pkl", checkpoint(b"(" + b"]" * 2_000_000 + b"t"))
+        made.writestr("archive/version", "3\n")
+    return target.getvalue()
+
+
+def _commented(whole: bytes) -> bytes:
+    return whole[:-2] + struct.pack("<H", 4) + b"text"
+
+
+def _doubled(whole: bytes) -> bytes:
+    """The name of a record changed into that of another, everywhere."""
+    return whole.replace(b"archive/data/1", b"archive/data/0")
+
+
+def _legacy(trace: Path) -> Iterator[tuple[str, bytes]]:
+    """Files of the format before 1.6."""
+    magic = PROTO + b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+    head = magic + PROTO + number(1001) + STOP + PROTO + b"}" + STOP
+    kept = b"(" + text("storage") + named("torch.FloatStorage") + text("0") + text("cpu") + number(FLOATS) + b"NtQ"
+    keys = PROTO + b"]" + text("0") + b"a" + STOP
+    data = struct.pack("<Q", FLOATS) + bytes(4 * FLOATS)
+    index = checkpoint(tensor(of=kept))
+    yield "old: runs os.system", head + checkpoint(_calls("os.system", text(f"touch {trace}"))) + PROTO + b"]" + STOP
+    yield "old: no bytes of its storage", head + index + PROTO + b"]" + STOP
+    yield "old: storages cut off", head + index + keys + data[:-1]
+    yield "old: more than its storages", head + index + keys + data + b"x"
+    yield "old: another length", head + index + keys + struct.pack("<Q", FLOATS - 1) + data[8:-4]
+    yield "old: a huge storage", head + checkpoint(tensor(of=kept.replace(number(FLOATS), number(1 << 50)))) + keys + data
+    yield "old: another magic number", magic[:-2] + b"\x18." + head[len(magic) :] + index + keys + data
+    module = b"(" + text("module") + named("torch.nn.Linear") + text("x.py") + text("source") + b"tQ"
+    yield "old: source code", head + checkpoint(module) + keys + data
+
+
+class _Runs:
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.trace}",)
+
+
+def foreign_folder(folder: Path) -> Any:
+    """A folder as plain torch writes it, with a tensor of eight elements and a smaller one; returns its description."""
+    content = {"model": {"w": torch.arange(8.0), "b": torch.ones(3)}}
+    dcp.save(content, storage_writer=dcp.FileSystemWriter(folder))
+    return pickle.loads((folder / ".metadata").read_bytes())
+
+
+def _shards(*blocks: tuple[int, int]) -> Callable[[Any, Path], None]:
+    def change(metadata: Any, folder: Path) -> None:
+        one = metadata.state_dict_metadata["model.w"]
+        one.chunks = [ChunkStorageMetadata(torch.Size([at]), torch.Size([length])) for at, length in blocks]
+        place = metadata.storage_data[MetadataIndex("model.w", torch.Size([0]))]
+        for at, _ in blocks:
+            metadata.storage_data[MetadataIndex("model.w", torch.Size([at]))] = place
+
+    return change
+
+
+def _at(**fields: Any) -> Callable[[Any, Path], None]:
+    def change(metadata: Any, folder: Path) -> None:
+        for place in metadata.storage_data.values():
+            vars(place).update(fields)
+
+    return change
+
+
+def _of_tensor(**fields: Any) -> Callable[[Any, Path], None]:
+    def change(metadata: Any, folder: Path) -> None:
+        vars(metadata.state_dict_metadata["model.w"]).update(fields)
+
+    return change
+
+
+def _bytes_for_a_tensor(metadata: Any, folder: Path) -> None:
+    evil = io.BytesIO()
+    torch.save(_Runs(folder / "trace"), evil)
+    (folder / "evil.distcp").write_bytes(evil.getvalue())
+    entry: Any = BytesStorageMetadata()
+    entry.size, entry.properties, entry.chunks = torch.Size([8]), TensorProperties(), []
+    metadata.state_dict_metadata["model.w"] = entry
+    metadata.storage_data[MetadataIndex("model.w")] = _StorageInfo("evil.distcp", 0, len(evil.getvalue()))
+
+
+def _code_for_a_tensor(metadata: Any, folder: Path) -> None:
+    evil = io.BytesIO()
+    torch.save(_Runs(folder / "trace"), evil)
+    (folder / "evil.distcp").write_bytes(evil.getvalue() + bytes(100))
+    place = metadata.storage_data[MetadataIndex("model.w", torch.Size([0]))]
+    place.relative_path, place.offset, place.length = "evil.distcp", 0, len(evil.getvalue())
+
+
+def _linked(metadata: Any, folder: Path) -> None:
+    outside = folder.parent / "outside.distcp"
+    (folder / "__0_0.distcp").rename(outside)
+    (folder / "__0_0.distcp").symlink_to(outside)
+
+
+def _no_file(metadata: Any, folder: Path) -> None:
+    (folder / "__0_0.distcp").unlink()
+
+
+def _no_place(metadata: Any, folder: Path) -> None:
+    del metadata.storage_data[MetadataIndex("model.w", torch.Size([0]))]
+
+
+def _huge(metadata: Any, folder: Path) -> None:
+    one = metadata.state_dict_metadata["model.w"]
+    one.size = one.chunks[0].sizes = torch.Size([10**14])
+
+
+def _swapped(metadata: Any, folder: Path) -> None:
+    """The smaller tensor in place of the other."""
+    places = metadata.storage_data
+    w, b = MetadataIndex("model.w", torch.Size([0])), MetadataIndex("model.b", torch.Size([0]))
+    places[w], places[b] = places[b], places[w]
+
+
+def _renamed(metadata: Any, folder: Path) -> None:
+    metadata.planner_data["model.w"] = ("model", "b")
+
+
+def _runs(metadata: Any, folder: Path) -> None:
+    metadata.planner_data = _Runs(folder / "trace")
+
+
+def _attribute(metadata: Any, folder: Path) -> None:
+    metadata.more = 1
+
+
+FOLDERS: dict[str, Callable[[Any, Path], None]] = {
+    "bytes for a tensor": _bytes_for_a_tensor,
+    "code in the file of a tensor": _code_for_a_tensor,
+    "code in the description": _runs,
+    "a path above": _at(relative_path="../outside.distcp"),
+    "an absolute path": _at(relative_path="/etc/passwd"),
+    "a path of Windows": _at(relative_path="..\\outside.distcp"),
+    "a path below": _at(relative_path="sub/__0_0.distcp"),
+    "no path": _at(relative_path=""),
+    "the folder above": _at(relative_path=".."),
+    "a path that is no text": _at(relative_path=1),
+    "a link that leads out": _linked,
+    "no file": _no_file,
+    "no place": _no_place,
+    "a place beyond the file": _at(offset=1 << 40),
+    "a negative place": _at(offset=-1),
+    "a length beyond the file": _at(length=1 << 40),
+    "no length": _at(length=0),
+    "transformed": _at(transform_descriptors=["zstd"]),
+    "no shards": _shards(),
+    "a gap": _shards((0, 4), (5, 3)),
+    "an overlap": _shards((0, 5), (4, 4)),
+    "half of it": _shards((0, 4)),
+    "beyond the end": _shards((0, 9)),
+    "two halves that are one": _shards((0, 4), (4, 4)),
+    "shards that are none": _of_tensor(chunks=[1]),
+    "shards of a type of their own": _of_tensor(chunks=((0,), (8,))),
+    "a negative size": _of_tensor(size=(-8,)),
+    "a size that is a bool": _of_tensor(size=(True,)),
+    "a size with a thousand dimensions": _of_tensor(size=(1,) * 1000),
+    "an attribute that is not declared": _of_tensor(more=1),
+    "another dtype": _of_tensor(properties=TensorProperties(dtype=torch.int32)),
+    "a larger dtype": _of_tensor(properties=TensorProperties(dtype=torch.complex128)),
+    "properties that are none": _of_tensor(properties=None),
+    "a huge tensor": _huge,
+    "two tensors exchanged": _swapped,
+    "another name": _renamed,
+    "an attribute of the whole": _attribute,
+}
+"""What is changed in the description of a folder of plain torch."""

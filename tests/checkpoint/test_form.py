@@ -1,0 +1,35 @@
+"""The parts of a checkpoint have the types that any writer gives them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer import State
+from composer.checkpoint import save_checkpoint
+from composer.checkpoint.archive import read
+from composer.checkpoint.form import check_form
+
+
+def test_what_is_saved_passes(tmp_path) -> None:
+    model = torch.nn.Linear(1, 1)
+    path = save_checkpoint(State(model=model, optimizers=torch.optim.Adam(model.parameters())), str(tmp_path / "a.pt"))
+    check_form(read(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"state": 1}, "'state' is int"),
+        ({"state": {"model": [1]}}, "'state/model' is list"),
+        ({"state": {"optimizers": 3}}, "'state/optimizers' is int, where pairs"),
+        ({"state": {"algorithms": [("EMA", 1)]}}, "'state/algorithms' is list, where pairs"),
+        ({"state": {"algorithms": {"EMA": {}}, "callbacks": [("A",)]}}, "'state/callbacks'"),
+        ({"state": {1: 2}}, "1 is a key in 'state'"),
+        ({"state": {}, "rng": {}}, "'rng' is dict, where a list of states"),
+        ({"state": {"run_name": 3}}, "'state/run_name' is int, where text"),
+    ],
+)
+def test_what_does_not(content, said) -> None:
+    with pytest.raises(ValueError, match=said):
+        check_form(content)
