@@ -6,11 +6,14 @@ import os
 import posixpath
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from composer import dist
-from composer._text import did_you_mean, one_of
+from composer._text import one_of
+from composer.callbacks._moment import Moment, is_never
+from composer.callbacks._monitored import mode_for, read_score
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.folders import (
     ensure_folder_has_no_conflicting_files,
@@ -27,7 +30,7 @@ from composer.core._names import check_template, format_name
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
-from composer.core.time import Time, TimeUnit
+from composer.core.time import Time
 from composer.storage.transfer import LINK_SUFFIX
 from composer.storage.uris import is_remote, local_path
 
@@ -65,7 +68,7 @@ class CheckpointSaver(Callback):
         upload_timeout_in_seconds: How long the end of a training waits for what is on its way to a remote folder.
         keep_best: How many of the best are kept beside the newest, with ``num_checkpoints_to_keep``.
         monitor: The metric that tells which are best, ``"<label>/<name>"`` such as ``"eval/MulticlassAccuracy"``.
-        mode: Whether a small or a large value is good, "min" or "max".
+        mode: Whether small or large values are good, "min" or "max"; by default as :func:`.larger_is_better` says.
         keep_every: Keep every so-manieth checkpoint for ever, with ``num_checkpoints_to_keep``; 0 is none.
         save_metrics: Whether to keep the state of the metrics.
         asynchronous: Whether a thread writes while training goes on. It then waits only for a copy in host memory,
@@ -100,7 +103,7 @@ class CheckpointSaver(Callback):
         upload_timeout_in_seconds: float = 3600.0,
         keep_best: int = 0,
         monitor: str | None = None,
-        mode: Literal["min", "max"] = "min",
+        mode: Literal["min", "max"] | None = None,
         keep_every: int = 0,
         save_metrics: bool = False,
         asynchronous: bool = False,
@@ -117,14 +120,15 @@ class CheckpointSaver(Callback):
         self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
         self.monitor = monitor
         check_format("filename", self.filename, weights_only=weights_only)
-        self._retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode, monitor)
+        self._finds_mode = mode is None and monitor is not None
+        self._retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
         self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
         self._remote: RemoteCheckpoints | None = None
         self._saved: list[SavedCheckpoint] = []
         self._obsolete: list[str] = []
         self._number = 0
-        self._last_batch: int | None = None
+        self._last_saved: Moment | None = None
 
     @property
     def saved_checkpoints(self) -> list[str]:
@@ -138,7 +142,7 @@ class CheckpointSaver(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
-        self._saved, self._obsolete, self._number, self._last_batch, self._remote = [], [], 0, None, None
+        self._saved, self._obsolete, self._number, self._last_saved, self._remote = [], [], 0, None, None
         folders = folders_for(state, self.filename, weights_only=self.weights_only)
         if folders is not None and folders.engine is not None and self.asynchronous:
             raise ValueError("save_async=True, but DeepSpeed's engine writes a checkpoint itself, before it goes on.")
@@ -195,6 +199,7 @@ class CheckpointSaver(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
+        self._score(state)  # which refuses a metric that does not exist, or of which nobody knows what is better
         if dist.get_global_rank() != 0:
             return
         folder, name = self.resolved_folder(state), self._template(state)
@@ -238,7 +243,9 @@ class CheckpointSaver(Callback):
         self._save_if_due(Event.ITERATION_CHECKPOINT, state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Wait until everything is written, and has arrived."""
+        """Save what has become known of the end since the last checkpoint; wait until everything has arrived."""
+        if not self.weights_only and not is_never(self.save_interval):
+            self.save(state, logger, at_end=True)
         self._writer.wait()
         if self._remote is not None:
             self._remote.wait()
@@ -252,31 +259,32 @@ class CheckpointSaver(Callback):
             if remote is not None:
                 remote.close()
 
-    def save(self, state: State, logger: Logger) -> None:
-        """Save now, unless this batch is saved already; all processes must call this.
+    def save(self, state: State, logger: Logger, *, at_end: bool = False) -> None:
+        """Save now, unless this batch and how the run ended are saved already; all processes must call this.
 
         Args:
             state: The state of the run.
             logger: Its destinations that keep files get the checkpoint too.
+            at_end: Save only what a checkpoint of this batch lacks: a later evaluation, that the run was ended early.
 
         Raises:
             OSError: It could not be written.
         """
         self._writer.wait()  # what that changes comes first
-        batch = int(state.timestamp.count(TimeUnit.BATCH))
+        now = Moment.of(state)
         # Only who writes knows of a failure, after which the same batch may be saved again.
-        is_saved = [self._last_batch == batch]
+        is_saved = [now.is_saved_by(self._last_saved, at_end=at_end)]
         dist.broadcast_object_list(is_saved)
         if is_saved[0]:
             return
         name = format_name(self._template(state), state.run_name, state.timestamp, rank=0)
         place = self.place(state, name)
         score = self._score(state)
-        self._last_batch = batch
+        self._last_saved = now
         before = self._saved, self._obsolete
         # Before the state is taken, so that a resumed run knows of this checkpoint too.
         self._saved = [one for one in self._saved if one.path != place]
-        self._saved.append(SavedCheckpoint(place, batch, self._number, score))
+        self._saved.append(SavedCheckpoint(place, now.batch, self._number, score))
         self._number += 1
         superfluous = self._retention.superfluous(self._saved)
         self._saved = [one for one in self._saved if one not in superfluous]
@@ -305,7 +313,7 @@ class CheckpointSaver(Callback):
 
         def otherwise() -> None:
             # What was to make room for this one is still there.
-            (self._saved, self._obsolete), self._last_batch = before, None
+            (self._saved, self._obsolete), self._last_saved = before, None
 
         self._writer.write(content, path, then, otherwise, folders=folders, apart=remote is not None)
 
@@ -333,12 +341,9 @@ class CheckpointSaver(Callback):
         """The value of the monitored metric, if there has been an evaluation."""
         if self.monitor is None:
             return None
-        known = [f"{label}/{name}" for label, metrics in state.eval_metrics.items() for name in metrics]
-        if self.monitor not in known:
-            near = did_you_mean(self.monitor, known)
-            raise ValueError(f"monitor={self.monitor!r} is not among the metrics {known}.{near}")
-        value = state.eval_metric_values.get(self.monitor)
-        return None if value is None else float(value)
+        if self._finds_mode:
+            self._retention = replace(self._retention, mode=mode_for(state, self.monitor))
+        return read_score(state, self.monitor)
 
     def _elsewhere(self, state: State) -> RemoteCheckpoints | None:
         """The folder, if it is on another machine."""

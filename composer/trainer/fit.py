@@ -16,7 +16,7 @@ from composer.trainer.clock import (
 )
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.loaders import batches, is_at_end
-from composer.trainer.metrics import computed, log_train_metrics, metrics_are_due, reset_train_metrics
+from composer.trainer.metrics import log_train_metrics, metrics_are_due, note_last_train_values, reset_train_metrics
 from composer.trainer.resume import take_up
 from composer.trainer.run import Run
 from composer.trainer.step import train_batch, zero_gradients
@@ -31,10 +31,11 @@ def fit(run: Run) -> None:
         run: The run; its state has data, optimizers and a maximal duration.
     """
     state, logger, fire = run.state, run.logger, run.engine.run_event
-    state.stop_asked, state.stops_together = False, run.exchange is not None
+    state.stop_asked, state.stops_together = None, run.exchange is not None
+    logger.begin()
     fire(Event.FIT_START)
     take_up(run)
-    state.train_phase.mark = time.perf_counter()
+    state.train_phase.mark, begun = time.perf_counter(), state.timestamp.batch
     _finish_stage(run)
     while not state.finished:
         if state.timestamp.batch_in_epoch.value == 0:
@@ -55,10 +56,11 @@ def fit(run: Run) -> None:
                 break
         if state.train_phase.iterator is None or is_at_end(state.train_phase):
             _close_epoch(run)
-    if run.exchange is not None:
-        # By all, for those that read them alone from now on.
-        computed(state.train_metrics, run.strategy.data_group)
+    if state.timestamp.batch != begun:  # or they have the values that a checkpoint had
+        note_last_train_values(run)
     logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run)})
+    if state.stop is not None:
+        logger.notice(str(state.stop))
     evaluate_if_due(run, Event.FIT_END)
     state.stops_together = False
     fire(Event.FIT_END)
@@ -86,6 +88,8 @@ def _close_batch(run: Run) -> None:
         run: The run.
     """
     evaluate_if_due(run, Event.BATCH_END)
+    if run.state.finished:
+        note_last_train_values(run)
     run.engine.run_event(Event.BATCH_CHECKPOINT)
     _leave_if_asked(run)
 
