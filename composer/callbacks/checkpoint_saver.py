@@ -265,16 +265,15 @@ class CheckpointSaver(Callback):
         Args:
             state: The state of the run.
             logger: Its destinations that keep files get the checkpoint too.
-            at_end: Save only what a checkpoint of this batch lacks: a later evaluation, that the run was ended early.
+            at_end: Save only what the last checkpoint lacks: a later evaluation, that the run was ended early.
 
         Raises:
             OSError: It could not be written.
         """
         self._writer.wait()  # what that changes comes first
         now = Moment.of(state)
-        # Only who writes knows of a failure, after which the same batch may be saved again.
-        is_saved = [now.is_saved_by(self._last_saved, at_end=at_end)]
-        dist.broadcast_object_list(is_saved)
+        # Only who writes knows of a failure, after which the same may be saved again.
+        dist.broadcast_object_list(is_saved := [now.is_saved_by(self._last_saved, at_end=at_end)])
         if is_saved[0]:
             return
         name = format_name(self._template(state), state.run_name, state.timestamp, rank=0)
@@ -283,9 +282,10 @@ class CheckpointSaver(Callback):
         self._last_saved = now
         before = self._saved, self._obsolete
         # Before the state is taken, so that a resumed run knows of this checkpoint too.
+        number = next((one.number for one in self._saved if one.path == place), self._number)
         self._saved = [one for one in self._saved if one.path != place]
-        self._saved.append(SavedCheckpoint(place, now.batch, self._number, score))
-        self._number += 1
+        self._saved.append(SavedCheckpoint(place, now.batch, number, score))
+        self._number += number == self._number
         superfluous = self._retention.superfluous(self._saved)
         self._saved = [one for one in self._saved if one not in superfluous]
         self._obsolete = [one.path for one in superfluous if one.path != place]

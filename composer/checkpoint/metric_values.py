@@ -32,8 +32,11 @@ def take_metric_values(state: State) -> dict[str, Any]:
     >>> take_metric_values(State(model=torch.nn.Linear(1, 1)))
     {'train': {}, 'eval': {}}
     """
+    # In the middle of an epoch, metrics of the training data begin anew, and old values would pass for those.
+    is_current = state.train_values_batch == int(state.timestamp.batch)
+    train = _taken(state.train_values, state.train_metrics) if is_current else {}
     found = {label: _taken(values, state.eval_metrics.get(label, {})) for label, values in state.eval_values.items()}
-    return {"train": _taken(state.train_values, state.train_metrics), "eval": found}
+    return {"train": train, "eval": found}
 
 
 def give_metric_values(state: State, saved: Any) -> None:
@@ -47,6 +50,7 @@ def give_metric_values(state: State, saved: Any) -> None:
     """
     if not state.train_values:
         state.train_values = _given(saved["train"], state.train_metrics)
+        state.train_values_batch = int(state.timestamp.batch)
     for label, metrics in state.eval_metrics.items():
         if label not in state.eval_values and label in saved["eval"]:
             state.eval_values[label] = _given(saved["eval"][label], metrics)

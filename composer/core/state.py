@@ -71,7 +71,7 @@ class State(StateNames):
         schedulers: Learning-rate schedules.
         train_metrics: Metrics of the training data by name.
         eval_metrics: Metrics of evaluation data by label and name.
-        train_values: What the metrics of the training data had last computed, by name.
+        train_values: What the metrics of the training data had last computed, by name, at ``train_values_batch``.
         eval_values: What those of evaluation data had, by label and name.
         evaluations: Number of evaluations that were completed in this process.
         previous_timestamp: The time before the last step.
@@ -100,6 +100,7 @@ class State(StateNames):
     planned_duration: Time | None = None
     is_fitting: bool = False
     evaluations: int = 0
+    train_values_batch: int = 0
     profiler: Any = None
     previous_timestamp: Timestamp | None = None
     batch: Batch = None
@@ -372,10 +373,7 @@ class State(StateNames):
 
     @property
     def eval_metric_values(self) -> dict[str, Any]:
-        """Values of evaluation metrics by name, and by ``<label>/<name>``; of several labels the last.
-
-        Metrics never evaluated are left out.
-        """
+        """Values of metrics that were evaluated by name, and by ``<label>/<name>``; of several labels the last."""
         values: dict[str, Any] = {}
         for label, metrics in self.eval_metrics.items():
             known = self.eval_values.get(label, {})

@@ -342,9 +342,11 @@ def prepare(state: State) -> None:
     if state.max_duration.unit is TimeUnit.ITERATION and state._iteration_length is None:  # pyright: ignore[reportPrivateUsage]
         raise ValueError(f"max_duration={state.max_duration}, but an iteration has no length; give epochs or batches.")
     if state.finished and state.train_phase.stage is None:  # or the last evaluation was cut off, and is to be made
+        now = state.timestamp.get(state.max_duration.unit)
+        why = f"max_duration is {state.max_duration} and training has come to {now}"
         raise ValueError(
-            f"There is nothing left to train: max_duration is {state.max_duration} and training has come to "
-            f"{state.timestamp.get(state.max_duration.unit)}. Give fit(duration=...) to go on, or reset_time=True."
+            f"There is nothing left to train: {why if state.stop is None else f'it was {state.stop}'}. Give "
+            f"fit(duration=...) to go on, or reset_time=True."
         )
     if not state.optimizers:
         make_default_optimizer(state)

@@ -77,6 +77,8 @@ def _finish_stage(run: Run) -> None:
     stage, phase.stage = phase.stage, None
     if stage == Event.BATCH_END:
         _close_batch(run)
+        if run.state.finished and phase.iterator is not None and is_at_end(phase):
+            _close_epoch(run)  # which the loop does for those that train on
     elif stage == Event.EPOCH_END:
         _finish_epoch(run)
 

@@ -103,7 +103,9 @@ def note_train_values(run: Run) -> None:
     Args:
         run: The run.
     """
-    run.state.train_values = computed(run.state.train_metrics, run.strategy.data_group)
+    state = run.state
+    state.train_values = computed(state.train_metrics, run.strategy.data_group)
+    state.train_values_batch = int(state.timestamp.batch)
 
 
 def note_last_train_values(run: Run) -> None:
