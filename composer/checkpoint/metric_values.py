@@ -70,7 +70,7 @@ def _taken(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, A
 def _given(saved: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, metric in metrics.items():
-        if name not in saved or getattr(metric, "update_called", True):
+        if name not in saved or _has_data(metric):
             continue
         found[name] = _moved(saved[name]["value"], metric.device)
         inner = {"": saved[name]["value"], **saved[name]["inner"]}
@@ -79,6 +79,17 @@ def _given(saved: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, An
                 # As torchmetrics' own loading of a state sets them.
                 part._computed, part._update_count = _moved(inner[path], part.device), 1
     return found
+
+
+def _has_data(metric: Any) -> bool:
+    # Some wrappers say so of themselves from the beginning.
+    parts = list(_parts(metric))
+    inmost = [part for path, part in parts if not any(path != other and _is_in(other, path) for other, _ in parts)]
+    return any(part.update_called for part in inmost) or not parts
+
+
+def _is_in(inner: str, outer: str) -> bool:
+    return not outer or inner.startswith(f"{outer}.")
 
 
 def _parts(metric: Any) -> Iterator[tuple[str, Any]]:
