@@ -1,4 +1,4 @@
-"""What of a run a checkpoint may lack though it was saved after the last batch: a late evaluation, that the run ended."""
+"""What a checkpoint of the last batch may lack: a later evaluation, and that early stopping ended the run."""
 
 from __future__ import annotations
 

@@ -15,7 +15,16 @@ from composer.metrics.over_processes import computed
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["Comparison", "as_comparison", "check_monitored", "comparison_for", "mode_for", "read_monitored", "read_score", "word_for"]
+__all__ = [
+    "Comparison",
+    "as_comparison",
+    "check_monitored",
+    "comparison_for",
+    "mode_for",
+    "read_monitored",
+    "read_score",
+    "word_for",
+]
 
 Comparison = Callable[[Any, Any], Any]
 

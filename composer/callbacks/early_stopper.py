@@ -31,9 +31,10 @@ class EarlyStopper(Callback):
     """Ends the training when a metric has not improved for longer than ``patience``.
 
     With the best value b so far, a value v improves it if ``comp(v, b)`` and |v - b| > ``min_delta``. NaN is never an
-    improvement: it uses up patience, and where the first value is NaN any number improves it. The metric is looked at after each evaluation of its data; metrics of the training data at the end of
-    each epoch, or of each batch if ``patience`` is in batches, which then waits for the device in each batch. The best
-    value and its time are part of a checkpoint, so a run that is resumed stops where the uninterrupted one does.
+    improvement: it uses up patience, and where the first value is NaN any number improves it. The metric is looked at
+    after each evaluation of its data; metrics of the training data at the end of each epoch, or of each batch if
+    ``patience`` is in batches, which then waits for the device in each batch. The best value and its time are part of
+    a checkpoint, so a run that is resumed stops where the uninterrupted one does.
 
     Args:
         monitor: Name of the metric, such as "MulticlassAccuracy".

@@ -54,6 +54,6 @@ def read(entries: Sequence[Entry], losses: Container[str] = ()) -> int | None:
         numbers = torch.stack([value.reshape(()) for _, _, value in values]).tolist()
         for (entry, name, _), number in zip(values, numbers, strict=True):
             entry.metrics[name] = number
-            if number != number and name in losses and (nan_since is None or entry.step < nan_since):  # noqa: PLR0124
+            if number != number and name in losses and (nan_since is None or entry.step < nan_since):
                 nan_since = entry.step
     return nan_since

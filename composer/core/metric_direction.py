@@ -1,4 +1,4 @@
-"""Whether a larger or a smaller value of a metric is better: for early stopping, the best checkpoint, plateaus, tables."""
+"""Whether larger or smaller values of a metric are better: for early stopping, the best checkpoint, plateaus."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from typing import Any, Final
 
 __all__ = ["larger_is_better", "require_direction"]
 
-_LOWER: Final = frozenset(
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_LOWER: Final = _set(
     "bce ce cer crossentropy deviance eer err error errors fid hammingdistance kldivergence loss losses mae mape "
-    "miscoverage mse nll perplexity ppl rmse smape wer".split()
+    "miscoverage mse nll perplexity ppl rmse smape wer"
 )
-_HIGHER: Final = frozenset(
+_HIGHER: Final = _set(
     "acc accuracy auc auprc auroc averageprecision bleu dice exactmatch f1 f1score fbeta hitrate iou jaccard map "
-    "matthewscorrcoef miou mrr ndcg precision psnr r2 recall rouge sensitivity specificity ssim".split()
+    "matthewscorrcoef miou mrr ndcg precision psnr r2 recall rouge sensitivity specificity ssim"
 )
 # What stands behind the word that says what is measured, or before it, without changing what is better.
-_NEUTRAL: Final = frozenset(
+_NEUTRAL: Final = _set(
     "at avg average best coefficient ema epoch eval index k last macro mean metric micro rate score test top total "
-    "train val valid validation value weighted".split()
+    "train val valid validation value weighted"
 )
 # Beside these a word may stand for its contrary, as in "neg_mean_squared_error" and "1 - accuracy".
-_CONTRARY: Final = frozenset("anti complement inverse inverted minus neg negated negative no non not one".split())
+_CONTRARY: Final = _set("anti complement inverse inverted minus neg negated negative no non not one")
 _SUBTRACTED: Final = re.compile(r"\s*(1\s*)?-")  # "1-accuracy", "-loss"
 _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
 _LONGEST: Final = 3  # words of one term, as in "mIoU", which is written like three
@@ -40,7 +45,11 @@ def larger_is_better(name: str, metric: Any = None) -> bool | None:
         name: Name of the metric, such as "MulticlassAccuracy" or "eval/val_loss".
         metric: The metric, if there is one.
 
-    >>> larger_is_better("CrossEntropy"), larger_is_better("val/top5_accuracy"), larger_is_better("loss_scale")
+    >>> (
+    ...     larger_is_better("CrossEntropy"),
+    ...     larger_is_better("val/top5_accuracy"),
+    ...     larger_is_better("loss_scale"),
+    ... )
     (False, True, None)
     """
     if metric is not None:

@@ -1,8 +1,9 @@
-"""One line for what happens to a run: resumed, stopped early, interrupted, a NaN loss; on the console and in the logs."""
+"""One line for what happens to a run: resumed, stopped early, interrupted, a NaN loss; on the console and in logs."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 
 from composer import dist
@@ -10,6 +11,7 @@ from composer import dist
 __all__ = ["Notices"]
 
 _log = logging.getLogger("composer")
+_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")  # of a URI: sftp://user:secret@host
 
 
 class Notices:
@@ -42,6 +44,7 @@ class Notices:
         """
         if dist.get_global_rank() != 0:
             return
+        text = _PASSWORD.sub(r"\1:***@", text)
         self.texts.append(text)
         shown = self._show(text)
         # Without handlers, logging prints warnings itself, which would be twice on the same screen.

@@ -1,4 +1,4 @@
-"""When a run ends: early stopping, a changed ``max_duration``, and that a resumed run which had ended trains no further."""
+"""When a run ends: early stopping, a changed ``max_duration``; a resumed run that had ended trains no further."""
 
 from __future__ import annotations
 

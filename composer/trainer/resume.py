@@ -282,7 +282,6 @@ class Stopping:
         finally:
             run.interruption = None
 
-
     def _told(self, interrupted: Interrupted, savers: Sequence[CheckpointSaver]) -> str:
         """What to tell of a run that a signal has ended: what is saved, and how to continue."""
         by = f"interrupted by {interrupted}"
@@ -293,7 +292,9 @@ class Stopping:
             return f"{by}; nothing was saved"
         if not linked:
             return f"{by}; saved {path}" + ("; give it as load_path to continue" if whole else "")
-        return f"{by}; saved {path}; run the same command {'' if self.autoresume else 'with autoresume=True '}to continue"
+        return (
+            f"{by}; saved {path}; run the same command {'' if self.autoresume else 'with autoresume=True '}to continue"
+        )
 
 
 def _save_apart(run: Run, saver: CheckpointSaver) -> None:

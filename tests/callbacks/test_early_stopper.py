@@ -152,7 +152,7 @@ def unknown() -> Run:
 def test_asks_for_comp_when_training_starts_where_nobody_knows_what_is_better() -> None:
     run = unknown()
     run.trainer.state.callbacks.append(EarlyStopper("Spread", "eval"))
-    with pytest.raises(ValueError, match="monitor='Spread'.*Give comp='less' or comp='greater'"):
+    with pytest.raises(ValueError, match=r"monitor='Spread'.*Give comp='less' or comp='greater'"):
         run.trainer.fit()
     assert run.trainer.state.timestamp.batch == 0
     run = unknown()
@@ -174,7 +174,11 @@ def test_a_stopper_of_a_second_run_asks_the_metric_of_that_run() -> None:
     [
         ([5, 4, 3], {}, "M 3 not above 5 for 2 epochs"),
         ([5, 4], {"patience": 0}, "M 4 not above 5 for 1 epoch"),
-        ([1, 2, 2], {"comp": "lt", "patience": "1ba", "min_delta": 0.5}, "M 2 not below 1 by more than 0.5 for 2 batches"),
+        (
+            [1, 2, 2],
+            {"comp": "lt", "patience": "1ba", "min_delta": 0.5},
+            "M 2 not below 1 by more than 0.5 for 2 batches",
+        ),
         ([1, math.nan, 2], {"comp": lambda value, best: value < best}, "M 2 not better than 1 for 2 epochs"),
     ],
 )

@@ -11,19 +11,25 @@ from torchmetrics import classification, wrappers
 from composer import metrics
 from composer.core.metric_direction import larger_is_better, require_direction
 
-LOWER = (
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+LOWER = _words(
     "CrossEntropy CrossEntropyLoss cross_entropy BinaryCrossEntropy WordError WordErrorRate LanguagePerplexity loss "
     "val_loss eval/val_loss loss2 LossMetric MeanSquaredError top5_error hinge_loss_epoch nll wer RMSE"
-).split()
-HIGHER = (
+)
+HIGHER = _words(
     "accuracy MulticlassAccuracy val_acc top5_accuracy accuracy@5 Accuracy10 accuracy_top_5 F1 BinaryF1Score "
-    "f1-weighted mIoU MIoU miou_val Jaccard MulticlassAUROC auc MeanAveragePrecision mAP Recall Dice BLEUScore R2Score"
-).split()
-UNKNOWN = (
+    "f1-weighted mIoU MIoU miou_val Jaccard MulticlassAUROC auc MeanAveragePrecision mAP Recall Dice BLEUScore "
+    "R2Score"
+)
+UNKNOWN = _words(
     "M Spread terror lossless_ratio glossy LossScale accuracy_drop accuracy_loss error_accuracy AccuracyError "
     "neg_mean_squared_error 1-accuracy -loss one_minus_accuracy inverse_perplexity loss_improvement "
     "perplexity_reduction precisionist throughput"
-).split()
+)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,11 @@ def test_names_of_torchmetrics_do_not_contradict_the_metrics(name) -> None:
         ("x", wrappers.MinMaxMetric(torchmetrics.MeanSquaredError()), None),
         ("x", wrappers.BootStrapper(torchmetrics.MeanSquaredError()), None),  # the spread of an error is no error
         ("x", 1 - classification.BinaryAccuracy(), None),  # type: ignore[operator]
-        ("x", torchmetrics.MetricCollection([torchmetrics.MeanSquaredError(), torchmetrics.MeanAbsoluteError()]), False),
+        (
+            "x",
+            torchmetrics.MetricCollection([torchmetrics.MeanSquaredError(), torchmetrics.MeanAbsoluteError()]),
+            False,
+        ),
         ("x", torchmetrics.MetricCollection([torchmetrics.MeanSquaredError(), torchmetrics.R2Score()]), None),
         ("accuracy_drop", classification.BinarySpecificity(), None),
     ],

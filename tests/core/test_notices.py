@@ -59,6 +59,15 @@ def test_what_is_urgent_is_on_stderr_once_without_console_and_without_logging(
     assert capfd.readouterr().err.count("interrupted") == on_stderr
 
 
+def test_passwords_in_uris_are_not_told() -> None:
+    notices = Notices(lambda text: True)
+    notices.tell("resumed from sftp://me:SECRET@host/run/ep1.pt at epoch 1, batch 4")
+    notices.tell("resumed from oci://bucket@namespace/ep1:2.pt")
+    assert notices.texts == [
+        "resumed from sftp://me:***@host/run/ep1.pt at epoch 1, batch 4", "resumed from oci://bucket@namespace/ep1:2.pt"
+    ]  # fmt: skip
+
+
 def test_a_console_that_fails_does_not_keep_the_others_from_it() -> None:
     class Broken(Console):
         def show_notice(self, text: str) -> bool:

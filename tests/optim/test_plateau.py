@@ -64,7 +64,7 @@ class Smaller(MeanMetric):
 def test_the_metric_says_what_is_better_and_an_unknown_one_asks_for_a_mode() -> None:
     state = evaluated(eval_Spread=1.0)
     schedule = ReduceOnPlateauScheduler("Spread", factor=0.5, patience=0)
-    with pytest.raises(ValueError, match="monitor='Spread'.*Give mode='min' or mode='max'"):
+    with pytest.raises(ValueError, match=r"monitor='Spread'.*Give mode='min' or mode='max'"):
         schedule.check(state)
     state.eval_metrics["eval"]["Spread"] = Smaller()
     schedule.check(state)

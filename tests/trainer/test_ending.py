@@ -127,7 +127,9 @@ def test_RestartIdempotent_of_each_stopper(kind, interval, tmp_path) -> None:
     assert first.state.stop is not None
     assert int(first.state.timestamp.batch) < 24
     for _ in range(2):
-        assert outcome(again(tmp_path, STOPPERS[kind](), match=str(first.state.stop)[:30], save_interval=interval)) == outcome(first)
+        assert outcome(
+            again(tmp_path, STOPPERS[kind](), match=str(first.state.stop)[:30], save_interval=interval)
+        ) == outcome(first)
 
 
 def test_RestartIdempotent_of_a_target_of_MLPerf(tmp_path) -> None:
@@ -295,7 +297,8 @@ def on_ranks(folder: str, rank: int) -> list[Any]:
             model = Regression(metrics=True)
             with trainer_of(
                 model, regression_data(6, 2), max_duration="3ep", run_name="r", save_folder=folder, autoresume=True,
-                save_interval="100ba", eval_dataloader=regression_data(2, 2), callbacks=StopAt("batch_end", 2, rank=rank),
+                save_interval="100ba", eval_dataloader=regression_data(2, 2),
+                callbacks=StopAt("batch_end", 2, rank=rank),
             ) as trainer:  # fmt: skip
                 trainer.fit()
                 values = {name: float(value) for name, value in trainer.state.eval_metric_values.items()}

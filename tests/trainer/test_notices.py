@@ -46,7 +46,9 @@ def run(stream: Any, **arguments: Any) -> Trainer:
         "run_name": "night",
         "progress_bar": isinstance(stream, Terminal),
     }
-    return Trainer(model=model, train_dataloader=labelled_data(), console_stream=stream, **{**defaults, **shown, **arguments})
+    return Trainer(
+        model=model, train_dataloader=labelled_data(), console_stream=stream, **{**defaults, **shown, **arguments}
+    )
 
 
 def lines_of(stream: Any) -> list[str]:
@@ -239,7 +241,9 @@ def test_only_the_exception_that_was_told_of_is_kept_quiet(tmp_path, monkeypatch
     seen: list[BaseException] = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: seen.append(error))
     trainer = run(
-        io.StringIO(), save_folder=str(tmp_path), callbacks=At("batch_start", lambda state: os.kill(os.getpid(), signal.SIGINT))
+        io.StringIO(),
+        save_folder=str(tmp_path),
+        callbacks=At("batch_start", lambda state: os.kill(os.getpid(), signal.SIGINT)),
     )
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt) as caught:
