@@ -85,7 +85,7 @@ def word_for(comparison: Comparison) -> str:
     ('below', 'better than')
     """
     # torch.less and torch.greater are functions of their own.
-    words = {torch.gt: "above", torch.greater: "above", torch.lt: "below", torch.less: "below"}
+    words: dict[Any, str] = {torch.gt: "above", torch.greater: "above", torch.lt: "below", torch.less: "below"}
     return words.get(comparison, "better than")
 
 

@@ -47,6 +47,12 @@ def give_metric_values(state: State, saved: Any) -> None:
     Args:
         state: The state.
         saved: What :func:`take_metric_values` returned.
+
+    >>> from composer import State
+    >>> state = State(model=torch.nn.Linear(1, 1))
+    >>> give_metric_values(state, {"train": {}, "eval": {"eval": {}}})
+    >>> state.eval_values
+    {}
     """
     if not state.train_values:
         state.train_values = _given(saved["train"], state.train_metrics)

@@ -162,8 +162,7 @@ class State(StateNames):
         self.total_loss_dict: dict[str, Tensor] = {}
         self.train_metrics: dict[str, Metric] = {}
         self.eval_metrics: dict[str, dict[str, Metric]] = {}
-        self.train_values: dict[str, Any] = {}
-        self.eval_values: dict[str, dict[str, Any]] = {}
+        self.train_values, self.eval_values = dict[str, Any](), dict[str, dict[str, Any]]()
         if train_dataloader is not None:
             self.set_dataloader(train_dataloader, "train")
             if dataloader is not None:
