@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from composer import dist
-from composer._text import did_you_mean, one_of
+from composer._text import one_of
+from composer.callbacks._moment import Moment, is_never
+from composer.callbacks._monitored import mode_for, read_score
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.local import LocalCheckpoints
 from composer.checkpoint.logger_copies import upload_copy
@@ -25,7 +28,7 @@ from composer.core._names import check_template, format_name
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
-from composer.core.time import Time, TimeUnit
+from composer.core.time import Time
 from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -63,7 +66,7 @@ class CheckpointSaver(Callback):
         upload_timeout_in_seconds: How long the end of a training waits for what is on its way to a remote folder.
         keep_best: How many of the best are kept beside the newest, by ``monitor``.
         monitor: The metric that tells which are best, ``"<label>/<name>"`` such as ``"eval/MulticlassAccuracy"``.
-        mode: Whether a small or a large value is good, "min" or "max".
+        mode: Whether small or large values are good, "min" or "max"; by default as :func:`.larger_is_better` says.
         keep_every: Keep every so-manieth checkpoint for ever; 0 is none.
         save_metrics: Whether to keep the state of the metrics.
         asynchronous: Whether a thread writes while training goes on. It then waits only for a copy in host memory,
@@ -99,7 +102,7 @@ class CheckpointSaver(Callback):
         upload_timeout_in_seconds: float = 3600.0,
         keep_best: int = 0,
         monitor: str | None = None,
-        mode: Literal["min", "max"] = "min",
+        mode: Literal["min", "max"] | None = None,
         keep_every: int = 0,
         save_metrics: bool = False,
         asynchronous: bool = False,
@@ -116,12 +119,13 @@ class CheckpointSaver(Callback):
         self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
         self.monitor = monitor
         check_format("filename", self.filename, weights_only=weights_only)
-        retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode, monitor)
+        self._finds_mode = mode is None and monitor is not None
+        retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)
         self._list = SavedList(retention, place_of(self.folder, self.filename))
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
         self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
         self._store: LocalCheckpoints | RemoteCheckpoints | None = None
-        self._last_batch: int | None = None
+        self._last_saved: Moment | None = None
 
     @property
     def saved_checkpoints(self) -> list[str]:
@@ -141,7 +145,7 @@ class CheckpointSaver(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
-        self._last_batch, self._store = None, None
+        self._last_saved, self._store = None, None
         folders = folders_for(state, self.filename, weights_only=self.weights_only)
         if folders is not None and folders.engine is not None and self.asynchronous:
             raise ValueError("save_async=True, but DeepSpeed's engine writes a checkpoint itself, before it goes on.")
@@ -226,6 +230,7 @@ class CheckpointSaver(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
+        self._score(state)  # which refuses a metric that does not exist, or of which nobody knows what is better
         # What the folder has is the same for all; what it has not was saved to another folder.
         self._list.put_back(by_first(lambda: self._begin(state), f"prepare the checkpoint folder {self.folder!r}"))
 
@@ -264,7 +269,9 @@ class CheckpointSaver(Callback):
         self._save_if_due(Event.ITERATION_CHECKPOINT, state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Wait until everything is written, and has arrived."""
+        """Save what has become known of the end since the last checkpoint; wait until everything has arrived."""
+        if not self.weights_only and not is_never(self.save_interval):
+            self.save(state, logger, at_end=True)
         self._writer.wait()
         if isinstance(self._store, RemoteCheckpoints):
             self._store.wait()
@@ -277,29 +284,29 @@ class CheckpointSaver(Callback):
             if isinstance(self._store, RemoteCheckpoints):
                 self._store.close()
 
-    def save(self, state: State, logger: Logger) -> None:
-        """Save now, unless this batch is saved already; all processes must call this.
+    def save(self, state: State, logger: Logger, *, at_end: bool = False) -> None:
+        """Save now, unless this batch and how the run ended are saved already; all processes must call this.
 
         Args:
             state: The state of the run.
             logger: Its destinations that keep files get the checkpoint too.
+            at_end: Save only what the last checkpoint lacks: a later evaluation, that the run was ended early.
 
         Raises:
             OSError: It could not be written.
         """
         self._writer.wait()  # what that changes comes first
-        batch = int(state.timestamp.count(TimeUnit.BATCH))
-        # Only who writes knows of a failure, after which the same batch may be saved again.
-        is_saved = [self._last_batch == batch]
-        dist.broadcast_object_list(is_saved)
+        now = Moment.of(state)
+        # Only who writes knows of a failure, after which the same may be saved again.
+        dist.broadcast_object_list(is_saved := [now.is_saved_by(self._last_saved, at_end=at_end)])
         if is_saved[0]:
             return
         store, template = self.store(state), self.template(state)
         name = format_name(template, state.run_name, state.timestamp, rank=0)
         score = self._score(state)
-        self._last_batch = batch
+        self._last_saved = now
         # Before the state is taken, so that a resumed run knows of this checkpoint too.
-        before = self._list.add(name, batch, score)
+        before = self._list.add(name, now.batch, score)
         content = collect(
             state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
         )
@@ -323,7 +330,7 @@ class CheckpointSaver(Callback):
         def otherwise() -> None:
             # What was to make room for this one is still there.
             self._list.put_back(before)
-            self._last_batch = None
+            self._last_saved = None
 
         self._writer.write(content, path, then, otherwise, folders=folders, apart=apart)
 
@@ -357,12 +364,9 @@ class CheckpointSaver(Callback):
         """The value of the monitored metric, if there has been an evaluation."""
         if self.monitor is None:
             return None
-        known = [f"{label}/{name}" for label, metrics in state.eval_metrics.items() for name in metrics]
-        if self.monitor not in known:
-            near = did_you_mean(self.monitor, known)
-            raise ValueError(f"monitor={self.monitor!r} is not among the metrics {known}.{near}")
-        value = state.eval_metric_values.get(self.monitor)
-        return None if value is None else float(value)
+        if self._finds_mode:
+            self._list.retention = replace(self._list.retention, mode=mode_for(state, self.monitor))
+        return read_score(state, self.monitor)
 
     def _names_for_loggers(self, state: State) -> tuple[str | None, str | None]:
         """The names of a checkpoint and of the link for the destinations that keep files."""

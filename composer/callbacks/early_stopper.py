@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from composer._text import non_negative
-from composer.callbacks._monitored import Comparison, as_comparison, check_monitored, read_monitored
+from composer._text import non_negative, plural
+from composer.callbacks._monitored import (
+    Comparison,
+    as_comparison,
+    check_monitored,
+    comparison_for,
+    read_monitored,
+    word_for,
+)
 from composer.core.callback import Callback
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
@@ -23,17 +30,18 @@ __all__ = ["EarlyStopper"]
 class EarlyStopper(Callback):
     """Ends the training when a metric has not improved for longer than ``patience``.
 
-    With the best value b so far, a value v improves it if ``comp(v, b)`` and |v - b| > ``min_delta``; any number
-    improves NaN. The metric is looked at after each evaluation of its data; metrics of the training data at the end of
-    each epoch, or of each batch if ``patience`` is in batches, which then waits for the device in each batch. The best
-    value and its time are part of a checkpoint, so a run that is resumed stops where the uninterrupted one does.
+    With the best value b so far, a value v improves it if ``comp(v, b)`` and |v - b| > ``min_delta``. NaN is never an
+    improvement: it uses up patience, and where the first value is NaN any number improves it. The metric is looked at
+    after each evaluation of its data; metrics of the training data at the end of each epoch, or of each batch if
+    ``patience`` is in batches, which then waits for the device in each batch. The best value and its time are part of
+    a checkpoint, so a run that is resumed stops where the uninterrupted one does.
 
     Args:
         monitor: Name of the metric, such as "MulticlassAccuracy".
         dataloader_label: The data: "train", or the label of an evaluator, such as "eval".
         comp: Function ``(value, best) -> bool`` of two scalar tensors that tells whether a value is better, or "gt",
-            "greater", "lt" or "less". By default smaller is better if ``monitor`` contains "loss", "error" or
-            "perplexity", else greater.
+            "greater", "lt" or "less". By default the metric's ``higher_is_better`` decides, or else its name, see
+            :func:`.larger_is_better`.
         min_delta: Smallest change that counts, in units of the metric.
         patience: How long no improvement is accepted: epochs, or a time in epochs or batches. 0 stops at the first
             look, at a later time, without one.
@@ -43,7 +51,8 @@ class EarlyStopper(Callback):
         best_occurred: When it was found, or None.
 
     Raises:
-        ValueError: An argument is impossible; when training starts also if there is no such data or metric.
+        ValueError: An argument is impossible; when training starts also if there is no such data or metric, or if
+            ``comp`` is not given and neither the metric nor its name says what is better.
 
     >>> from composer import Trainer
     >>> from composer.models import ComposerClassifier
@@ -71,17 +80,19 @@ class EarlyStopper(Callback):
     ) -> None:
         self.monitor = monitor
         self.dataloader_label = dataloader_label
-        self.comp_func = as_comparison(comp, monitor)
+        self.comp_func = self._given = as_comparison(comp)
         self.min_delta = non_negative("min_delta", min_delta)
         self.patience = ensure_time(patience, TimeUnit.EPOCH, "patience")
         if self.patience.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH) or self.patience.value < 0:
             raise ValueError(f"patience must be in epochs or batches, such as '3ep' or '500ba'; got {patience!r}.")
         self.best: Tensor | None = None
         self.best_occurred: Timestamp | None = None
+        self._looks = 0  # without an improvement
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Check that the metric exists."""
+        """Check that the metric exists, and find out which of its values are better."""
         check_monitored(state, self.monitor, self.dataloader_label)
+        self.comp_func = self._given or comparison_for(state, self.monitor, self.dataloader_label)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Look at a metric of evaluation data."""
@@ -100,25 +111,36 @@ class EarlyStopper(Callback):
         value = read_monitored(state, self.monitor, self.dataloader_label)
         if value is None:
             return
-        if self.best is None or self.best_occurred is None or self._improves(value, self.best):
-            self.best, self.best_occurred = value, state.timestamp
+        better = self.comp_func or comparison_for(state, self.monitor, self.dataloader_label)  # outside of a fit
+        if self.best is None or self.best_occurred is None or self._improves(value, self.best, better):
+            self.best, self.best_occurred, self._looks = value, state.timestamp, 0
             return
+        self._looks += 1
         unit = self.patience.unit
         if state.timestamp.count(unit) - self.best_occurred.count(unit) > self.patience.value:
-            state.stop_training(everywhere=True)
+            state.stop_training(everywhere=True, reason=self._reason(state, value, self.best, better))
 
-    def _improves(self, value: Tensor, best: Tensor) -> bool:
+    def _improves(self, value: Tensor, best: Tensor, better: Comparison) -> bool:
         if best.isnan():
             return not value.isnan()
-        return bool(self.comp_func(value, best)) and bool((value - best).abs() > self.min_delta)
+        return bool(better(value, best)) and bool((value - best).abs() > self.min_delta)
+
+    def _reason(self, state: State, value: Tensor, best: Tensor, better: Comparison) -> str:
+        """What to tell of the end: "CrossEntropy 0.24 not below 0.23 for 3 evaluations"."""
+        margin = f" by more than {self.min_delta:.4g}" if self.min_delta else ""
+        noun = self.patience.unit.name.lower() if state.dataloader_label == state.train_phase.label else "evaluation"
+        looks = f"{self._looks} batches" if noun == "batch" and self._looks != 1 else plural(self._looks, noun)
+        numbers = f"{self.monitor} {value.item():.4g} not {word_for(better)} {best.item():.4g}"
+        return f"{numbers}{margin} for {looks}"
 
     def state_dict(self) -> dict[str, Any]:
         if self.best is None or self.best_occurred is None:
             return {}
-        occurred = self.best_occurred
-        return {"best": self.best, "epoch": occurred.count(TimeUnit.EPOCH), "batch": occurred.count(TimeUnit.BATCH)}
+        epoch, batch = (self.best_occurred.count(unit) for unit in (TimeUnit.EPOCH, TimeUnit.BATCH))
+        return {"best": self.best, "epoch": epoch, "batch": batch, "looks": self._looks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
             self.best = torch.as_tensor(state["best"])
             self.best_occurred = Timestamp(epoch=state["epoch"], batch=state["batch"])
+            self._looks = state.get("looks", 0)  # checkpoints of before this was counted lack it

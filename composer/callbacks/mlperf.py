@@ -14,6 +14,7 @@ from composer._text import did_you_mean, non_negative, one_of
 from composer.callbacks._mllog import MLPerfLog
 from composer.callbacks._system_description import DIVISIONS, STATUSES, get_system_description
 from composer.core.callback import Callback
+from composer.core.metric_direction import larger_is_better
 
 if TYPE_CHECKING:
     from composer.core.data import DataSpec
@@ -40,7 +41,8 @@ class MLPerfCallback(Callback):
         index: Number of the run among the repetitions that a submission consists of; one more for each further run
             that the callback is used in.
         benchmark: "resnet" or "bert".
-        target: Value of the metric at which the run has succeeded.
+        target: Value of the metric at which the run has succeeded: one to rise to, or to fall to where
+            :func:`.larger_is_better` says that smaller is better.
         division: "open" or "closed".
         metric_name: The metric, of evaluation data; larger is better.
         metric_label: Label of these data.
@@ -193,11 +195,16 @@ class MLPerfCallback(Callback):
         self._end("eval_stop", epoch_num=epochs)
         value = float(state.eval_metrics[self.metric_label][self.metric_name].compute())
         self._event("eval_accuracy", value, epoch_num=epochs)
-        if value >= self.target and not self.success:
+        metric = state.eval_metrics[self.metric_label][self.metric_name]
+        # One of which nothing is known is to rise, as the accuracies of the benchmark are.
+        larger = larger_is_better(self.metric_name, metric) is not False
+        if (value >= self.target if larger else value <= self.target) and not self.success:
             self.success = True
             self._stop_clock("success", epochs)
             if self.exit_at_target:
-                state.stop_training(everywhere=True)
+                word = "above" if larger else "below"
+                reason = f"{self.metric_name} {value:.4g} at or {word} the target {self.target:.4g}"
+                state.stop_training(everywhere=True, reason=reason)
 
     def close(self, state: State, logger: Logger) -> None:
         """Stop the clock of a run that did not succeed, and hand over the files."""

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from composer.callbacks._monitored import Comparison, as_comparison, check_monitored, read_monitored
+from composer.callbacks._monitored import (
+    Comparison,
+    as_comparison,
+    check_monitored,
+    comparison_for,
+    read_monitored,
+    word_for,
+)
 from composer.core.callback import Callback
 
 if TYPE_CHECKING:
@@ -17,7 +24,7 @@ __all__ = ["ThresholdStopper"]
 
 
 class ThresholdStopper(Callback):
-    """Ends the training as soon as ``comp(metric, threshold)`` holds.
+    """Ends the training as soon as ``comp(metric, threshold)`` holds, which it never does for NaN.
 
     The metric is looked at after each evaluation of its data; metrics of the training data at the end of each epoch,
     or of each batch with ``stop_on_batch``, which then waits for the device in each batch.
@@ -27,11 +34,12 @@ class ThresholdStopper(Callback):
         dataloader_label: The data: "train", or the label of an evaluator, such as "eval".
         threshold: The value to reach, in units of the metric.
         comp: Function ``(value, threshold) -> bool`` of two scalar tensors, or "gt", "greater", "lt" or "less". By
-            default less if ``monitor`` contains "loss", "error" or "perplexity", else greater.
+            default the metric's ``higher_is_better`` decides, or else its name, see :func:`.larger_is_better`.
         stop_on_batch: Whether to look at a metric of the training data after each batch.
 
     Raises:
-        ValueError: ``comp`` is unknown; when training starts also if there is no such data or metric.
+        ValueError: ``comp`` is unknown; when training starts also if there is no such data or metric, or if ``comp``
+            is not given and neither the metric nor its name says what is better.
 
     >>> from composer import Trainer
     >>> from composer.models import ComposerClassifier
@@ -61,12 +69,13 @@ class ThresholdStopper(Callback):
         self.monitor = monitor
         self.dataloader_label = dataloader_label
         self.threshold = float(threshold)
-        self.comp_func = as_comparison(comp, monitor)
+        self.comp_func = self._given = as_comparison(comp)
         self.stop_on_batch = stop_on_batch
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Check that the metric exists."""
+        """Check that the metric exists, and find out which of its values are better."""
         check_monitored(state, self.monitor, self.dataloader_label)
+        self.comp_func = self._given or comparison_for(state, self.monitor, self.dataloader_label)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Look at a metric of evaluation data."""
@@ -83,5 +92,9 @@ class ThresholdStopper(Callback):
 
     def _look(self, state: State) -> None:
         value = read_monitored(state, self.monitor, self.dataloader_label)
-        if value is not None and self.comp_func(value, torch.tensor(self.threshold, dtype=torch.float64)):
-            state.stop_training(everywhere=True)
+        if value is None or value.isnan():
+            return
+        better = self.comp_func or comparison_for(state, self.monitor, self.dataloader_label)  # outside of a fit
+        if better(value, torch.tensor(self.threshold, dtype=torch.float64)):
+            reason = f"{self.monitor} {value.item():.4g} {word_for(better)} {self.threshold:.4g}"
+            state.stop_training(everywhere=True, reason=reason)

@@ -27,6 +27,7 @@ from composer.core._names import format_name
 from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.order import AlgorithmPass, arrange
+from composer.core.stop import Stop
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Loaded:
         max_duration: When the training that was saved was to end.
         metadata: Versions, device and sizes of the run that was saved.
         schedulers: The states of the schedules, for those that come later.
+        planned_duration: When it was to end as it began; ``max_duration`` differs where the run itself changed it.
+        stop: Who or what has ended it before that, or None.
+        metric_values: What metrics had computed, for those of data that comes later.
 
     >>> Loaded().rng is None
     True
@@ -55,6 +59,9 @@ class Loaded:
     max_duration: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     schedulers: Sequence[tuple[str, Any]] = ()
+    planned_duration: str | None = None
+    stop: Stop | None = None
+    metric_values: dict[str, Any] = field(default_factory=dict)
 
 
 def read_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -255,7 +262,16 @@ def restore(
         if part.give is not None and part.name in saved:
             _give(part, state, given(part.name), source)
     schedulers = own_schedulers(given("schedulers")) if "schedulers" in saved else ()
-    return Loaded(content.get("rng"), saved.get("max_duration"), saved.get("metadata", {}), schedulers)
+    ending = saved.get("ending", {})  # which checkpoints of before this was saved lack, and the predecessor's
+    return Loaded(
+        content.get("rng"),
+        saved.get("max_duration"),
+        saved.get("metadata", {}),
+        schedulers,
+        ending.get("planned_duration"),
+        Stop(ending["stopped_by"], ending["reason"]) if "stopped_by" in ending else None,
+        given("metric_values") if "metric_values" in saved else {},
+    )
 
 
 def _give(part: Part, state: State, value: Any, source: str) -> None:

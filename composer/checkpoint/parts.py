@@ -12,6 +12,7 @@ import torch
 from composer import dist, trees
 from composer._text import plural
 from composer._version import __version__
+from composer.checkpoint.metric_values import give_metric_values, take_metric_values
 from composer.checkpoint.optimizers import class_name, optimizer_state, set_optimizer_state
 from composer.core.data_pass import DataPass
 from composer.core.serial import Serializable
@@ -214,6 +215,12 @@ def _give_seed(state: State, saved: Any) -> None:
     state.rank_zero_seed = saved
 
 
+def _take_ending(state: State) -> dict[str, str]:
+    stop, planned = state.stop, state.planned_duration
+    found = {} if planned is None else {"planned_duration": str(planned)}
+    return found if stop is None else {**found, "stopped_by": stop.by, "reason": stop.reason}
+
+
 def _take_integrations(state: State) -> dict[str, Any]:
     describe = getattr(state.model, "get_metadata", None)
     return {} if describe is None else {"huggingface": describe()}
@@ -248,7 +255,9 @@ PARTS: tuple[Part, ...] = (
     Part("algorithms", _take_algorithms, _give_algorithms),
     Part("callbacks", _take_callbacks, _give_callbacks),
     Part("metrics", _take_metrics, _give_metrics, on_request=True),
+    Part("metric_values", take_metric_values, give_metric_values),
     Part("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),
+    Part("ending", _take_ending),  # who resumes decides whether it holds
     Part("run_name", lambda state: state.run_name),
     Part("integrations", _take_integrations, None, with_weights=True),
     Part("metadata", _take_metadata, _give_metadata, with_weights=True),

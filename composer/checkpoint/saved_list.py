@@ -88,9 +88,11 @@ class SavedList:
             What :meth:`put_back` takes, if it cannot be written.
         """
         before = self.entries, self.obsolete, self.damaged
+        # One that is written again, with how the run ended, keeps its number.
+        number = next((one.number for one in self.entries if one.name == name), self._number)
         entries = [one for one in self.entries if one.name != name]
-        entries.append(SavedCheckpoint(name, batch, self._number, score))
-        self._number += 1
+        entries.append(SavedCheckpoint(name, batch, number, score))
+        self._number += number == self._number
         superfluous = self.retention.superfluous(entries)
         self.entries = [one for one in entries if one not in superfluous]
         self.obsolete = [one.name for one in superfluous if one.name != name]

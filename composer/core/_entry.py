@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,8 +36,13 @@ def snapshot(value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, (list, dict, np.ndarray)) else value
 
 
-def read(entries: Sequence[Entry]) -> None:
-    """Replace the one-element tensors of entries by numbers: one transfer for each device and dtype."""
+def read(entries: Sequence[Entry], losses: Container[str] = ()) -> int | None:
+    """Replace the one-element tensors of entries by numbers: one transfer for each device and dtype.
+
+    Returns:
+        The first step at which one of ``losses`` is NaN, or None.
+    """
+    nan_since: int | None = None
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[Entry, str, Tensor]]] = defaultdict(list)
     for entry in entries:
         if entry.pending:
@@ -49,3 +54,6 @@ def read(entries: Sequence[Entry]) -> None:
         numbers = torch.stack([value.reshape(()) for _, _, value in values]).tolist()
         for (entry, name, _), number in zip(values, numbers, strict=True):
             entry.metrics[name] = number
+            if number != number and name in losses and (nan_since is None or entry.step < nan_since):
+                nan_since = entry.step
+    return nan_since

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from composer._text import one_of
 from composer.core._entry import Entry, read, snapshot
 from composer.core.logger_destination import LoggerDestination
+from composer.core.notices import Notices
 from composer.core.time import TimeUnit
 from composer.trees import ensure_tuple
 from composer.warnings import ComposerWarning
@@ -59,6 +60,17 @@ class Logger:
         self._failed: set[int] = set()
         self._queues: list[tuple[LoggerDestination, list[Entry]]] = [(d, []) for d in self.destinations if d.logs_here]
         self._due: tuple[LoggerDestination, ...] = ()
+        self.notices = Notices(self._show)
+        self._nan_told = False
+
+    def notice(self, text: str, *, urgent: bool = False) -> None:
+        """Say what happens to the run: on the console, in Python's ``logging`` and in the summary, on rank 0.
+
+        Args:
+            text: One line.
+            urgent: Whether it is a warning, see :meth:`.Notices.tell`.
+        """
+        self.notices.tell(text, urgent=urgent)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values by name.
@@ -103,6 +115,7 @@ class Logger:
         part = Logger(self._state, destinations)
         part._queues = [(d, queue) for d, queue in self._queues if d in part.destinations]
         part._on_error, part._failed, part.deferred = self._on_error, self._failed, self.deferred
+        part.notices = self.notices
         return part
 
     def poll(self) -> bool:
@@ -242,8 +255,25 @@ class Logger:
             )
             warnings.warn(message, ComposerWarning, stacklevel=4)
 
+    def _show(self, text: str) -> bool:
+        """Show a line once, though several destinations may write to the same terminal."""
+        for destination in self.destinations:
+            with self.guard(destination):
+                if destination.show_notice(text):
+                    return True
+        return False
+
+    def begin(self) -> None:
+        """Begin a training, in which a NaN loss is to be told."""
+        self._nan_told = False
+
     def _deliver(self, queues: Sequence[tuple[LoggerDestination, list[Entry]]]) -> None:
-        read([entry for _, queue in queues for entry in queue if entry.pending])
+        pending = [entry for _, queue in queues for entry in queue if entry.pending]
+        # Losses are looked at here, where they are on the host anyway.
+        nan_since = read(pending, self._state.total_loss_dict)
+        if nan_since is not None and not self._nan_told:
+            self._nan_told = True
+            self.notice(f"loss is NaN since batch {nan_since} (NaNMonitor stops a run there)", urgent=True)
         failures: dict[int, tuple[LoggerDestination, Exception]] = {}
         for destination, queue in queues:
             entries = queue.copy()

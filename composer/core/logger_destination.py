@@ -148,5 +148,13 @@ class LoggerDestination(Callback):
         """Tell whether :meth:`upload_file` keeps files."""
         return False
 
+    def show_notice(self, text: str) -> bool:
+        """Show a line that tells what happens to the run; return whether people see it here, as on a console.
+
+        Args:
+            text: The line.
+        """
+        return False
+
     def suspend(self) -> None:
         """Let go of the terminal, because an exception leaves the loop; the run may go on later."""

@@ -17,6 +17,7 @@ from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.dealing import WHOLE
 from composer.core.evaluator import Evaluator
 from composer.core.phase import Phase, TrainerMode
+from composer.core.stop import Stop, caller_of_stop
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
@@ -70,6 +71,9 @@ class State(StateNames):
         schedulers: Learning-rate schedules.
         train_metrics: Metrics of the training data by name.
         eval_metrics: Metrics of evaluation data by label and name.
+        train_values: What the metrics of the training data had last computed, by name, at ``train_values_batch``.
+        eval_values: What those of evaluation data had, by label and name.
+        evaluations: Number of evaluations that were completed in this process.
         previous_timestamp: The time before the last step.
         load_path: Path of the checkpoint that was loaded, or None.
         run_name_given: Whether the name of the run was given, rather than made anew with each start.
@@ -78,8 +82,11 @@ class State(StateNames):
         checkpoint_folders: How checkpoints are divided among processes, or None where each is one file.
         find_algorithm: Returns the class of a method by its name, for checkpoints that need one, or None.
         profiler: The :class:`.Profiler` of the run, by which code of one's own shows in its traces, or None.
-        stops_together: Whether a wish to stop has to wait until all processes know of it; set by the training loop.
-        stop_asked: Whether there is such a wish.
+        stops_together: Whether a wish to stop has to wait until all ranks know of it; set by the training loop.
+        stop_asked: Such a wish of this rank, or None.
+        stop: Who or what ended the run before its duration, or None; saved in checkpoints.
+        planned_duration: The ``max_duration`` with which training began, whatever was made of it since.
+        is_fitting: Whether the training loop is running.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
     >>> state.timestamp.epoch, state.max_duration
@@ -90,7 +97,12 @@ class State(StateNames):
     run_name_given: bool = False
     checkpoint_folders: CheckpointFolders | None = None
     stops_together: bool = False
-    stop_asked: bool = False
+    stop_asked: Stop | None = None
+    stop: Stop | None = None
+    planned_duration: Time | None = None
+    is_fitting: bool = False
+    evaluations: int = 0
+    train_values_batch: int = 0
     profiler: Any = None
     previous_timestamp: Timestamp | None = None
     batch: Batch = None
@@ -153,6 +165,7 @@ class State(StateNames):
         self.total_loss_dict: dict[str, Tensor] = {}
         self.train_metrics: dict[str, Metric] = {}
         self.eval_metrics: dict[str, dict[str, Metric]] = {}
+        self.train_values, self.eval_values = dict[str, Any](), dict[str, dict[str, Any]]()
         if train_dataloader is not None:
             self.set_dataloader(train_dataloader, "train")
             if dataloader is not None:
@@ -176,6 +189,9 @@ class State(StateNames):
                     f"max_duration={duration} is a share of itself; give epochs, batches, samples or tokens."
                 )
         self._max_duration = duration
+        if self.is_fitting:
+            # To set what has been reached ends the run as stop_training does; to set more revokes that.
+            self.stop = (self.stop or Stop(caller_of_stop(self), "max_duration was set")) if self.finished else None
 
     @property
     def finished(self) -> bool:
@@ -189,26 +205,42 @@ class State(StateNames):
         done = self.timestamp.count(self._max_duration.unit)
         return Time.from_duration(done / self._max_duration.value if self._max_duration.value else 1.0)
 
-    def stop_training(self, *, everywhere: bool = False) -> None:
+    def stop_training(self, *, everywhere: bool = False, reason: str = "") -> None:
         """End training after this batch; callbacks of the batch still run.
 
-        One process of several may ask for it: the others are told with their next batch, and all end after that one.
+        A run that was ended so is complete: who ended it and why is saved in its checkpoints, and ``autoresume`` does
+        not train it further.
+
+        One rank of several may ask for it: the others learn of it with their next batch, and all end after that one.
 
         Args:
-            everywhere: Whether all processes ask at the same place, as they do who decide by a metric that is
-                the same everywhere: then nobody has to be told, and training ends as in a single process.
+            everywhere: Whether all ranks ask at the same place, as they do who decide by a metric that is the same
+                everywhere: then nothing has to be sent, and training ends as in a single process.
+            reason: Why, as part of a sentence: "accuracy 0.9 above 0.8".
 
         >>> state = State(model=torch.nn.Linear(1, 1), max_duration="10ep")
-        >>> state.stop_training()
-        >>> state.max_duration
-        Time(0, TimeUnit.BATCH)
+        >>> state.stop_training(reason="it is good enough")
+        >>> state.max_duration, str(state.stop)
+        (Time(0, TimeUnit.BATCH), 'stopped by the script: it is good enough')
         """
+        stop = Stop(caller_of_stop(self), reason)
         if self.stops_together and not everywhere:
-            self.stop_asked = True
+            self.stop_asked = self.stop_asked or stop
+        else:
+            self.end_training(stop)
+
+    def end_training(self, stop: Stop) -> None:
+        """End training after this batch on this rank; all ranks must call this at the same place.
+
+        Args:
+            stop: Who and why. The first of several is kept, and none where the duration has been reached.
+        """
+        if self.finished:
             return
         in_epochs = self._max_duration is None or self._max_duration.unit in (TimeUnit.EPOCH, TimeUnit.ITERATION)
         unit = TimeUnit.BATCH if in_epochs else cast(Time, self._max_duration).unit
         self._max_duration = Time(int(self.timestamp.count(unit)), unit)
+        self.stop = stop
 
     def batch_get_item(self, key: trees.BatchKey) -> Any:
         """Return a part of the batch.
@@ -343,12 +375,14 @@ class State(StateNames):
 
     @property
     def eval_metric_values(self) -> dict[str, Any]:
-        """Values of evaluation metrics by name, and by ``<label>/<name>``, computed now; of several labels the last."""
+        """Values of metrics that were evaluated by name, and by ``<label>/<name>``; of several labels the last."""
         values: dict[str, Any] = {}
         for label, metrics in self.eval_metrics.items():
+            known = self.eval_values.get(label, {})
             for name, metric in metrics.items():
-                if metric.update_called:
-                    values[name] = values[f"{label}/{name}"] = metric.compute()
+                if metric.update_called or name in known:  # in a checkpoint, or before this evaluation
+                    found = metric.compute() if metric.update_called else known[name]
+                    values[name] = values[f"{label}/{name}"] = found
         return values
 
     def __getstate__(self) -> dict[str, Any]:

@@ -92,6 +92,11 @@ class ConsoleLogger(LoggerDestination):
             for name, value in traces.items():
                 self._print(f"[trace] {name}: {format_log_data_value(value)}")
 
+    def show_notice(self, text: str) -> bool:
+        """Print a line that tells what happens to the run."""
+        self._print(text)
+        return self.logs_here
+
     def fit_start(self, state: State, logger: Logger) -> None:
         """Print the hyperparameters."""
         self._printed = False

@@ -179,6 +179,16 @@ class ProgressBarLogger(LoggerDestination):
 
     # Ends and checkpoints
 
+    def show_notice(self, text: str) -> bool:
+        """Show a line that tells what happens to the run, above the bars at work."""
+        if self._display is not None:
+            self._display.write(text)
+        elif self.show_pbar:
+            stream = open_stream(self.stream)
+            stream.write(text + "\n")
+            stream.flush()
+        return self.show_pbar
+
     def suspend(self) -> None:
         """Close the display where it stands; the next fit goes on with the clock of the bar."""
         earlier = 0.0 if self._train is None else self._train.elapsed

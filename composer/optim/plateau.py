@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from composer._text import did_you_mean, non_negative, one_of
+from composer.core.metric_direction import require_direction
 from composer.optim.horizon import Horizon
 from composer.optim.schedule import ComposerScheduler, Plan
 
@@ -21,13 +22,14 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
     """Multiplies by ``factor`` when a metric has not become better for more than ``patience`` evaluations.
 
     It is asked after the evaluations of ``Trainer.fit`` in which the metric was computed, so ``eval_interval`` sets the
-    pace. Better is above ``best * (1 + threshold)`` or ``best + threshold`` where large is good, and below
-    ``best * (1 - threshold)`` or ``best - threshold`` where small is.
+    pace. Better is above ``best + threshold * |best|`` or ``best + threshold`` where large is good, and below
+    ``best - threshold * |best|`` or ``best - threshold`` where small is. NaN is never better.
 
     Args:
         monitor: The metric, as it is logged: "metrics/eval/Accuracy"; also "eval/Accuracy", and "Accuracy" where only
             one evaluator has it.
-        mode: Whether the metric is to become large ("max") or small ("min").
+        mode: Whether the metric is to become large ("max") or small ("min"). By default the metric's
+            ``higher_is_better`` decides, or else its name, see :func:`.larger_is_better`.
         factor: By what to multiply, in (0, 1).
         patience: Number of evaluations without a better value that are tolerated.
         threshold: What counts as better.
@@ -41,7 +43,8 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: An argument is out of its range; in training: there is no such metric, or it is not a number.
+        ValueError: An argument is out of its range; when training starts: there is no such metric, or ``mode`` is not
+            given and neither the metric nor its name says what is better; in training: it is not a number.
 
     >>> schedule = ReduceOnPlateauScheduler("eval/Accuracy", mode="max", factor=0.5, patience=1)
     >>> [schedule.update(accuracy) for accuracy in (0.7, 0.8, 0.8, 0.8)]
@@ -51,7 +54,7 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
     def __init__(
         self,
         monitor: str,
-        mode: Literal["min", "max"],
+        mode: Literal["min", "max"] | None = None,
         factor: float = 0.1,
         patience: int = 10,
         threshold: float = 1e-4,
@@ -64,7 +67,8 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
         if not 0 < factor < 1:
             raise ValueError(f"factor must be between 0 and 1 (both excluded), but got {factor!r}.")
         self.monitor = monitor
-        self.mode = one_of("mode", mode, ("min", "max"))
+        self.mode = mode if mode is None else one_of("mode", mode, ("min", "max"))
+        self._larger = None if mode is None else mode == "max"
         self.factor = factor
         self.patience = non_negative("patience", patience)
         self.threshold = non_negative("threshold", threshold)
@@ -98,8 +102,10 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
         return self.multiplier
 
     def check(self, state: State) -> None:
-        """Refuse a metric that does not exist."""
-        self._find(state)
+        """Refuse a metric that does not exist, and find out which of its values are better."""
+        label, name = self._find(state)
+        if self.mode is None:
+            self._larger = self._direction(state.eval_metrics[label][name])
 
     def observe(self, state: State, labels: Sequence[str]) -> bool:
         """Read the metric if one of the evaluators that ran has it; return whether the multiplier changed."""
@@ -134,10 +140,17 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
     def _is_better(self, value: float) -> bool:
         if self.best is None:
             return not math.isnan(value)
-        sign = 1 if self.mode == "max" else -1
+        if self._larger is None:  # of a loop without :meth:`check`
+            self._larger = self._direction(None)
+        sign = 1 if self._larger else -1
         if self.threshold_mode == "rel":
-            return sign * value > sign * self.best * (1 + sign * self.threshold)
+            # Unlike torch's, which with a negative best takes equal and worse values for better ones.
+            share = math.copysign(self.threshold, self.best)
+            return sign * value > sign * self.best * (1 + sign * share)
         return sign * value > sign * self.best + self.threshold
+
+    def _direction(self, metric: Any) -> bool:
+        return require_direction(self.monitor, metric, "mode='min' or mode='max'")
 
     def _find(self, state: State) -> tuple[str, str]:
         """Return the label of the evaluator and the name of the metric."""

@@ -260,6 +260,8 @@ def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
     check_divided(evaluator.dataloader.dataloader, state.data_share, "eval_dataloader")
     metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
     state.eval_metrics[evaluator.label] = place(evaluator.select(metrics), state)
+    # Not in place, as what fails is undone.
+    state.eval_values = {label: values for label, values in state.eval_values.items() if label != evaluator.label}
 
 
 def set_precision(run: Run, precision: str | Precision | None, config: dict[str, Any] | None) -> None:
@@ -303,10 +305,12 @@ def prepare(state: State) -> None:
         raise ValueError("max_duration must be given to the Trainer, or duration to fit, such as '10ep' or '1000ba'.")
     if state.max_duration.unit is TimeUnit.ITERATION and state._iteration_length is None:  # pyright: ignore[reportPrivateUsage]
         raise ValueError(f"max_duration={state.max_duration}, but an iteration has no length; give epochs or batches.")
-    if state.finished:
+    if state.finished and state.train_phase.stage is None:  # or the last evaluation was cut off, and is to be made
+        now = state.timestamp.get(state.max_duration.unit)
+        why = f"max_duration is {state.max_duration} and training has come to {now}"
         raise ValueError(
-            f"There is nothing left to train: max_duration is {state.max_duration} and training has come to "
-            f"{state.timestamp.get(state.max_duration.unit)}. Give fit(duration=...) to go on, or reset_time=True."
+            f"There is nothing left to train: {why if state.stop is None else f'it was {state.stop}'}. Give "
+            f"fit(duration=...) to go on, or reset_time=True."
         )
     if not state.optimizers:
         make_default_optimizer(state)

@@ -39,7 +39,9 @@ def advance(run: Run) -> None:
         dist.note_step(phase.timestamp.count(TimeUnit.BATCH) + 1)
         phase.timestamp = phase.timestamp.to_next_batch(told.samples, told.tokens, told.seconds)
         if told.stop:
-            run.state.stop_training(everywhere=True)
+            # Why, only the rank knows that asked; once in a run, all learn of it.
+            wishes = dist.all_gather_object(run.state.stop_asked)
+            run.state.end_training(next(wish for wish in wishes if wish is not None))
     run.fetched = None
     check_tokens(run)
     if run.options.step_schedulers_every_batch:

@@ -74,7 +74,10 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
             fire(Event.EVAL_BATCH_END)
             batches.leave_if_asked()
         values: dict[str, Any] = {}
-        for name, value in computed(metrics, run.strategy.data_group).items():
+        found = computed(metrics, run.strategy.data_group)
+        state.eval_values[evaluator.label] = found
+        state.evaluations += 1
+        for name, value in found.items():
             values.update(named_values(f"metrics/{evaluator.label}/{name}", value))
         size = evaluator.device_eval_microbatch_size
         if log and evaluator.auto_microbatching and size is not None:

@@ -17,7 +17,7 @@ from composer.trainer.clock import (
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.failed_step import put_back, recover
 from composer.trainer.loaders import batches, check_epochs_end, is_at_end
-from composer.trainer.metrics import computed, log_train_metrics, metrics_are_due, reset_train_metrics
+from composer.trainer.metrics import log_train_metrics, metrics_are_due, note_last_train_values, reset_train_metrics
 from composer.trainer.outputs import free_outputs
 from composer.trainer.resume import take_up
 from composer.trainer.run import Run
@@ -43,10 +43,11 @@ def fit(run: Run) -> None:
 def _fit(run: Run) -> None:
     """Train."""
     state, logger, fire = run.state, run.logger, run.engine.run_event
-    state.stop_asked, state.stops_together = False, run.exchange is not None
+    state.stop_asked, state.stops_together = None, run.exchange is not None
+    logger.begin()
     fire(Event.FIT_START)
     take_up(run)
-    state.train_phase.mark = time.perf_counter()
+    state.train_phase.mark, begun = time.perf_counter(), state.timestamp.batch
     _finish_stage(run)
     must_end = check_epochs_end(run)
     while not state.finished:
@@ -69,10 +70,11 @@ def _fit(run: Run) -> None:
                 break
         if state.train_phase.iterator is None or is_at_end(state.train_phase):
             _close_epoch(run)
-    if run.exchange is not None:
-        # By all, for those that read them alone from now on.
-        computed(state.train_metrics, run.strategy.data_group)
+    if state.timestamp.batch != begun:  # or they have the values that a checkpoint had
+        note_last_train_values(run)
     logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run)})
+    if state.stop is not None:
+        logger.notice(str(state.stop))
     evaluate_if_due(run, Event.FIT_END)
     state.stops_together = False
     fire(Event.FIT_END)
@@ -89,6 +91,8 @@ def _finish_stage(run: Run) -> None:
     stage, phase.stage = phase.stage, None
     if stage == Event.BATCH_END:
         _close_batch(run)
+        if run.state.finished and phase.iterator is not None and is_at_end(phase):
+            _close_epoch(run)  # which the loop does for those that train on
     elif stage == Event.EPOCH_END:
         _finish_epoch(run)
 
@@ -100,6 +104,8 @@ def _close_batch(run: Run) -> None:
         run: The run.
     """
     evaluate_if_due(run, Event.BATCH_END)
+    if run.state.finished:
+        note_last_train_values(run)
     run.engine.run_event(Event.BATCH_CHECKPOINT)
     _leave_if_asked(run)
 

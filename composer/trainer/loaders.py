@@ -170,7 +170,7 @@ def _tell(run: Run, *, has_batch: bool = True) -> None:
         run.tokens,
         now - phase.mark,
         signum,
-        run.state.stop_asked,
+        run.state.stop_asked is not None,
         has_batch=has_batch,
         looks=_looks(run),
     )

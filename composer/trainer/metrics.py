@@ -23,6 +23,8 @@ __all__ = [
     "log_train_metrics",
     "metrics_are_due",
     "named_values",
+    "note_last_train_values",
+    "note_train_values",
     "place",
     "reset_train_metrics",
     "update_train_metrics",
@@ -88,10 +90,32 @@ def log_train_metrics(run: Run, step: int) -> None:
     """
     label = run.state.train_phase.label
     values: dict[str, Any] = {}
-    for name, value in computed(run.state.train_metrics, run.strategy.data_group).items():
+    note_train_values(run)
+    for name, value in run.state.train_values.items():
         values.update(named_values(f"metrics/{label}/{name}", value))
     if values:
         run.logger.enqueue(values, step)
+
+
+def note_train_values(run: Run) -> None:
+    """Compute the metrics and keep the values for checkpoints and for who asks; all ranks must call this.
+
+    Args:
+        run: The run.
+    """
+    state = run.state
+    state.train_values = computed(state.train_metrics, run.strategy.data_group)
+    state.train_values_batch = int(state.timestamp.batch)
+
+
+def note_last_train_values(run: Run) -> None:
+    """Do so at the end of the training, if somebody looks: other ranks, the last checkpoint or the summary.
+
+    Args:
+        run: The run.
+    """
+    if run.exchange is not None or run.interruption is not None or run.summary is not None:
+        note_train_values(run)
 
 
 def named_values(name: str, value: Any) -> dict[str, Any]:

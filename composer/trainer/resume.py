@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from composer.checkpoint.save import save_checkpoint
 from composer.checkpoint.sharing import share
 from composer.core._names import format_name
 from composer.core.algorithm import Algorithm, find_algorithm
-from composer.core.time import Time, TimeUnit, ensure_time
 from composer.optim.decoupled_sgd import DecoupledSGDW
 from composer.storage.transfer import fetched
 from composer.trainer.default_optimizer import make_default_optimizer
@@ -26,7 +24,6 @@ from composer.trainer.loaders import begin_pass, go_between, touch
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind
 from composer.trainer.signals import Interrupted, Interruption
-from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +34,9 @@ __all__ = [
     "LoadOptions",
     "Stopping",
     "give",
-    "is_complete",
     "load",
     "method_named",
     "opened",
-    "rest_of",
     "savers_of",
     "take_up",
 ]
@@ -153,7 +148,11 @@ def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> 
         source=repr(path),
     )
     state.load_path = str(path)
-    _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))
+    if run.loaded.rng is None:
+        run.logger.notice(f"loaded the weights of {path}")
+    else:
+        epoch, batch = int(state.timestamp.epoch), int(state.timestamp.batch)
+        run.logger.notice(f"resumed from {path} at epoch {epoch}, batch {batch}")
 
 
 def opened(run: Run, path: Path) -> dict[str, Any]:
@@ -210,38 +209,6 @@ def take_up(run: Run) -> None:
         rng.load_rng_state(loaded.rng)
 
 
-def is_complete(run: Run, duration: object) -> bool:
-    """Tell, with a word to the user, whether the training that was to be resumed has ended.
-
-    Args:
-        run: The run, with what was loaded.
-        duration: How much further to train, if that is given.
-    """
-    state = run.state
-    end = state.max_duration if duration is None or run.loaded is None else run.loaded.max_duration
-    if run.loaded is None or end is None or state.train_phase.stage is not None:
-        return False
-    end = ensure_time(end, TimeUnit.EPOCH, "max_duration")
-    if not state.timestamp.has_reached(end):
-        return False
-    message = f"autoresume: this training is complete, having come to {state.timestamp.get(end.unit)}; nothing is done."
-    warnings.warn(message, ComposerWarning, stacklevel=3)
-    return True
-
-
-def rest_of(run: Run, duration: int | str | Time | None) -> int | str | Time | None:
-    """Return how much of a duration is left of the training that is resumed.
-
-    Args:
-        run: The run, with what was loaded.
-        duration: How much further to train, as it was given when that training began.
-    """
-    if duration is None or run.loaded is None or run.loaded.max_duration is None:
-        return duration
-    end = ensure_time(run.loaded.max_duration, TimeUnit.EPOCH, "max_duration")
-    return Time(end.value - run.state.timestamp.count(end.unit), end.unit)
-
-
 @dataclass(frozen=True)
 class Stopping:
     """What happens when training is stopped from outside, or by an exception.
@@ -249,6 +216,7 @@ class Stopping:
     Attributes:
         signals: Those that are noted while training, where checkpoints are saved.
         save_on_exception: Whether an exception saves a checkpoint of its own.
+        autoresume: Whether the same command resumes.
 
     >>> Stopping().save_on_exception
     False
@@ -256,6 +224,7 @@ class Stopping:
 
     signals: Sequence[int] = ()
     save_on_exception: bool = False
+    autoresume: bool = False
 
     @contextlib.contextmanager
     def around(self, run: Run) -> Generator[None]:
@@ -270,7 +239,11 @@ class Stopping:
         """
         savers = savers_of(run.state)
         if not savers:
-            yield
+            try:
+                yield
+            except KeyboardInterrupt:
+                run.logger.notice("interrupted by Ctrl-C; nothing was saved, as there is no save_folder", urgent=True)
+                raise
             return
         try:
             with Interruption(self.signals) as run.interruption:
@@ -280,17 +253,33 @@ class Stopping:
                 saver.save(run.state, run.logger)
                 saver.fit_end(run.state, run.logger)
             run.state.train_phase.stage = None
+            run.logger.notice(self._told(interrupted, savers), urgent=True)
             interrupted.leave()
         except Exception:
             if self.save_on_exception:
-                _save_apart(run.state, savers[0])
+                _save_apart(run, savers[0])
             raise
         finally:
             run.interruption = None
 
+    def _told(self, interrupted: Interrupted, savers: Sequence[CheckpointSaver]) -> str:
+        """What to tell of a run that a signal has ended: what is saved, and how to continue."""
+        by = f"interrupted by {interrupted}"
+        whole = [saver for saver in savers if not saver.weights_only]
+        linked = [saver for saver in whole if saver.latest_filename is not None]
+        path = next((saver.location for saver in linked or whole or savers if saver.location is not None), None)
+        if path is None:
+            return f"{by}; nothing was saved"
+        if not linked:
+            return f"{by}; saved {path}" + ("; give it as load_path to continue" if whole else "")
+        return (
+            f"{by}; saved {path}; run the same command {'' if self.autoresume else 'with autoresume=True '}to continue"
+        )
 
-def _save_apart(state: State, saver: CheckpointSaver) -> None:
+
+def _save_apart(run: Run, saver: CheckpointSaver) -> None:
     """Save a checkpoint that resumption does not find, and let nothing hide the exception that is under way."""
+    state = run.state
     if dist.get_world_size() > 1:
         # The others may be anywhere: to save with them would be to wait for them.
         _log.warning("The state at the exception is not saved, as that takes all processes; see the last checkpoint.")
@@ -302,6 +291,6 @@ def _save_apart(state: State, saver: CheckpointSaver) -> None:
     except Exception:
         _log.exception("The checkpoint of the state at the exception could not be saved.")
     else:
-        _log.warning("The state at the exception is in %s.", path)
+        run.logger.notice(f"the state at the exception is in {path}", urgent=True)
     finally:
         state.checkpoint_folders = folders

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from composer import dist
@@ -35,16 +36,42 @@ class Interrupted(BaseException):
         super().__init__(signal.Signals(signum).name)
         self.signum = signum
 
+    def __str__(self) -> str:
+        return "Ctrl-C" if self.signum == signal.SIGINT else str(self.args[0])
+
     def leave(self) -> None:
         """Leave as programs do that are stopped by the signal.
 
         Raises:
-            KeyboardInterrupt: It was Ctrl-C; exit code 130.
+            KeyboardInterrupt: It was Ctrl-C; a program that does not catch it dies of SIGINT, exit code 130, without a
+                traceback, as what happened has been told.
             SystemExit: It was another; the exit code is 128 and the number of the signal, 143 for SIGTERM.
         """
         if self.signum == signal.SIGINT:
-            raise KeyboardInterrupt from None
+            _keep_quiet()
+            raise _marked(KeyboardInterrupt()) from None
         raise SystemExit(128 + self.signum) from None
+
+
+_TOLD = "_composer_has_told"
+
+
+def _marked(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    setattr(error, _TOLD, True)
+    return error
+
+
+def _keep_quiet() -> None:
+    """Have the interpreter end without the traceback of an exception that was told of, and of that one only."""
+    before = sys.excepthook
+    if getattr(before, "__module__", None) == __name__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not getattr(error, _TOLD, False):
+            before(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 class Interruption:

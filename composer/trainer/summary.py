@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from composer.core.metric_direction import larger_is_better
 from composer.core.time import TimeUnit
 from composer.loggers._format import clock, format_log_data_value
 from composer.trainer.run import Run
@@ -47,7 +49,7 @@ class Summary:
             values: Values by name.
         """
         for name, value in values.items():
-            if not isinstance(value, torch.Tensor) or value.numel() == 1:
+            if _is_one_number(value):
                 self.evaluations.setdefault(name, []).append((batch, value))
 
     def text(self, run: Run) -> str:
@@ -56,7 +58,7 @@ class Summary:
         Args:
             run: The run.
         """
-        lines = [self._work(run), *self._values(run)]
+        lines = [self._work(run), *(f"  {text}" for text in run.logger.notices.texts), *self._values(run)]
         places = [(type(callback).__name__, callback.location) for callback in run.state.callbacks]
         lines += [f"  {name:<{_WIDTH}}  {place}" for name, place in places if place]
         return "\n".join(lines)
@@ -77,12 +79,22 @@ class Summary:
         rows: list[tuple[str, str, str]] = []
         for name, loss in state.total_loss_dict.items():
             rows.append((name.removesuffix("/total"), _shown(loss), ""))
-        for name, metric in state.train_metrics.items():
-            if metric.update_called and (value := metric.compute()).numel() == 1:
+        for name, value in state.train_values.items():
+            if _is_one_number(value):
                 rows.append((f"{state.train_phase.label}/{name}", _shown(value), ""))
+        evaluated = [name.removeprefix("metrics/") for name in self.evaluations]
+        for label, metrics in state.eval_metrics.items():
+            for name in metrics:
+                short, known = f"{label}/{name}", state.eval_values.get(label, {})
+                if any(f"{one}/".startswith(f"{short}/") for one in evaluated) or not state.evaluators:
+                    continue
+                if name not in known:
+                    rows.append((short, "not evaluated", ""))
+                elif _is_one_number(known[name]):  # by the process that this one resumed
+                    rows.append((short, _shown(known[name]), ""))
         for name, values in self.evaluations.items():
             short = name.removeprefix("metrics/")
-            rows.append((short, _shown(values[-1][1]), _best(values, _find(run, short))))
+            rows.append((short, _shown(values[-1][1]), _best(short, values, _find(run, short))))
         if not rows:
             return []
         width = max(len(last) for _, last, _ in rows)
@@ -101,17 +113,26 @@ _NOUNS = {
 
 def _find(run: Run, name: str) -> Metric | None:
     """The metric that a name in the log is of: ``<label>/<metric>``, and more where it computes several values."""
-    label, _, rest = name.partition("/")
-    return run.state.eval_metrics.get(label, {}).get(rest)
+    for label, metrics in run.state.eval_metrics.items():
+        for metric in metrics:
+            if f"{name}/".startswith(f"{label}/{metric}/"):
+                return metrics[metric]
+    return None
 
 
-def _best(values: Sequence[tuple[int, Any]], metric: Metric | None) -> str:
-    """The best value and when it was; nothing for a metric that does not say whether more is better."""
-    better = None if metric is None else metric.higher_is_better
-    if better is None or len(values) < 2:
+def _best(name: str, values: Sequence[tuple[int, Any]], metric: Metric | None) -> str:
+    """The best value and when it was; nothing where it is not known whether more is better, or all values are NaN."""
+    larger = larger_is_better(name, metric)
+    numbers = [(batch, float(value)) for batch, value in values]
+    numbers = [entry for entry in numbers if not math.isnan(entry[1])]
+    if larger is None or len(values) < 2 or not numbers:
         return ""
-    batch, value = (max if better else min)(values, key=lambda entry: float(entry[1]))
+    batch, value = (max if larger else min)(numbers, key=lambda entry: entry[1])
     return f"{_shown(value)} at batch {batch:,}"
+
+
+def _is_one_number(value: Any) -> bool:
+    return value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, (int, float))
 
 
 def _shown(value: Any) -> str:

@@ -13,6 +13,7 @@ import torch
 from composer import dist, rng
 from composer._text import one_of
 from composer.checkpoint.filters import IgnoreKeys
+from composer.checkpoint.metric_values import give_metric_values
 from composer.checkpoint.retention import BestCheckpoint
 from composer.checkpoint.save import save_checkpoint
 from composer.core.algorithm import Algorithm
@@ -37,7 +38,7 @@ from composer.export import ExportFormat, Transform, export_of_run
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
-from composer.trainer import build, processes, resume, savers, schedules
+from composer.trainer import build, ending, processes, resume, savers, schedules
 from composer.trainer.auto_microbatch import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
@@ -330,7 +331,7 @@ class Trainer:
         self._shown = build.summary_stream(console_stream) if progress_bar or log_to_console else None
         self._dry_run = dry_run
         self._eval_batches_before_fit = eval_batches_before_fit
-        self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception)
+        self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception, autoresume)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
         if dist.get_world_size() > 1:
             self._run.exchange = Exchange(copies=dist.get_world_size() // strategy.data_world_size)
@@ -426,16 +427,19 @@ class Trainer:
                 self.state.timestamp = Timestamp()
                 phase = self.state.train_phase
                 phase.iterator = phase.resume = phase.ended = None
+                ending.forget(self._run)
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
-            if self._autoresumed and resume.is_complete(self._run, duration):
+            if self._run.loaded is not None and self._run.loaded.metric_values:
+                give_metric_values(self.state, self._run.loaded.metric_values)  # of evaluators that were given here
+            if self._autoresumed and ending.is_complete(self._run, duration, scale_schedule_ratio):
                 return
             if duration is None:
                 self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
             else:
                 duration = schedules.scaled(duration, scale_schedule_ratio)
                 if self._autoresumed:  # less what was trained before
-                    duration = resume.rest_of(self._run, duration)
+                    duration = ending.rest_of(self._run, duration)
                 schedules.extend(self.state, duration)
             if schedulers is not None:
                 schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
@@ -636,11 +640,16 @@ class Trainer:
                     evaluate(self._run, evaluator, self._eval_batches_before_fit, log=False)
             if self._shown is not None:
                 self._run.summary = Summary(self.state.timestamp)
-            with self._stopping.around(self._run):
-                fit(self._run)
+            try:
+                with self._stopping.around(self._run), ending.training(self._run, resumed=self._autoresumed):
+                    fit(self._run)
+            except BaseException:
+                self.logger.notices.texts.clear()
+                raise
         summary, self._run.summary = self._run.summary, None
         if self._shown is not None and summary is not None:
             self._shown.write(summary.text(self._run) + "\n")
+        self.logger.notices.texts.clear()
 
     def _check_open(self) -> None:
         if self.engine.closed:

@@ -9,12 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torchmetrics import MeanMetric
 
 from composer import Evaluator
 from composer.callbacks import EarlyStopper
 from composer.core import State
 from composer.core.timestamp import Timestamp
-from tests.callbacks.cases import Case, run_with
+from tests.callbacks.cases import Case, Run, run_with
 from tests.common import labelled_data
 
 CASE = Case(make=lambda folder: EarlyStopper("MulticlassAccuracy", "train", patience=10))
@@ -25,17 +26,27 @@ class Scripted:
 
     update_called = True
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values: list[Any], higher_is_better: bool | None = True) -> None:
         self.values = values
+        self.higher_is_better = higher_is_better
 
     def compute(self) -> Any:
         return self.values.pop(0)
 
 
-def epochs_trained(stopper: EarlyStopper, values: list[Any], start: int = 0) -> int:
+def epochs_trained(
+    stopper: EarlyStopper,
+    values: list[Any],
+    start: int = 0,
+    *,
+    higher_is_better: bool | None = True,
+    state: State | None = None,
+) -> int:
     """After how many epochs training stops, if the metric has these values at their ends."""
-    state = State(torch.nn.Linear(1, 1), max_duration=f"{start + len(values)}ep", train_dataloader=[1])
-    state.train_metrics = {"M": Scripted(list(values))}  # pyright: ignore[reportAttributeAccessIssue]
+    if state is None:
+        state = State(torch.nn.Linear(1, 1), max_duration=f"{start + len(values) + 1}ep", train_dataloader=[1])
+    metric: Any = Scripted(list(values), higher_is_better)
+    state.train_metrics = {stopper.monitor: metric}
     for epoch in range(start, start + len(values)):
         state.timestamp = Timestamp(epoch=epoch + 1, batch=epoch + 1)
         stopper.epoch_end(state, None)  # pyright: ignore[reportArgumentType]
@@ -99,13 +110,83 @@ def test_a_resumed_run_stops_where_the_straight_one_does(values, data) -> None:
     assert epochs_trained(second, values[cut:], start=cut) == straight
 
 
+@given(values=st.lists(st.integers(0, 9), min_size=1, max_size=10), patience=st.integers(0, 3))
+def test_a_falling_loss_is_the_mirror_of_a_rising_accuracy(values, patience) -> None:
+    """Whatever the metric is called, its own word on what is better counts."""
+    mirrored = [9 - value for value in values]
+    rising = epochs_trained(EarlyStopper("CrossEntropy", "train", patience=patience), values, higher_is_better=True)
+    falling = EarlyStopper("MulticlassAccuracy", "train", patience=patience)
+    assert epochs_trained(falling, mirrored, higher_is_better=False) == rising
+    given = EarlyStopper("M", "train", comp="less", patience=patience)  # wins against the metric
+    assert epochs_trained(given, mirrored, higher_is_better=True) == rising
+
+
+def test_a_loss_that_falls_does_not_stop() -> None:
+    """CrossEntropy has neither "loss" nor "error" in its name."""
+    stopper = EarlyStopper("CrossEntropy", "eval", patience=0)
+    run = run_with(stopper, data=labelled_data(), eval_dataloader=labelled_data(), max_duration="6ep")
+    run.trainer.fit()
+    values = run.values("metrics/eval/CrossEntropy")
+    assert values == sorted(values, reverse=True)
+    assert run.trainer.state.timestamp.epoch == 6
+
+
+class Spread(MeanMetric):
+    """A metric of which nobody knows what is better."""
+
+
+class Larger(MeanMetric):
+    higher_is_better = True
+
+
+class Smaller(MeanMetric):
+    higher_is_better = False
+
+
+def unknown() -> Run:
+    run = run_with(eval_dataloader=labelled_data())
+    run.trainer.state.eval_metrics["eval"] = {"Spread": Spread()}
+    return run
+
+
+def test_asks_for_comp_when_training_starts_where_nobody_knows_what_is_better() -> None:
+    run = unknown()
+    run.trainer.state.callbacks.append(EarlyStopper("Spread", "eval"))
+    with pytest.raises(ValueError, match=r"monitor='Spread'.*Give comp='less' or comp='greater'"):
+        run.trainer.fit()
+    assert run.trainer.state.timestamp.batch == 0
+    run = unknown()
+    stopper = EarlyStopper("Spread", "eval", comp=torch.less)
+    stopper.fit_start(run.trainer.state, None)  # pyright: ignore[reportArgumentType]
+    assert stopper.comp_func is torch.less
+
+
+def test_a_stopper_of_a_second_run_asks_the_metric_of_that_run() -> None:
+    stopper, run = EarlyStopper("Spread", "eval"), unknown()
+    for metric, expected in ((Larger(), torch.gt), (Smaller(), torch.lt)):
+        run.trainer.state.eval_metrics["eval"]["Spread"] = metric
+        stopper.fit_start(run.trainer.state, None)  # pyright: ignore[reportArgumentType]
+        assert stopper.comp_func is expected
+
+
 @pytest.mark.parametrize(
-    ("monitor", "better"), [("CrossEntropyLoss", 0.0), ("WordError", 0.0), ("LanguagePerplexity", 0.0), ("F1", 1.0)]
+    ("values", "arguments", "reason"),
+    [
+        ([5, 4, 3], {}, "M 3 not above 5 for 2 epochs"),
+        ([5, 4], {"patience": 0}, "M 4 not above 5 for 1 epoch"),
+        (
+            [1, 2, 2],
+            {"comp": "lt", "patience": "1ba", "min_delta": 0.5},
+            "M 2 not below 1 by more than 0.5 for 2 batches",
+        ),
+        ([1, math.nan, 2], {"comp": lambda value, best: value < best}, "M 2 not better than 1 for 2 epochs"),
+    ],
 )
-def test_the_name_tells_what_is_better(monitor, better) -> None:
-    stopper = EarlyStopper(monitor, "train")
-    assert bool(stopper.comp_func(torch.tensor(better), torch.tensor(0.5)))
-    assert not bool(stopper.comp_func(torch.tensor(1 - better), torch.tensor(0.5)))
+def test_tells_why(values, arguments, reason) -> None:
+    state = State(torch.nn.Linear(1, 1), max_duration="9ep", train_dataloader=[1])
+    assert epochs_trained(EarlyStopper("M", "train", **arguments), list(values), state=state) == len(values)
+    assert state.stop is not None
+    assert state.stop.reason == reason
 
 
 def test_watches_the_evaluator_of_its_label_only() -> None:

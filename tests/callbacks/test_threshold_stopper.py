@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchmetrics import MeanMetric
 
 from composer.callbacks import ThresholdStopper
+from composer.core import State
 from tests.callbacks.cases import Case, run_with
 from tests.common import labelled_data
 
@@ -29,14 +31,34 @@ def test_stops_at_the_first_epoch_that_reaches_it(threshold) -> None:
     assert run.trainer.state.timestamp.epoch == expected < 50
 
 
-def test_less_is_the_default_for_losses_of_an_evaluator() -> None:
-    stopper = ThresholdStopper("CrossEntropy", "eval", 0.9, comp="less")
+def test_a_metric_of_which_less_is_better_has_to_fall_below_it() -> None:
+    stopper = ThresholdStopper("CrossEntropy", "eval", 0.9)
     run = run_with(stopper, data=EASY, eval_dataloader=EASY, max_duration="50ep")
     run.trainer.fit()
     values = run.values("metrics/eval/CrossEntropy")
     assert values[-1] < 0.9
+    assert len(values) > 1
     assert all(value >= 0.9 for value in values[:-1])
-    assert ThresholdStopper("LossMetric", "eval", 0.9).comp_func is torch.lt
+    assert run.trainer.state.stop is not None
+    assert run.trainer.state.stop.reason == f"CrossEntropy {values[-1]:.4g} below 0.9"
+
+
+@pytest.mark.parametrize("comp", ["less", "greater", lambda value, threshold: not value > threshold])
+def test_nan_reaches_no_threshold(comp) -> None:
+    stopper = ThresholdStopper("Mean", "train", 0.5, comp=comp)
+    state = State(torch.nn.Linear(1, 1), max_duration="9ep", train_dataloader=[1])
+    state.train_metrics = {"Mean": MeanMetric(nan_strategy="disable")}
+    state.train_metrics["Mean"].update(torch.tensor(float("nan")))
+    stopper.epoch_end(state, None)  # pyright: ignore[reportArgumentType]
+    assert state.stop is None
+    assert not state.finished
+
+
+def test_asks_for_comp_where_nobody_knows_what_is_better() -> None:
+    run = run_with(ThresholdStopper("Spread", "eval", 1.0), eval_dataloader=EASY)
+    run.trainer.state.eval_metrics["eval"] = {"Spread": MeanMetric()}
+    with pytest.raises(ValueError, match="Give comp='less' or comp='greater'"):
+        run.trainer.fit()
 
 
 def test_stop_on_batch_stops_in_the_middle_of_an_epoch() -> None:

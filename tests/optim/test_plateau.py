@@ -32,8 +32,44 @@ def test_same_as_torch(values, mode, threshold_mode, threshold, patience, cooldo
         reference = ReduceLROnPlateau(optimizer, mode, min_lr=least, eps=0, **settings)
     ours = ReduceOnPlateauScheduler("eval/Loss", mode, min_factor=least, **settings)
     for value in values:
+        if threshold_mode == "rel":
+            value = abs(value)  # with a negative best, torch takes worse values for better ones
         reference.step(value)
         assert ours.update(value) == optimizer.param_groups[0]["lr"]
+
+
+@given(
+    values=st.lists(st.integers(1, 9).map(float), max_size=30),
+    threshold_mode=st.sampled_from(["rel", "abs"]),
+    threshold=st.sampled_from([0.0, 1e-4, 0.3]),
+)
+def test_negative_values_are_the_mirror_of_positive_ones(values, threshold_mode, threshold) -> None:
+    """A log-likelihood that rises is a loss that falls."""
+    settings = {"factor": 0.5, "patience": 1, "threshold": threshold, "threshold_mode": threshold_mode}
+    falls = ReduceOnPlateauScheduler("eval/Loss", "min", **settings)
+    rises = ReduceOnPlateauScheduler("eval/LogLikelihood", "max", **settings)
+    assert [falls.update(value) for value in values] == [rises.update(-value) for value in values]
+
+
+@pytest.mark.parametrize(("monitor", "better"), [("eval/CrossEntropy", 0.0), ("eval/Accuracy", 1.0)])
+def test_the_name_says_what_is_better_without_a_mode(monitor, better) -> None:
+    schedule = ReduceOnPlateauScheduler(monitor, factor=0.5, patience=0)
+    assert [schedule.update(value) for value in (0.5, better, 1 - better)] == [1.0, 1.0, 0.5]
+
+
+class Smaller(MeanMetric):
+    higher_is_better = False
+
+
+def test_the_metric_says_what_is_better_and_an_unknown_one_asks_for_a_mode() -> None:
+    state = evaluated(eval_Spread=1.0)
+    schedule = ReduceOnPlateauScheduler("Spread", factor=0.5, patience=0)
+    with pytest.raises(ValueError, match=r"monitor='Spread'.*Give mode='min' or mode='max'"):
+        schedule.check(state)
+    state.eval_metrics["eval"]["Spread"] = Smaller()
+    schedule.check(state)
+    assert [schedule.update(value) for value in (0.5, 0.4, 0.45)] == [1.0, 1.0, 0.5]
+    ReduceOnPlateauScheduler("Spread", "max").check(evaluated(eval_Spread=1.0))  # what is given wins
 
 
 @given(values=st.lists(st.floats(0, 1), min_size=2, max_size=30), cut=st.integers(0, 30))

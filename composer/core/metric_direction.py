@@ -1,0 +1,139 @@
+"""Whether larger or smaller values of a metric are better: for early stopping, the best checkpoint, plateaus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["larger_is_better", "require_direction"]
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_LOWER: Final = _set(
+    "bce ce cer crossentropy deviance eer err error errors fid hammingdistance kldivergence loss losses mae mape "
+    "miscoverage mse nll perplexity ppl rmse smape wer"
+)
+_HIGHER: Final = _set(
+    "acc accuracy auc auprc auroc averageprecision bleu dice exactmatch f1 f1score fbeta hitrate iou jaccard map "
+    "matthewscorrcoef miou mrr ndcg precision psnr r2 recall rouge sensitivity specificity ssim"
+)
+# What stands behind the word that says what is measured, or before it, without changing what is better.
+_NEUTRAL: Final = _set(
+    "at avg average best coefficient ema epoch eval index k last macro mean metric micro rate score test top total "
+    "train val valid validation value weighted"
+)
+# Beside these a word may stand for its contrary, as in "neg_mean_squared_error" and "1 - accuracy".
+_CONTRARY: Final = _set("anti complement inverse inverted minus neg negated negative no non not one")
+_SUBTRACTED: Final = re.compile(r"\s*(1\s*)?-")  # "1-accuracy", "-loss"
+_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
+_LONGEST: Final = 3  # words of one term, as in "mIoU", which is written like three
+
+
+def larger_is_better(name: str, metric: Any = None) -> bool | None:
+    """Return whether larger values of a metric are better, or None where neither the metric nor its name says so.
+
+    The attribute ``higher_is_better`` of the metric decides; of a wrapper that has none, that of the metric inside; of
+    a collection, that on which all members agree. Else the name decides, and after it the name of the metric's class:
+    if its last word is one of the usual ones (loss, error, perplexity, cross entropy, ...; accuracy, F1, AUROC, IoU,
+    ...). Whole words count, not parts of words.
+
+    Args:
+        name: Name of the metric, such as "MulticlassAccuracy" or "eval/val_loss".
+        metric: The metric, if there is one.
+
+    >>> (
+    ...     larger_is_better("CrossEntropy"),
+    ...     larger_is_better("val/top5_accuracy"),
+    ...     larger_is_better("loss_scale"),
+    ... )
+    (False, True, None)
+    """
+    if metric is not None:
+        stated = _stated(metric)
+        if stated is not None:
+            return stated
+    last = name.rpartition("/")[2]
+    named = _by_name(last)
+    # The label of the data says nothing, and a name that contradicts itself is not outvoted by its class.
+    return _by_name(type(metric).__name__) if named is None and metric is not None and not _known(last) else named
+
+
+def require_direction(name: str, metric: Any, remedy: str) -> bool:
+    """Return whether larger values of a metric are better.
+
+    Args:
+        name: Name of the metric.
+        metric: The metric, or None.
+        remedy: What to give where that is not known, such as "comp='less' or comp='greater'".
+
+    Raises:
+        ValueError: Neither the metric nor its name says so.
+
+    >>> require_direction("Spread", None, "mode='min' or mode='max'")
+    Traceback (most recent call last):
+    ...
+    ValueError: monitor='Spread': neither the metric's higher_is_better nor its name says whether larger values are ...
+    """
+    found = larger_is_better(name, metric)
+    if found is None:
+        raise ValueError(
+            f"monitor={name!r}: neither the metric's higher_is_better nor its name says whether larger values are "
+            f"better. Give {remedy}."
+        )
+    return found
+
+
+def _stated(metric: Any) -> bool | None:
+    """What a metric says of itself, or the metrics that it is made of do."""
+    own = getattr(metric, "higher_is_better", None)
+    if isinstance(own, bool):
+        return own
+    inner = list(metric.values()) if isinstance(metric, Mapping) else _parts(metric)
+    said = {_stated(one) for one in inner}
+    return said.pop() if len(said) == 1 else None
+
+
+def _parts(metric: Any) -> list[Any]:
+    """The members of a collection of metrics, or the metric that a wrapper passes everything on to."""
+    kinds = {cls.__name__ for cls in type(metric).__mro__}
+    if "MetricCollection" in kinds:
+        return list(metric.values())
+    # Not those that hold metrics to compute something else of them: a difference, the least value, a spread.
+    if kinds & {"Running", "MetricInputTransformer", "ClasswiseWrapper", "MultioutputWrapper"}:
+        return [part for part in metric.children() if hasattr(part, "higher_is_better")][:1]
+    return []
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name; a number at the end of one belongs to it in "F1" and is a count in "loss2"."""
+    found = [word.lower() for word in _WORD.findall(name)]
+    return [word if word in _LOWER | _HIGHER else word.rstrip("0123456789") or word for word in found]
+
+
+def _terms(words: list[str]) -> set[str]:
+    """All runs of words, written as one."""
+    ends = range(1, len(words) + 1)
+    return {"".join(words[max(end - size, 0) : end]) for end in ends for size in range(1, _LONGEST + 1)}
+
+
+def _known(name: str) -> bool:
+    """Whether any word of a name is one of the usual ones."""
+    return bool(_terms(_words(name)) & (_LOWER | _HIGHER))
+
+
+def _by_name(name: str) -> bool | None:
+    words = _words(name)
+    if _CONTRARY.intersection(words) or _SUBTRACTED.match(name):
+        return None
+    while words and (words[-1] in _NEUTRAL or words[-1].isdigit()):
+        words.pop()
+    last = {"".join(words[-size:]) for size in range(1, min(_LONGEST, len(words)) + 1)}
+    lower, higher = bool(last & _LOWER), bool(last & _HIGHER)
+    others = _terms(words)
+    if lower and not others & _HIGHER:
+        return False
+    return True if higher and not others & _LOWER else None
