@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from composer import dist
+from composer._masking import mask_text
 from composer._text import first_of, one_of
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching
@@ -317,7 +318,7 @@ def _recreate(
     described = {name: value.get("repr", "") for name, value in cast("list[tuple[str, dict[str, Any]]]", saved)}
     for name in exclude:
         one_of("load_exclude_algorithms", name, described or (name,))
-    present = {type(algorithm).__qualname__: repr(algorithm) for algorithm in state.algorithms}
+    present = {type(algorithm).__qualname__: mask_text(repr(algorithm)) for algorithm in state.algorithms}
     made: list[Algorithm] = []
     for name, description in described.items():
         kind = state.find_algorithm(name)

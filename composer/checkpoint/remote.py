@@ -14,6 +14,7 @@ from typing import Literal, TypeVar, cast
 import torch.distributed as torch_dist
 
 from composer import dist
+from composer._masking import mask_text
 from composer.checkpoint.folders import REST, counters, refuse_later, remove_checkpoint
 from composer.checkpoint.sharing import by_first
 from composer.core.timestamp import Timestamp
@@ -150,7 +151,7 @@ class RemoteCheckpoints:
         Raises:
             OSError: The store cannot be asked.
         """
-        what = f"look for checkpoints in {self.folder.uri!r}"
+        what = f"look for checkpoints in {mask_text(self.folder.uri)!r}"
         return by_first(lambda: self._newest(filename, latest), what)
 
     def refuse_later(self, filename: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
@@ -213,18 +214,22 @@ class RemoteCheckpoints:
                 torch_dist.destroy_process_group(group)
             local, self._local = self._local, None
             if local is not None and any(path.is_file() for path in local.rglob("*")):
-                _log.warning("Checkpoints that could not be sent to %s are in %s.", self.folder.uri, local)
+                _log.warning("Checkpoints that could not be sent to %s are in %s.", mask_text(self.folder.uri), local)
             elif local is not None:
                 shutil.rmtree(local, ignore_errors=True)
 
+    def _shown(self, name: str) -> str:
+        """The URI of a file for messages."""
+        return mask_text(self.folder.uri_of(name))
+
     def _link(self, link: str, name: str, after: Iterable[Job]) -> Job:
         target = "../" * link.count("/") + name
-        what = f"upload of {self.folder.uri_of(link)}"
+        what = f"upload of {self._shown(link)}"
         return self._queue.submit(what, lambda: self.folder.write_text(link, target), after)
 
     def _discard(self, paths: Iterable[str], after: list[Job]) -> None:
         for one in paths:
-            self._queue.submit(f"removal of {one}", lambda one=one: remove_checkpoint(one), after)
+            self._queue.submit(f"removal of {mask_text(one)}", lambda one=one: remove_checkpoint(one), after)
 
     def _send(self, path: Path, name: str) -> Job:
         """Send a file, and remove it when it has arrived."""
@@ -237,7 +242,7 @@ class RemoteCheckpoints:
                 raise
             path.unlink()
 
-        return self._queue.submit(f"upload of {self.folder.uri_of(name)}", send)
+        return self._queue.submit(f"upload of {self._shown(name)}", send)
 
     def _send_parts(self, path: Path, name: str) -> Job:
         """Send what this process has of a folder; in the first, the job ends when the whole folder is there."""
@@ -250,13 +255,13 @@ class RemoteCheckpoints:
             # Who has failed has told it.
             others = [text for rank, texts in enumerate(answers) for text in texts if rank != dist.get_global_rank()]
             if others or failed:
-                raise RuntimeError(f"Not all parts of {self.folder.uri_of(name)!r} have arrived: {'; '.join(others)}")
+                raise RuntimeError(f"Not all parts of {self._shown(name)!r} have arrived: {'; '.join(others)}")
 
-        met = self._queue.submit(f"upload of the other parts of {self.folder.uri_of(name)}", agree, behind=jobs)
+        met = self._queue.submit(f"upload of the other parts of {self._shown(name)}", agree, behind=jobs)
         if not (path / REST).is_file():
             return met
         return self._queue.submit(
-            f"upload of {self.folder.uri_of(name)}/{REST}",
+            f"upload of {self._shown(name)}/{REST}",
             lambda: (self.folder.upload(path / REST, f"{name}/{REST}"), (path / REST).unlink()),
             [met],
         )

@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from composer._masking import mask_error, mask_text, mask_values
 from composer._text import one_of
 from composer.core._entry import Entry, read, snapshot
 from composer.core.logger_destination import LoggerDestination
@@ -52,7 +53,7 @@ class Logger:
         self.destinations: tuple[LoggerDestination, ...] = ensure_tuple(destinations)
         for destination in self.destinations:
             if not isinstance(destination, LoggerDestination):
-                raise TypeError(f"loggers must be LoggerDestination objects; got {destination!r}.")
+                raise TypeError(f"loggers must be LoggerDestination objects; got {mask_text(repr(destination))}.")
         self.deferred = False
         self._state = state
         self._on_error = one_of("on_error", on_error, ("warn", "raise"))
@@ -134,14 +135,15 @@ class Logger:
                 destination.suspend()
 
     def log_hyperparameters(self, parameters: dict[str, Any]) -> None:
-        """Log hyperparameters.
+        """Log hyperparameters, with ``***`` in the place of passwords, tokens and keys among them.
 
         Args:
             parameters: Values by name.
         """
+        shown = mask_values(parameters)
         for destination in self.destinations:
             with self.guard(destination):
-                destination.log_hyperparameters(dict(parameters))
+                destination.log_hyperparameters(dict(shown))
 
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
@@ -233,12 +235,12 @@ class Logger:
         """
         if self._on_error == "raise":
             error.add_note(f"Raised by the logger {type(destination).__name__}.")
-            raise error
+            raise mask_error(error)
         if id(destination) not in self._failed:
             self._failed.add(id(destination))
             message = (
                 f"{type(destination).__name__} failed and may miss what was logged; training goes on. "
-                f"on_logger_error='raise' would stop it.\n{''.join(traceback.format_exception(error))}"
+                f"on_logger_error='raise' would stop it.\n{mask_text(''.join(traceback.format_exception(error)))}"
             )
             warnings.warn(message, ComposerWarning, stacklevel=4)
 

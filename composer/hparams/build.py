@@ -10,9 +10,10 @@ from typing import Any, Final
 from torch.optim import Optimizer
 
 from composer import rng
+from composer._masking import mask_error, secrets_in
 from composer.hparams.calls import Call
 from composer.hparams.record import record
-from composer.hparams.tree import ConfigError, Tree, read, spelled
+from composer.hparams.tree import ConfigError, Tree, check_not_masked, read, spelled
 from composer.trainer import Trainer
 from composer.trainer.arguments import refuse_unknown
 from composer.trees import ensure_tuple
@@ -79,6 +80,7 @@ def check(tree: Tree, given: Mapping[str, Any]) -> Call:
     >>> check({"max_duration": "2ep", "seed": 1}, {"model": None}).plain
     {'max_duration': '2ep', 'seed': 1}
     """
+    check_not_masked(tree)
     parameters = inspect.signature(Trainer).parameters.values()
     known = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     for name in [*tree, *given]:
@@ -122,8 +124,9 @@ def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
         values["schedulers"] = _schedules(call.inner["schedulers"], _several(values.get("optimizers")))
     try:
         trainer = Trainer(**values)
-    except (TypeError, ValueError) as error:
-        if call.refuses(error):
+    except Exception as error:
+        mask_error(error, secrets_in(call.tree()))
+        if isinstance(error, (TypeError, ValueError)) and call.refuses(error):
             raise ConfigError("", error) from error
         raise
     record(trainer, call.tree())

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 from composer._lazy import import_extra
+from composer._masking import mask_error, secrets_in
 from composer._text import did_you_mean
 from composer.hparams.names import find
-from composer.hparams.tree import ConfigError, Tree, is_call
+from composer.hparams.tree import ConfigError, Tree, is_call, shown
 
 __all__ = ["Call", "parser_of"]
 
@@ -131,7 +132,10 @@ class Call:
         filled = {name: here[name] for name in self.waiting}
         try:
             return self.target(*_made(self.args, here), **{**arguments, **filled, **more})
-        except (TypeError, ValueError) as error:
+        except Exception as error:
+            mask_error(error, secrets_in([self.args, self.plain]))
+            if not isinstance(error, (TypeError, ValueError)):
+                raise
             if self.refuses(error):
                 raise ConfigError(self.where, error) from error
             error.add_note(f"Raised in the making of {self.where or 'the trainer'} ({self.path}) of the configuration.")
@@ -201,6 +205,7 @@ class Call:
                 return parser, parser.parse_object(values)
             except argparse.ArgumentError as error:
                 name = _failed(error)
+                mask_error(error, secrets_in(self.plain))
                 # ``run_name: 42`` is a text to everybody but YAML.
                 if name not in values or type(values[name]) is not int:
                     raise self._explained(error, name) from error
@@ -212,7 +217,9 @@ class Call:
         annotation = _parameters(self.target)[name].annotation if name in _parameters(self.target) else ""
         wanted = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
         kind = type(self.plain[name]).__name__
-        return ConfigError(_at(self.where, name), f"{self.plain[name]!r} ({kind}) is not of the type {wanted}.")
+        return ConfigError(
+            _at(self.where, name), f"{shown(name, self.plain[name])} ({kind}) is not of the type {wanted}."
+        )
 
     @property
     def _name(self) -> str:

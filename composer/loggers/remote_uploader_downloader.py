@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
+from composer._masking import mask_text
 from composer.core._names import check_template, format_name
 from composer.core.logger_destination import LoggerDestination
 from composer.storage.object_store import validate_credentials
@@ -166,7 +167,7 @@ class RemoteUploaderDownloader(LoggerDestination):
         """
         name = self._own(remote_file_name)
         if name is None:
-            raise FileNotFoundError(f"{remote_file_name!r} is not in {self.bucket_uri!r}.")
+            raise FileNotFoundError(f"{mask_text(remote_file_name)!r} is not in {mask_text(self.bucket_uri)!r}.")
         if os.path.lexists(destination) and not overwrite:
             raise FileExistsError(f"destination={destination!r} exists; give overwrite=True to replace it.")
         copy_file(self._name(name), Path(destination), self.remote_backend, progress_bar=progress_bar)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer import trees
+from composer._masking import mask_text
 from composer._text import did_you_mean, one_of
 from composer.core.data import DataSpec
 from composer.core.evaluator import Evaluator, ensure_evaluator
@@ -116,7 +117,7 @@ def instances(argument: str, value: Any, kind: type[T]) -> list[T]:
         if isinstance(entry, type):
             raise TypeError(f"{argument}: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")
         if not isinstance(entry, kind):
-            raise TypeError(f"{argument}: every entry must be of type {kind.__name__}; got {entry!r}.")
+            raise TypeError(f"{argument}: every entry must be of type {kind.__name__}; got {mask_text(repr(entry))}.")
     return found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
+from composer._masking import mask_text
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.load import open_checkpoint, read_checkpoint, restore
@@ -184,7 +185,12 @@ def load(run: Run, options: LoadOptions) -> None:
             prepare=run.strategy.prepare,
         )
     state.load_path = str(path)
-    _log.info("Loaded %s, saved at epoch %s, batch %s.", path, int(state.timestamp.epoch), int(state.timestamp.batch))
+    _log.info(
+        "Loaded %s, saved at epoch %s, batch %s.",
+        mask_text(path),
+        int(state.timestamp.epoch),
+        int(state.timestamp.batch),
+    )
 
 
 def _opened(run: Run, path: Path) -> dict[str, Any]:
@@ -322,6 +328,6 @@ def _save_apart(state: State, saver: CheckpointSaver) -> None:
     except Exception:
         _log.exception("The checkpoint of the state at the exception could not be saved.")
     else:
-        _log.warning("The state at the exception is in %s.", path)
+        _log.warning("The state at the exception is in %s.", mask_text(path))
     finally:
         state.checkpoint_folders = folders
