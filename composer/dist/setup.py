@@ -14,6 +14,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from composer._lazy import import_extra
 from composer._text import one_of, positive
+from composer.dist.interfaces import choose_loopback
 from composer.dist.meeting import meet
 from composer.dist.ranks import (
     MissingEnvironmentError,
@@ -53,8 +54,9 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
 
     Tensors on an accelerator travel by its own backend, tensors and objects on the CPU by gloo. A single process gets a
     group of its own, so that code written for groups runs. Where there are several, a thread of each answers those that
-    wait for it in vain, see :func:`name_absent_ranks`. On several nodes gloo takes the network interface that leads to
-    ``MASTER_ADDR``; the environment variable ``GLOO_SOCKET_IFNAME``, set by the user or else here, names it.
+    wait for it in vain, see :func:`name_absent_ranks`. On one node the store and gloo listen on loopback only; on several
+    nodes gloo takes the network interface that leads to ``MASTER_ADDR``. The environment variable
+    ``GLOO_SOCKET_IFNAME``, set by the user or else here, names the interface.
 
     Args:
         device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` is the accelerator where there is one.
@@ -89,6 +91,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     elif backend not in ("", "gloo"):
         backend = f"cpu:gloo,{kind}:{backend}"
     if world_size == 1:
+        choose_loopback()
         store = torch_dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         torch_dist.init_process_group(backend or "gloo", store=store, world_size=1, rank=0, timeout=delta)
         return
