@@ -23,7 +23,7 @@ from composer.checkpoint.retention import SavedCheckpoint, retention_of
 from composer.checkpoint.safetensors_files import check_format
 from composer.checkpoint.save import collect, folders_for, template_for
 from composer.checkpoint.writer import CheckpointWriter
-from composer.core._names import check_template, format_name
+from composer.core._names import check_inside, check_remote_name, check_template, format_name, with_run_name
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
@@ -76,7 +76,7 @@ class CheckpointSaver(Callback):
         saved_checkpoints: Paths of what is kept, oldest first.
 
     Raises:
-        ValueError: A name has an unknown placeholder, or arguments do not go together.
+        ValueError: A name has an unknown placeholder or leads out of the folder, or arguments do not go together.
 
     >>> CheckpointSaver(
     ...     "{run_name}/checkpoints", save_interval="500ba", num_checkpoints_to_keep=2
@@ -107,10 +107,12 @@ class CheckpointSaver(Callback):
         on_failure: Literal["raise", "warn"] = "raise",
     ) -> None:
         self.folder = check_template("folder", os.fspath(folder))
-        self.filename = _refuse_compressed(check_template("filename", os.fspath(filename), timed=True))
-        self.remote_file_name = _template("remote_file_name", remote_file_name)
-        self.latest_filename = _template("latest_filename", latest_filename)
-        self.latest_remote_file_name = _template("latest_remote_file_name", latest_remote_file_name)
+        self.filename = _refuse_compressed(_inside("filename", os.fspath(filename)))
+        self.remote_file_name = _remote("remote_file_name", remote_file_name)
+        self.latest_filename = (
+            None if latest_filename is None else _inside("latest_filename", os.fspath(latest_filename))
+        )
+        self.latest_remote_file_name = _remote("latest_remote_file_name", latest_remote_file_name)
         self.save_interval = save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
         self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
         self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
@@ -211,7 +213,7 @@ class CheckpointSaver(Callback):
             return
         for begun in (name, self.latest_filename):
             if begun is not None:
-                remove_partial_files(folder, begun.replace("{run_name}", state.run_name))
+                remove_partial_files(folder, with_run_name(begun, state.run_name))
         if not self.overwrite:
             ensure_folder_has_no_conflicting_files(folder, name, state.timestamp, except_for=ours)
         newest = settle(folder, name, self.latest(state) if ours else None)
@@ -349,7 +351,7 @@ class CheckpointSaver(Callback):
 
     def _template(self, state: State) -> str:
         """The name of the checkpoints of this run, but for the counters."""
-        return self._named(state, self.filename).replace("{run_name}", state.run_name)
+        return with_run_name(self._named(state, self.filename), state.run_name)
 
     def _named(self, state: State, filename: str) -> str:
         return template_for(state, filename, weights_only=self.weights_only)
@@ -391,5 +393,9 @@ def _refuse_compressed(filename: str) -> str:
     return filename
 
 
-def _template(argument: str, name: str | Path | None) -> str | None:
-    return None if name is None else check_template(argument, os.fspath(name), timed=True)
+def _inside(argument: str, name: str) -> str:
+    return check_inside(argument, check_template(argument, name, timed=True))
+
+
+def _remote(argument: str, name: str | Path | None) -> str | None:
+    return None if name is None else check_remote_name(argument, check_template(argument, os.fspath(name), timed=True))

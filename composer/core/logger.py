@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from composer._masking import mask_error, mask_text, mask_values
 from composer._text import one_of
 from composer.core._entry import Entry, read, snapshot
+from composer.core._names import check_remote_name, check_run_name
 from composer.core.logger_destination import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.trees import ensure_tuple
@@ -204,8 +205,12 @@ class Logger:
             remote_file_name: Name under which it is to be kept; may contain ``{run_name}``.
             file_path: Where it lies.
             overwrite: Whether a file of that name may be replaced.
+
+        Raises:
+            ValueError: The name leads out of the place where the files are kept.
         """
-        remote_file_name = remote_file_name.replace("{run_name}", self._state.run_name)
+        run_name = check_run_name("run_name", self._state.run_name)
+        remote_file_name = check_remote_name("remote_file_name", remote_file_name.replace("{run_name}", run_name))
         for destination in self.destinations:
             with self.guard(destination):
                 destination.upload_file(self._state, remote_file_name, Path(file_path), overwrite=overwrite)

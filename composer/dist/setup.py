@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import warnings
 from collections.abc import Sized
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from composer.dist.ranks import (
     missing_environment,
 )
 from composer.dist.roll_call import start_roll_call
+from composer.warnings import ComposerWarning
 
 __all__ = [
     "get_sampler",
@@ -64,8 +66,8 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
             all to start give up. Of a group that is set up already, what it was set up with.
 
     Raises:
-        RuntimeError: Set up already with another backend, the device has none and several processes run, or the
-            processes did not all meet; names those that did not come.
+        RuntimeError: Set up already with a backend that does not serve the device or the CPU, the device has none and
+            several processes run, or the processes did not all meet; names those that did not come.
         MissingEnvironmentError: Several processes run and this one has no ``RANK``, ``MASTER_ADDR`` or ``MASTER_PORT``.
         ValueError: The device is unknown, or the timeout is not positive.
 
@@ -166,13 +168,24 @@ def _kind_and_backend(device: str | _HasBackend | None) -> tuple[str, str]:
 
 
 def _check_backend(kind: str, backend: str) -> None:
-    """Refuse a process group, set up by others, that does not serve the device."""
+    """Refuse a process group, set up by others, that does not serve tensors of the device and of the CPU.
+
+    What a backend serves is told by torch's table, whatever its name is: ``ucc``, ``mpi`` and custom ones may serve both.
+    """
     config = torch_dist.get_backend_config()
-    if backend and f"{kind}:{backend}" not in config.split(",") and backend != config:
+    served = {pair.partition(":")[0] for pair in config.split(",")}
+    # Counts, metrics and objects travel on the CPU; on XLA devices, by the device.
+    missing = [device for device in dict.fromkeys((kind, "cpu" if backend != "xla" else kind)) if device not in served]
+    if backend and missing:
+        wanted = backend if backend in ("gloo", "xla") else f"cpu:gloo,{kind}:{backend}"
         raise RuntimeError(
-            f"The process group is set up with backend {config!r}, but device {kind!r} needs {backend!r}. "
-            f"Initialise it with 'cpu:gloo,{kind}:{backend}', or leave that to composer."
+            f"The process group is set up with backend {config!r}, which serves no tensors on {' and '.join(missing)}, but "
+            f"training on device {kind!r} needs that. Set it up with init_process_group({wanted!r}), or leave that to "
+            f"composer."
         )
+    if backend != "gloo" and f"{kind}:gloo" in config.split(","):
+        message = f"The process group serves device {kind!r} by 'gloo', by way of the CPU; {backend!r} is faster."
+        warnings.warn(message, ComposerWarning, stacklevel=3)
 
 
 def _import_xla_backend() -> None:

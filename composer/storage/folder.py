@@ -110,7 +110,7 @@ class Folder:
                         f"Of {str(path)!r}, {size} bytes, {arrived} have arrived at {self._shown(name)!r}."
                     )
                 if not whole:
-                    files.mv(written, target)
+                    _move(files, written, target)
                 if progress is not None:  # of which not every file system tells
                     progress(arrived, arrived)
             except BaseException:
@@ -296,6 +296,17 @@ class Folder:
         if info["type"] != "file":
             raise FileNotFoundError(f"{self._shown(name)!r} is a {info['type']}, not a file.")
         return info
+
+
+def _move(files: AbstractFileSystem, source: str, target: str) -> None:
+    from fsspec import AbstractFileSystem
+
+    if type(files).mv is AbstractFileSystem.mv:
+        # Which takes names such as [a]* for patterns.
+        files.cp_file(source, target)
+        files.rm_file(source)
+    else:
+        files.mv(source, target)
 
 
 def _protocols(files: AbstractFileSystem) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from composer import trees
 from composer._masking import mask_text
 from composer._text import did_you_mean, one_of
+from composer.core._names import check_run_name
 from composer.core.data import DataSpec
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.model import ComposerModel
@@ -341,9 +342,16 @@ def name_run(run_name: str | None) -> str:
     Args:
         run_name: The argument.
 
+    Raises:
+        TypeError: It is no string.
+        ValueError: It is no name that can be part of a path, such as one with ``..`` in it.
+
     >>> name_run("resnet-1")
     'resnet-1'
     """
+    given = {"run_name": run_name, **{name: os.environ.get(name) for name in ("COMPOSER_RUN_NAME", "RUN_NAME")}}
+    for source, name in given.items():
+        if name:
+            return check_run_name(source, name)
     # The operating system's randomness, so that a name does not disturb what was seeded.
-    made = f"{int(time.time())}-{secrets.token_hex(3)}"
-    return run_name or os.environ.get("COMPOSER_RUN_NAME") or os.environ.get("RUN_NAME") or made
+    return f"{int(time.time())}-{secrets.token_hex(3)}"

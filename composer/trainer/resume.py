@@ -17,7 +17,7 @@ from composer.checkpoint.load import open_checkpoint, read_checkpoint, restore
 from composer.checkpoint.parts import entries_of
 from composer.checkpoint.save import save_checkpoint
 from composer.checkpoint.sharing import share
-from composer.core._names import format_name
+from composer.core._names import format_name, with_braces
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.optim.decoupled_sgd import DecoupledSGDW
@@ -54,7 +54,7 @@ class LoadOptions:
     """What is loaded when a trainer is made, and how.
 
     Attributes:
-        path: The checkpoint, or None.
+        path: The checkpoint, which may have placeholders, or None.
         object_store: Where the path is, if it is no path of this machine.
         weights_only: Whether to leave all but the weights as they are.
         strict: Whether the names of the weights must be the same.
@@ -130,7 +130,7 @@ def find_latest(state: State) -> LoadOptions | None:
             f"autoresume: the ranks {absent} do not see the checkpoint that others see; save_folder must be a folder "
             f"that all of them share."
         )
-    return _kept_by_logger(state, savers) if answers[0] is None else LoadOptions(answers[0])
+    return _kept_by_logger(state, savers) if answers[0] is None else LoadOptions(with_braces(answers[0]))
 
 
 def _kept_by_logger(state: State, savers: Sequence[CheckpointSaver]) -> LoadOptions | None:
@@ -147,7 +147,7 @@ def _kept_by_logger(state: State, savers: Sequence[CheckpointSaver]) -> LoadOpti
             found = [dist.get_global_rank() == 0 and keeper.has_file(f"{name}{LINK_SUFFIX}")]
             dist.broadcast_object_list(found)
             if found[0]:
-                return LoadOptions(f"{name}{LINK_SUFFIX}", keeper)
+                return LoadOptions(with_braces(f"{name}{LINK_SUFFIX}"), keeper)
     return None
 
 
