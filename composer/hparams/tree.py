@@ -33,6 +33,10 @@ Tree: TypeAlias = dict[str, Any]
 OBJECTS: Final = frozenset({"algorithms", "callbacks", "loggers", "model", "optimizers", "profiler", "schedulers"})
 _LOADERS: Final = frozenset({"eval_dataloader", "train_dataloader"})
 
+# Bytes of a file, and parts of a place.
+_LARGEST: Final = 10_000_000
+_DEEPEST: Final = 100
+
 _CALL: Final = ("class_path", "args", "init_args")
 
 
@@ -84,7 +88,7 @@ def parse_value(text: str) -> Any:
     yaml = import_extra("yaml", "hparams", "A configuration")
     try:
         return load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:  # as of `!!int x`, `!!bool x`
         # Without the line itself, which may hold a secret.
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
@@ -106,6 +110,8 @@ def read(path: str | Path) -> Tree:
     {'max_duration': '2ep'}
     """
     try:
+        if (size := Path(path).stat().st_size) > _LARGEST:
+            raise ConfigError("", f"a configuration has {_LARGEST:,} bytes at most, but this has {size:,}.")
         content = parse_value(Path(path).read_text(encoding="utf-8"))
     except (OSError, ConfigError, UnicodeError) as error:
         raise ConfigError(str(path), getattr(error, "strerror", None) or error) from None
@@ -225,7 +231,10 @@ def with_value(tree: Tree, key: str, value: Any, append: bool = False) -> Tree:
     >>> with_value({"tags": "a"}, "tags", "b", append=True)
     {'tags': ['a', 'b']}
     """
-    return _with_value(tree, key.split("."), value, append, key)
+    parts = key.split(".")
+    if len(parts) > _DEEPEST:
+        raise ConfigError(f"{key[:40]}...", f"a place has {_DEEPEST} parts at most.")
+    return _with_value(tree, parts, value, append, key)
 
 
 def _with_value(node: Any, rest: list[str], value: Any, append: bool, key: str) -> Any:

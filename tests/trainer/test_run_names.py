@@ -46,7 +46,7 @@ def test_a_run_of_any_name_is_resumed(run_name: str, uri: bool, tmp_path: Path, 
             run.fit()
     place = Folder(f"memory://names/{tmp_path.name}") if uri else Folder(f"file://{tmp_path}")
     found = [name for name in place.names() if name.endswith(".pt") and "latest" not in name]
-    assert found == [f"{run_name}/{run_name}-ep2-ba4.pt"]
+    assert found == [f"{run_name}/{run_name}-ep1-ba4.pt"]
     assert (tmp_path / run_name / "logs-rank0.txt").exists()
     assert (tmp_path / run_name / "metrics.csv").exists()
     assert (tmp_path / "board" / run_name).is_dir()
