@@ -15,6 +15,8 @@ from typing import Any, TextIO
 import torch
 
 from composer import dist
+from composer._env_variables import is_of_launcher, is_public
+from composer._masking import MASK, mask_error, mask_text
 from composer._version import __version__
 
 __all__ = [
@@ -30,13 +32,6 @@ __all__ = [
     "print_env",
 ]
 
-# Variables that decide how processes find each other and how they compute. No others are told: some hold secrets.
-_VARIABLES = re.compile(
-    r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT"
-    r"|(OMP|MKL)_NUM_THREADS|(CUDA|HIP|ROCR)_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTORCH_(CUDA_)?ALLOC_CONF"
-    r"|(NCCL|GLOO|UCX|TORCH_NCCL|TORCHELASTIC|OMPI_COMM_WORLD|PMI|MPI_LOCAL|MV2_COMM_WORLD)_?\w*"
-    r"|SLURM_(JOB_ID|JOB_NUM_NODES|JOB_NODELIST|STEP_\w+|NODEID|PROCID|LOCALID)"
-)
 # Extras that are for working on the package itself.
 _NOT_FOR_USERS = ("all", "bench", "dev", "docs")
 
@@ -45,6 +40,9 @@ _report_enabled = True
 
 def collect_env() -> dict[str, dict[str, Any]]:
     """Return what there is, by sections: versions, accelerators, processor and memory, launcher variables, extras.
+
+    Of environment variables it has those that are known to hold no secret, with passwords in URIs masked. Others that
+    begin like those of communication libraries (``NCCL_``, ``UCX_``, ...) are listed with ``***`` for their value.
 
     >>> report = collect_env()
     >>> report["versions"]["torch"] == torch.__version__
@@ -59,7 +57,7 @@ def collect_env() -> dict[str, dict[str, Any]]:
             "cores": os.cpu_count(),
             "memory": _memory(),
         },
-        "launcher": {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.fullmatch(name)},
+        "launcher": _launcher(),
         "extras": _extras(),
     }
 
@@ -136,7 +134,7 @@ def configure_excepthook() -> None:
         return
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, error, trace)
+        before(kind, mask_error(error), trace)
         if _report_enabled and issubclass(kind, Exception):
             print_env(sys.stderr)
 
@@ -188,6 +186,12 @@ def is_hpu_installed() -> bool:
     True
     """
     return importlib.util.find_spec("habana_frameworks") is not None
+
+
+def _launcher() -> dict[str, str]:
+    """Environment variables, those with values that the report may show and those without."""
+    names = sorted(filter(is_of_launcher, os.environ))
+    return {name: mask_text(os.environ[name]) if is_public(name) else MASK for name in names}
 
 
 def _versions() -> dict[str, Any]:

@@ -14,10 +14,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as torch_dist
+from torch._C._distributed_c10d import FakeProcessGroup
 
 from composer import dist
 from composer.devices import DeviceCPU
 from composer.dist import setup
+from composer.warnings import ComposerWarning
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
 
@@ -65,21 +67,47 @@ def test_the_largest_number_of_one(single):
 
 
 def test_the_environment_is_read(monkeypatch):
-    for value, name in enumerate(NAMES):
+    for name, value in zip(NAMES, (6, 8, 2, 4, 4, 5), strict=True):
         monkeypatch.setenv(name, str(value))
-    assert dist.get_global_rank() == 0
-    assert dist.get_world_size() == 1
+    assert dist.get_global_rank() == 6
+    assert dist.get_world_size() == 8
     assert dist.get_local_rank() == 2
-    assert dist.get_local_world_size() == 3
+    assert dist.get_local_world_size() == 4
     assert dist.get_node_rank() == 4
     monkeypatch.delenv("NODE_RANK")
     assert dist.get_node_rank() == 5
 
 
-def test_bad_environment(monkeypatch):
-    monkeypatch.setenv("RANK", "first")
-    with pytest.raises(ValueError, match="RANK must be a whole number, but is 'first'"):
-        dist.get_global_rank()
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"RANK": "first"}, "RANK must be a whole number, 0 or more, but is 'first'"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK must be .* but is '-1'"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, but WORLD_SIZE is 2: it must be from 0 to 1"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be a whole number, 1 or more, but is '0'"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE must be .* but is ''"),
+        (
+            {"LOCAL_WORLD_SIZE": "0"},
+            "LOCAL_WORLD_SIZE must be a whole number, 1 or more, but is '0'. Unset it",
+        ),
+        ({"LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE is 2, .* but there is one process in all"),
+        ({"LOCAL_WORLD_SIZE": "1.5"}, "LOCAL_WORLD_SIZE must be .* but is '1.5'"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK must be"),
+        ({"LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, "LOCAL_RANK is 4, but LOCAL_WORLD_SIZE is 4"),
+        ({"NODE_RANK": "-1"}, "NODE_RANK must be"),
+        ({"GROUP_RANK": "x"}, "GROUP_RANK must be"),
+    ],
+    ids=str,
+)
+def test_bad_environment(environ, told, monkeypatch):
+    full = {"LOCAL_RANK": "0", "NODE_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": "0", **environ}
+    for name, value in full.items():
+        if name != "NODE_RANK" or "GROUP_RANK" not in environ:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=rf"^The environment variable {told}"):
+        for get in (dist.get_global_rank, dist.get_world_size, dist.get_local_rank, dist.get_local_world_size):
+            get()
+        dist.get_node_rank()
 
 
 def test_missing_environment(monkeypatch):
@@ -120,8 +148,58 @@ def test_initialize_twice_and_with_another_backend():
     dist.initialize_dist("cpu")
     dist.initialize_dist("cpu")
     dist.initialize_dist(SimpleNamespace(torch_device=torch.device("mps"), dist_backend=""))
-    with pytest.raises(RuntimeError, match="device 'cuda' needs 'nccl'"):
+    with pytest.warns(ComposerWarning, match="serves device 'cuda' by 'gloo', .* 'nccl' is faster"):
         dist.initialize_dist("gpu")
+    with pytest.raises(RuntimeError, match=r"backend .*, which serves no tensors on xpu, but training on device 'xpu'"):
+        dist.initialize_dist("xpu")
+
+
+@pytest.fixture
+def custom_backend(monkeypatch):
+    """Registers a backend, under a name that torch has not, for some devices; it does nothing."""
+    tables = ("_plugins", "backend_capability", "backend_type_map", "default_device_backend_map")
+
+    def register(name, devices):
+        for table in tables:
+            monkeypatch.setattr(torch_dist.Backend, table, dict(getattr(torch_dist.Backend, table)))
+        monkeypatch.setattr(torch_dist.Backend, "backend_list", list(torch_dist.Backend.backend_list))
+        make = lambda store, rank, size, timeout: FakeProcessGroup._create_internal(rank, size)  # noqa: E731
+        torch_dist.Backend.register_backend(name, make, devices=devices)
+
+    yield register
+    for name in ("MINE", "PART"):
+        if hasattr(torch_dist.Backend, name):
+            delattr(torch_dist.Backend, name)
+
+
+@pytest.mark.parametrize(
+    ("registered", "backend", "device"),
+    [
+        (["cpu", "cuda"], "mine", "gpu"),
+        (["cpu"], "mine", "cpu"),
+        (["cuda"], "cpu:gloo,cuda:mine", "gpu"),
+        ([], "fake", "gpu"),
+    ],
+)
+def test_a_group_of_any_backend_that_serves_the_device(registered, backend, device, custom_backend):
+    if registered:
+        custom_backend("mine", registered)
+    torch_dist.init_process_group(backend, store=torch_dist.HashStore(), rank=0, world_size=1)
+    dist.initialize_dist(device)
+    assert torch_dist.get_world_size() == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "remedy"),
+    [("part", "gpu", "cpu:gloo,cuda:nccl"), ("part", "cpu", "gloo"), ("cuda:part", "gpu", "cpu:gloo,cuda:nccl")],
+)
+def test_a_group_without_tensors_on_the_cpu(backend, device, remedy, custom_backend):
+    """As of "nccl" alone, which this machine may not have."""
+    custom_backend("part", ["cuda"])
+    torch_dist.init_process_group(backend, store=torch_dist.HashStore(), rank=0, world_size=1)
+    told = rf"'cuda:part', which serves no tensors on cpu, but .* Set it up with init_process_group\('{remedy}'\)"
+    with pytest.raises(RuntimeError, match=told):
+        dist.initialize_dist(device)
 
 
 def test_initialize_errors(monkeypatch):

@@ -54,6 +54,40 @@ def test_launcher_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> No
     assert not silent.keys() & found.keys()
 
 
+def test_only_known_variables_have_their_values_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "cAn4ry-Hunter2"
+    names = [
+        "NCCL_SECRET_KEY",
+        "NCCL_OTHER",
+        "TORCH_NCCL_X",
+        "GLOO_TOKEN",
+        "UCX_ANY",
+        "TORCHELASTIC_RUN_ID",
+        "PMI_X",
+        "PMI_ID",
+    ]
+    names += ["OMPI_COMM_WORLD_KEY", "MV2_COMM_WORLD_X", "SLURM_STEP_KEY", "MPI_LOCAL_X", "HF_TOKEN", "COMPOSER_TOKEN"]
+    for name in names:
+        monkeypatch.setenv(name, secret)
+    monkeypatch.setenv("NCCL_CONF_FILE", f"https://me:{secret}@host/nccl.conf")
+    assert secret not in format_env(collect_env())
+    assert collect_env()["launcher"]["NCCL_OTHER"] == "***"
+    assert collect_env()["launcher"]["NCCL_CONF_FILE"] == "https://me:***@host/nccl.conf"
+    command = [sys.executable, "-m", "composer.cli.main", "env"]
+    for more in ([], ["--json"]):
+        done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert "NCCL_OTHER" in done.stdout
+        assert secret not in done.stdout + done.stderr
+
+
+def test_the_hook_masks_the_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: seen.append(str(error)))
+    environment.configure_excepthook()
+    sys.excepthook(ValueError, ValueError("cannot read sftp://me:cAn4ry@host"), None)
+    assert seen == ["cannot read sftp://me:***@host"]
+
+
 def test_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)

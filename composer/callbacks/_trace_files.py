@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from composer.core._names import check_template, format_name
+from composer.core._names import check_inside, check_remote_name, check_template, format_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,9 +38,9 @@ class TraceFiles:
 
     def __init__(self, folder: str, filename: str, remote_file_name: str | None, overwrite: bool) -> None:
         self.folder = check_template("folder", folder)
-        self.filename = check_template("filename", filename, timed=True)
+        self.filename = check_inside("filename", check_template("filename", filename, timed=True))
         if remote_file_name is not None:
-            check_template("remote_file_name", remote_file_name, timed=True)
+            check_remote_name("remote_file_name", check_template("remote_file_name", remote_file_name, timed=True))
         self.remote_file_name = remote_file_name
         self.overwrite = overwrite
         self._uploaded: set[str] = set()
@@ -58,7 +59,8 @@ class TraceFiles:
             return
         folder = Path(format_name(self.folder, state.run_name))
         anytime = dict.fromkeys((*_COUNTS, *(f"{name}_in_epoch" for name in ("batch", "sample", "token"))), "*")
-        pattern = format_name(self.filename, state.run_name, state.timestamp, **anytime)
+        # What is in the name of the run is no pattern.
+        pattern = format_name(self.filename, glob.escape(state.run_name), state.timestamp, **anytime)
         for ending in endings:
             found = next(folder.glob(f"{pattern}{ending}"), None)
             if found is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from composer import dist
+from composer._masking import mask_text
 from composer._text import one_of
 from composer.callbacks._moment import Moment, is_never
 from composer.callbacks._monitored import mode_for, read_score
@@ -24,7 +25,7 @@ from composer.checkpoint.saved_list import SavedList, place_of
 from composer.checkpoint.sharing import by_first
 from composer.checkpoint.templates import bind
 from composer.checkpoint.writer import CheckpointWriter
-from composer.core._names import check_template, format_name
+from composer.core._names import check_inside, check_remote_name, check_template, format_name
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
@@ -78,7 +79,7 @@ class CheckpointSaver(Callback):
         best_checkpoint: Path and value of the best of them, by ``monitor``.
 
     Raises:
-        ValueError: A name has an unknown placeholder, or arguments do not go together.
+        ValueError: A name has an unknown placeholder or leads out of the folder, or arguments do not go together.
 
     >>> CheckpointSaver(
     ...     "{run_name}/checkpoints", save_interval="500ba", num_checkpoints_to_keep=2
@@ -109,10 +110,12 @@ class CheckpointSaver(Callback):
         on_failure: Literal["raise", "warn"] = "raise",
     ) -> None:
         self.folder = check_template("folder", os.fspath(folder))
-        self.filename = _refuse_compressed(check_template("filename", os.fspath(filename), timed=True))
-        self.remote_file_name = _template("remote_file_name", remote_file_name)
-        self.latest_filename = _template("latest_filename", latest_filename)
-        self.latest_remote_file_name = _template("latest_remote_file_name", latest_remote_file_name)
+        self.filename = _refuse_compressed(_inside("filename", os.fspath(filename)))
+        self.remote_file_name = _remote("remote_file_name", remote_file_name)
+        self.latest_filename = (
+            None if latest_filename is None else _inside("latest_filename", os.fspath(latest_filename))
+        )
+        self.latest_remote_file_name = _remote("latest_remote_file_name", latest_remote_file_name)
         self.save_interval = save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
         self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
         self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
@@ -202,7 +205,7 @@ class CheckpointSaver(Callback):
         store, template, latest = self.store(state), self.template(state), self.latest_name(state)
         if isinstance(store, LocalCheckpoints):
             return store.candidates(template, latest)
-        return by_first(lambda: store.candidates(template, latest), f"look for checkpoints in {store.folder.uri!r}")
+        return by_first(lambda: store.candidates(template, latest), f"look for checkpoints in {mask_text(store.folder.uri)!r}")
 
     def newest(self, state: State) -> str | None:
         """Return the first path of :meth:`candidates`, None if there is none; all processes must call this.
@@ -232,7 +235,7 @@ class CheckpointSaver(Callback):
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
         self._score(state)  # which refuses a metric that does not exist, or of which nobody knows what is better
         # What the folder has is the same for all; what it has not was saved to another folder.
-        self._list.put_back(by_first(lambda: self._begin(state), f"prepare the checkpoint folder {self.folder!r}"))
+        self._list.put_back(by_first(lambda: self._begin(state), f"prepare the checkpoint folder {mask_text(self.folder)!r}"))
 
     def _begin(self, state: State) -> Any:
         """Check the folder, finish what a killed process had begun, and return the list of what is there."""
@@ -394,5 +397,9 @@ def _refuse_compressed(filename: str) -> str:
     return filename
 
 
-def _template(argument: str, name: str | Path | None) -> str | None:
-    return None if name is None else check_template(argument, os.fspath(name), timed=True)
+def _inside(argument: str, name: str) -> str:
+    return check_inside(argument, check_template(argument, name, timed=True))
+
+
+def _remote(argument: str, name: str | Path | None) -> str | None:
+    return None if name is None else check_remote_name(argument, check_template(argument, os.fspath(name), timed=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from composer import dist
+from composer._masking import mask_text
 from composer.storage.transfer import get_file
 
 __all__ = ["download_monolithic_checkpoint"]
@@ -36,8 +37,8 @@ def download_monolithic_checkpoint(
             get_file(source_uri, destination_path, overwrite=True, progress_bar=False)
         except Exception as error:
             failure = error
-    told = dist.all_gather_object(None if failure is None else f"{type(failure).__name__}: {failure}")
+    told = dist.all_gather_object(None if failure is None else mask_text(f"{type(failure).__name__}: {failure}"))
     if failure is not None:
         raise failure
     if texts := [text for text in told if text is not None]:
-        raise RuntimeError(f"{source_uri!r} could not be fetched: {texts[0]}")
+        raise RuntimeError(f"{mask_text(source_uri)!r} could not be fetched: {texts[0]}")

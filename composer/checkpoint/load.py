@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from composer import dist
+from composer._masking import mask_text
 from composer._text import first_of, one_of
 from composer.checkpoint import archive
-from composer.checkpoint.form import check_form
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching
+from composer.checkpoint.form import check_form
 from composer.checkpoint.parts import PARTS, Part, own_schedulers
 from composer.checkpoint.predecessor import CONSTANTS, upgrade
 from composer.checkpoint.recreate import algorithm_from
@@ -355,7 +356,7 @@ def _recreate(
     described = {name: value.get("repr", "") for name, value in cast("list[tuple[str, dict[str, Any]]]", saved)}
     for name in exclude:
         one_of("load_exclude_algorithms", name, described or (name,))
-    present = {type(algorithm).__qualname__: repr(algorithm) for algorithm in state.algorithms}
+    present = {type(algorithm).__qualname__: mask_text(repr(algorithm)) for algorithm in state.algorithms}
     made: list[Algorithm] = []
     for name, description in described.items():
         kind = state.find_algorithm(name)

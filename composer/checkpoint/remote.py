@@ -14,6 +14,7 @@ from typing import Literal, TypeVar, cast
 import torch.distributed as torch_dist
 
 from composer import dist
+from composer._masking import mask_text
 from composer.checkpoint.folders import REST, refuse_later
 from composer.checkpoint.ordering import Found, newest_first
 from composer.checkpoint.templates import PARTIAL, is_plain, pattern
@@ -252,21 +253,26 @@ class RemoteCheckpoints:
                 torch_dist.destroy_process_group(group)
             local, self._local = self._local, None
             if local is not None and any(path.is_file() for path in local.rglob("*")):
-                _log.warning("Checkpoints that could not be sent to %s are in %s.", self.folder.uri, local)
+                _log.warning("Checkpoints that could not be sent to %s are in %s.", mask_text(self.folder.uri), local)
             elif local is not None:
                 shutil.rmtree(local, ignore_errors=True)
 
+    def _shown(self, name: str) -> str:
+        """The URI of a file for messages."""
+        return mask_text(self.folder.uri_of(name))
+
     def _link(self, link: str, name: str, after: Iterable[Job]) -> Job:
         target = "../" * link.count("/") + name
-        what = f"upload of {self.folder.uri_of(link)}"
+        what = f"upload of {self._shown(link)}"
         return self._queue.submit(what, lambda: self.folder.write_text(link, target), after)
 
     def _discard(self, names: Iterable[str], template: str, after: list[Job]) -> None:
         for one in names:
             if is_plain(one) and pattern(template).fullmatch(one):
-                self._queue.submit(f"removal of {self.path_of(one)}", lambda one=one: self._remove(one), after)
+                self._queue.submit(f"removal of {self._shown(one)}", lambda one=one: self._remove(one), after)
             else:
-                _log.warning("%s is not removed from %s: it is not a checkpoint of this run.", one, self.folder.uri)
+                folder = mask_text(self.folder.uri)
+                _log.warning("%s is not removed from %s: it is not a checkpoint of this run.", one, folder)
 
     def _remove(self, name: str) -> None:
         """Remove a checkpoint; none is left that looks complete and is not."""
@@ -290,7 +296,7 @@ class RemoteCheckpoints:
                 raise
             path.unlink()
 
-        return self._queue.submit(f"upload of {self.folder.uri_of(name)}", send)
+        return self._queue.submit(f"upload of {self._shown(name)}", send)
 
     def _send_parts(self, path: Path, name: str) -> Job:
         """Send what this process has of a folder; in the first, the job ends when the whole folder is there."""
@@ -303,13 +309,13 @@ class RemoteCheckpoints:
             # Who has failed has told it.
             others = [text for rank, texts in enumerate(answers) for text in texts if rank != dist.get_global_rank()]
             if others or failed:
-                raise RuntimeError(f"Not all parts of {self.folder.uri_of(name)!r} have arrived: {'; '.join(others)}")
+                raise RuntimeError(f"Not all parts of {self._shown(name)!r} have arrived: {'; '.join(others)}")
 
-        met = self._queue.submit(f"upload of the other parts of {self.folder.uri_of(name)}", agree, behind=jobs)
+        met = self._queue.submit(f"upload of the other parts of {self._shown(name)}", agree, behind=jobs)
         if not (path / REST).is_file():
             return met
         return self._queue.submit(
-            f"upload of {self.folder.uri_of(name)}/{REST}",
+            f"upload of {self._shown(name)}/{REST}",
             lambda: (self.folder.upload(path / REST, f"{name}/{REST}"), (path / REST).unlink()),
             [met],
         )

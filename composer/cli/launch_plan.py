@@ -300,7 +300,7 @@ def _master(given: argparse.Namespace, environ: Mapping[str, str], place: Place 
 
 def _port(port: int) -> int:
     if not 0 < port < 65536:
-        raise ValueError(f"--master_port={port} must be between 1 and 65535.")
+        raise ValueError(f"--master_port={port} must be between 1 and 65535; it or MASTER_PORT says so.")
     return port
 
 
@@ -312,7 +312,8 @@ def _nproc(given: str | None, environ: Mapping[str, str]) -> int:
         return max(torch.accelerator.device_count(), 1) if torch.accelerator.is_available() else 1
     if not text.isdecimal() or int(text) < 1:
         hint = did_you_mean(text, ["auto"])
-        raise ValueError(f"--nproc must be a number of ranks, 1 or more, or 'auto', but got {text!r}.{hint}")
+        what = "--nproc" if given else "The environment variable LOCAL_WORLD_SIZE, the default of --nproc,"
+        raise ValueError(f"{what} must be a number of ranks, 1 or more, or 'auto', but got {text!r}.{hint}")
     return int(text)
 
 

@@ -125,8 +125,14 @@ def _config(plan: Plan, logs: RankLogs) -> LaunchConfig:
     from torch.distributed.launcher.api import LaunchConfig
 
     settings: dict[str, Any] = dict(plan.rdzv_conf)
-    local_addr = plan.local_addr
-    if plan.backend == "static":
+    local_addr, backend = plan.local_addr, plan.backend
+    if plan.nodes[1] == 1 and backend in ("static", "c10d"):
+        # Those of torch listen on all interfaces, where strangers could read and set what ranks tell each other.
+        from composer.cli.launch_rendezvous import BACKEND, register
+
+        register()
+        backend = BACKEND
+    elif plan.backend == "static":
         settings["rank"] = plan.node_rank
     elif plan.nodes[1] > 1:
         local_addr = _complete_meeting(plan, settings)
@@ -144,7 +150,7 @@ def _config(plan: Plan, logs: RankLogs) -> LaunchConfig:
         run_id=plan.run_id or "composer",
         role="rank",
         rdzv_endpoint=plan.endpoint,
-        rdzv_backend=plan.backend,
+        rdzv_backend=backend,
         rdzv_configs=settings,
         max_restarts=plan.max_restarts,
         monitor_interval=plan.monitor_interval,
@@ -195,7 +201,7 @@ def _own_store_each_time(plan: Plan) -> Generator[None]:
     which those of the second then try to connect (torch 2.13).
     """
     before = os.environ.get(_OWN_STORE)
-    if plan.max_restarts or plan.nodes[0] != plan.nodes[1]:
+    if plan.nodes[1] > 1 and (plan.max_restarts or plan.nodes[0] != plan.nodes[1]):
         os.environ[_OWN_STORE] = "1"
     try:
         yield

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from composer._masking import mask_text
 from composer.cli import launcher
 from composer.cli.launch_options import COMMANDS
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.run(given)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         # What the user can mend; the lines of our code would not help.
-        print(f"composer: {error}", file=sys.stderr)  # noqa: T201 - this is a program
+        print(f"composer: {mask_text(error)}", file=sys.stderr)  # noqa: T201 - this is a program
         return 1
     return 0
 

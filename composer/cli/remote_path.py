@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from composer._masking import mask_text, secrets_in
+
 __all__ = ["main"]
 
 
@@ -33,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = list_remote_objects(uri)
     except Exception as error:
         # The clients of stores have errors of many kinds; each is the answer to what was asked.
-        print(f"composer: {uri} cannot be read: {error}", file=sys.stderr)  # noqa: T201 - this is a program
+        reason = mask_text(error, secrets_in(uri))
+        print(f"composer: {mask_text(uri)} cannot be read: {reason}", file=sys.stderr)  # noqa: T201 - this is a program
         return 1
     for name in names:
         print(name)  # noqa: T201

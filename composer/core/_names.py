@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
 __all__ = [
     "PROCESS_KEYS",
     "TIME_KEYS",
+    "check_inside",
+    "check_remote_name",
+    "check_run_name",
     "check_template",
     "differs_by_process",
     "format_name",
     "placeholders",
+    "with_braces",
     "with_run_name",
 ]
 
@@ -43,7 +48,7 @@ def format_name(template: str, run_name: str, timestamp: Timestamp | None = None
         more: Further values by placeholder.
 
     Raises:
-        ValueError: A placeholder is unknown, or the braces do not pair.
+        ValueError: A placeholder is unknown, the braces do not pair, or the name of the run leads out of a folder.
 
     >>> from composer import Timestamp
     >>> format_name(
@@ -56,6 +61,8 @@ def format_name(template: str, run_name: str, timestamp: Timestamp | None = None
     ValueError: '{run_nam}/logs.txt' has the unknown placeholder {run_nam}. Did you mean 'run_name'?
     """
     check_template("", template, timed=timestamp is not None, more=more)
+    if "run_name" in placeholders(template):
+        check_run_name("run_name", run_name)
     return template.format_map(_Values(run_name, timestamp, more))
 
 
@@ -97,6 +104,123 @@ def check_template(argument: str, template: str, *, timed: bool = False, more: C
     return template
 
 
+def check_inside(argument: str, name: str) -> str:
+    """Return the name of a file if it stays in the folder that it is put into.
+
+    Args:
+        argument: Name of the argument, for the message.
+        name: What was given; may have folders in it, as in ``sub/ep{epoch}.pt``.
+
+    Raises:
+        ValueError: It has ``..`` in it, is an absolute path, or is no path.
+
+    >>> check_inside("save_filename", "sub/ep{epoch}.pt")
+    'sub/ep{epoch}.pt'
+    >>> check_inside("save_filename", "../ep{epoch}.pt")
+    Traceback (most recent call last):
+    ValueError: save_filename='../ep{epoch}.pt' leads out of its folder by '..'. Give a name inside of it, ...
+    """
+    reason = _leads_out(name)
+    if reason is not None:
+        raise ValueError(f"{argument}={name!r} {reason}. Give a name inside of it, such as 'sub/name'.")
+    return name
+
+
+def check_remote_name(argument: str, name: str) -> str:
+    """Return the name of a file in a store, or its URI, if it stays in the bucket or folder of the store.
+
+    Args:
+        argument: Name of the argument, for the message.
+        name: What was given. A slash at the beginning is the root of the store.
+
+    Raises:
+        ValueError: It has ``..`` in it, or is no path.
+
+    >>> check_remote_name("remote_file_name", "s3://bucket/run/ep1.pt")
+    's3://bucket/run/ep1.pt'
+    """
+    scheme, found, rest = name.partition("://")
+    reason = _leads_out((rest if found else scheme).strip("/"))
+    if reason is not None:
+        raise ValueError(f"{argument}={name!r} {reason}. Give a name inside of it, such as 'run/name'.")
+    return name
+
+
+def check_run_name(argument: str, name: str) -> str:
+    """Return the name of a run if it can be part of a path: one name, or several with slashes between them.
+
+    Braces and other characters with a meaning elsewhere are taken literally: a run may be named ``{epoch}``.
+
+    Args:
+        argument: Where the name comes from, for the message.
+        name: The name.
+
+    Raises:
+        TypeError: It is no string.
+        ValueError: It is empty, an absolute path, or has ``..`` or control characters in it.
+
+    >>> check_run_name("run_name", "sweep/lr-{0.1}")
+    'sweep/lr-{0.1}'
+    >>> check_run_name("COMPOSER_RUN_NAME", "../../other")
+    Traceback (most recent call last):
+    ValueError: COMPOSER_RUN_NAME='../../other' leads out of its folder by '..'. A run is named by text such as ...
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{argument} must be a string, but got {name!r}.")
+    reason = "has no name in it" if not name.strip() else _leads_out(name)
+    if reason is not None:
+        raise ValueError(f"{argument}={name!r} {reason}. A run is named by text such as 'night' or 'sweep/night'.")
+    return name
+
+
+def with_run_name(template: str, run_name: str) -> str:
+    """Return a template with the name of the run in it, literally, and all other placeholders left for later.
+
+    Args:
+        template: The name with placeholders.
+        run_name: Name of the run.
+
+    >>> with_run_name("{run_name}-ep{epoch:03d}.pt", "{batch}")
+    '{{batch}}-ep{epoch:03d}.pt'
+    """
+    if "run_name" in placeholders(template):
+        check_run_name("run_name", run_name)
+    made: list[str] = []
+    for text, name, specification, conversion in string.Formatter().parse(template):
+        made.append(with_braces(text))
+        if name is None:
+            continue
+        field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{specification}' if specification else ''}}}"
+        made.append(with_braces(field.format(run_name=run_name)) if name == "run_name" else field)
+    return "".join(made)
+
+
+def with_braces(text: str) -> str:
+    """Return a template that stands for a text literally.
+
+    Args:
+        text: The text.
+
+    >>> with_braces("{epoch}")
+    '{{epoch}}'
+    """
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _leads_out(name: str) -> str | None:
+    """Why a name is none inside of a folder, on any system; None if it is one."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        return "has control characters in it"
+    parts = re.split(r"[/\\]", name)
+    if ".." in parts:
+        return "leads out of its folder by '..'"
+    if parts[0] == "" or re.match(r"[A-Za-z]:", name):
+        return "is empty" if not name else "is an absolute path"
+    if "" in parts[:-1] or "." in parts:
+        return "has a part without a name in it"
+    return None
+
+
 def placeholders(template: str) -> tuple[str, ...]:
     """Return the placeholders of a template in their order.
 
@@ -123,33 +247,6 @@ def differs_by_process(template: str) -> bool:
     """
     names = placeholders(template)
     return "rank" in names or {"node_rank", "local_rank"} <= set(names)
-
-
-def with_run_name(template: str, run_name: str) -> str:
-    """Return a template in which ``{run_name}`` is replaced, and the other placeholders are left.
-
-    Args:
-        template: The name with placeholders.
-        run_name: Name of the run; taken literally, so a brace in it starts no placeholder.
-
-    >>> with_run_name("{run_name}/ep{epoch:03d}.pt", "night")
-    'night/ep{epoch:03d}.pt'
-    >>> with_run_name("{run_name}.pt", "{epoch}")
-    '{{epoch}}.pt'
-    """
-    parts: list[str] = []
-    for text, name, specification, conversion in string.Formatter().parse(template):
-        parts.append(_escaped(text))
-        if name is None:
-            continue
-        converted = f"!{conversion}" if conversion else ""
-        field = f"{{{name}{converted}{':' if specification else ''}{specification}}}"
-        parts.append(_escaped(field.format(run_name=run_name)) if name == "run_name" else field)
-    return "".join(parts)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _fields(template: str) -> Iterator[str]:

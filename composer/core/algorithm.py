@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from composer._masking import mask_text
 from composer.core.hooks import Hooks
 from composer.core.serial import Serializable
 from composer.core.sharding import Sharding
@@ -93,7 +94,7 @@ class Algorithm(Hooks, Serializable):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; by default how the algorithm was made."""
-        return {"repr": repr(self)}
+        return {"repr": mask_text(repr(self))}
 
     def __repr__(self) -> str:
         """Show the constructor's arguments as far as they are kept under their own names."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from composer.core._names import check_template
+from composer.core._names import check_inside, check_template
 
 __all__ = ["CheckpointEngine", "CheckpointFolders"]
 
@@ -85,4 +85,4 @@ class CheckpointFolders:
     engine: CheckpointEngine | None = None
 
     def __post_init__(self) -> None:
-        check_template("sharded_ckpt_prefix_dir", self.name, timed=True)
+        check_inside("sharded_ckpt_prefix_dir", check_template("sharded_ckpt_prefix_dir", self.name, timed=True))

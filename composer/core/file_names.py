@@ -7,7 +7,7 @@ import posixpath
 import string
 from typing import TYPE_CHECKING, Any, Final
 
-from composer.core._names import PROCESS_KEYS, TIME_KEYS, check_template, format_name
+from composer.core._names import PROCESS_KEYS, TIME_KEYS, check_inside, check_template, format_name
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -93,7 +93,7 @@ class PartialFilePath:
         folder: The folder, a path or URI; must not tell the time. None if ``filename`` is the whole path.
 
     Raises:
-        ValueError: A placeholder is unknown.
+        ValueError: A placeholder is unknown, or the file is not in the folder.
 
     >>> from composer import State
     >>> path = PartialFilePath("ep{epoch}.pt", "{run_name}/checkpoints")
@@ -102,7 +102,8 @@ class PartialFilePath:
     """
 
     def __init__(self, filename: str, folder: str | None = None) -> None:
-        self.filename = check_template("filename", filename, timed=True)
+        check_template("filename", filename, timed=True)
+        self.filename = filename if folder is None else check_inside("filename", filename)
         self.folder = None if folder is None else check_template("folder", folder)
 
     def format(self, state: State, is_dir: bool = False, keep_placeholders: bool = False) -> str:

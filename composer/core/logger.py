@@ -9,8 +9,10 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from composer._masking import mask_error, mask_text, mask_values
 from composer._text import one_of
 from composer.core._entry import Entry, read, snapshot
+from composer.core._names import check_remote_name, check_run_name
 from composer.core.logger_destination import LoggerDestination
 from composer.core.notices import Notices
 from composer.core.time import TimeUnit
@@ -53,7 +55,7 @@ class Logger:
         self.destinations: tuple[LoggerDestination, ...] = ensure_tuple(destinations)
         for destination in self.destinations:
             if not isinstance(destination, LoggerDestination):
-                raise TypeError(f"loggers must be LoggerDestination objects; got {destination!r}.")
+                raise TypeError(f"loggers must be LoggerDestination objects; got {mask_text(repr(destination))}.")
         self.deferred = False
         self._state = state
         self._on_error = one_of("on_error", on_error, ("warn", "raise"))
@@ -67,10 +69,10 @@ class Logger:
         """Say what happens to the run: on the console, in Python's ``logging`` and in the summary, on rank 0.
 
         Args:
-            text: One line.
+            text: One line; credentials in it are masked.
             urgent: Whether it is a warning, see :meth:`.Notices.tell`.
         """
-        self.notices.tell(text, urgent=urgent)
+        self.notices.tell(mask_text(text), urgent=urgent)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values by name.
@@ -147,14 +149,15 @@ class Logger:
                 destination.suspend()
 
     def log_hyperparameters(self, parameters: dict[str, Any]) -> None:
-        """Log hyperparameters.
+        """Log hyperparameters, with ``***`` in the place of passwords, tokens and keys among them.
 
         Args:
             parameters: Values by name.
         """
+        shown = mask_values(parameters)
         for destination in self.destinations:
             with self.guard(destination):
-                destination.log_hyperparameters(dict(parameters))
+                destination.log_hyperparameters(dict(shown))
 
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
@@ -215,8 +218,12 @@ class Logger:
             remote_file_name: Name under which it is to be kept; may contain ``{run_name}``.
             file_path: Where it lies.
             overwrite: Whether a file of that name may be replaced.
+
+        Raises:
+            ValueError: The name leads out of the place where the files are kept.
         """
-        remote_file_name = remote_file_name.replace("{run_name}", self._state.run_name)
+        run_name = check_run_name("run_name", self._state.run_name)
+        remote_file_name = check_remote_name("remote_file_name", remote_file_name.replace("{run_name}", run_name))
         for destination in self.destinations:
             with self.guard(destination):
                 destination.upload_file(self._state, remote_file_name, Path(file_path), overwrite=overwrite)
@@ -246,12 +253,12 @@ class Logger:
         """
         if self._on_error == "raise":
             error.add_note(f"Raised by the logger {type(destination).__name__}.")
-            raise error
+            raise mask_error(error)
         if id(destination) not in self._failed:
             self._failed.add(id(destination))
             message = (
                 f"{type(destination).__name__} failed and may miss what was logged; training goes on. "
-                f"on_logger_error='raise' would stop it.\n{''.join(traceback.format_exception(error))}"
+                f"on_logger_error='raise' would stop it.\n{mask_text(''.join(traceback.format_exception(error)))}"
             )
             warnings.warn(message, ComposerWarning, stacklevel=4)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist, trees
+from composer.core._names import check_run_name
 from composer.core._state_names import StateNames
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.data import DataSpec, ensure_data_spec
@@ -138,7 +139,7 @@ class State(StateNames):
         self.model = model
         self.rank_zero_seed = rank_zero_seed
         self.run_name_given = bool(run_name)
-        self.run_name = run_name or f"run-{time.strftime('%Y%m%d-%H%M%S')}"
+        self.run_name = check_run_name("run_name", run_name) if run_name else f"run-{time.strftime('%Y%m%d-%H%M%S')}"
         self.device = get_device(_device_of(model) if device is None else device)
         self._precision = Precision(precision)
         self.precision_config = precision_config

@@ -10,9 +10,11 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator
 
-__all__ = ["choose_interface", "has_its_name", "interface_of", "is_own_address", "own_address"]
+__all__ = ["choose_interface", "choose_loopback", "has_its_name", "interface_of", "is_loopback", "is_own_address", "own_address"]
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"
+# What choose_loopback has set, which is no choice of the user's.
+_LOOPBACK: list[str] = []
 
 
 def choose_interface(hosts: Iterable[str]) -> None:
@@ -27,13 +29,30 @@ def choose_interface(hosts: Iterable[str]) -> None:
     >>> choose_interface(["localhost"])
     >>> os.environ.get("GLOO_SOCKET_IFNAME")
     """
-    if os.environ.get(_VARIABLE):
-        return
+    if chosen := os.environ.get(_VARIABLE):
+        if chosen not in _LOOPBACK:
+            return
+        del os.environ[_VARIABLE]  # of an earlier group on this node alone
     for host in hosts:
         address = own_address(host)
         if address is not None and (name := interface_of(address)) is not None:
             os.environ[_VARIABLE] = name  # read again for each group that is made
             return
+
+
+def choose_loopback() -> None:
+    """Have gloo listen on loopback, where all ranks run on this node, unless the user has chosen an interface.
+
+    By itself it takes the address of this machine's own name, which other machines may reach.
+
+    >>> before = os.environ.get("GLOO_SOCKET_IFNAME")
+    >>> choose_loopback()
+    >>> before or os.environ.get("GLOO_SOCKET_IFNAME") == interface_of("127.0.0.1")
+    True
+    """
+    if not os.environ.get(_VARIABLE) and (name := interface_of("127.0.0.1")) is not None:
+        _LOOPBACK[:] = [name]
+        os.environ[_VARIABLE] = name
 
 
 def own_address(host: str) -> str | None:
@@ -74,6 +93,19 @@ def is_own_address(host: str, port: int = 0) -> bool:
                 probe.bind((address, *rest))
                 return True
     return False
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is reached by loopback only.
+
+    Args:
+        host: Name or address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("198.51.100.1")
+    (True, False)
+    """
+    found = _resolved(host)
+    return bool(found) and all(ipaddress.ip_address(one).is_loopback for one in found)
 
 
 def has_its_name(host: str) -> bool:

@@ -12,7 +12,8 @@ from datetime import timedelta
 import torch.distributed as torch_dist
 from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from composer.dist.interfaces import choose_interface
+from composer.dist.interfaces import choose_interface, choose_loopback, is_loopback
+from composer.dist.loopback import LOOPBACK, is_one_node, loopback_store
 from composer.dist.ranks import MissingEnvironmentError, describe_ranks, missing_environment
 
 __all__ = ["meet"]
@@ -21,10 +22,11 @@ __all__ = ["meet"]
 def meet(rank: int, world_size: int, timeout: float) -> Store:
     """Return the store through which processes set up their group, once all of them are there.
 
-    On several nodes it also settles by which network interface gloo communicates.
+    It also settles by which network interface gloo communicates: loopback on one node, else the one that leads to the
+    other nodes.
 
     The environment says where: ``MASTER_ADDR``, a name or an address, and ``MASTER_PORT``, which rank 0 listens on
-    unless the launcher does.
+    unless the launcher does; on one node, on loopback whatever the address.
 
     Args:
         rank: Of this process.
@@ -43,18 +45,13 @@ def meet(rank: int, world_size: int, timeout: float) -> Store:
     >>> del os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     """
     address, port = _address(world_size)
+    if not _launcher_listens() and (is_one_node(world_size) or is_loopback(address)):
+        address = LOOPBACK
     end = time.monotonic() + timeout
     try:
         # Not waiting for others here, which could only tell how many came.
-        store = TCPStore(
-            address,
-            port,
-            is_master=rank == 0 and not _launcher_listens(),
-            timeout=timedelta(seconds=timeout),
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
-    except torch_dist.DistError as error:
+        store = _store(rank, address, port, timeout)
+    except (OSError, torch_dist.DistError) as error:
         raise RuntimeError(_why_no_store(rank, address, port, timeout)) from error
     keys = [f"composer/met/{one}" for one in range(world_size)]
     store.set(keys[rank], socket.gethostname())
@@ -62,9 +59,26 @@ def meet(rank: int, world_size: int, timeout: float) -> Store:
         store.wait(keys, timedelta(seconds=max(end - time.monotonic(), 0.001)))
     except torch_dist.DistError as error:
         raise RuntimeError(_who_is_missing(store, keys, timeout)) from error
-    if os.environ.get("LOCAL_WORLD_SIZE") != str(world_size):
+    if is_one_node(world_size):
+        choose_loopback()
+    else:
         choose_interface(_other_hosts(address, store, keys))
     return store
+
+
+def _store(rank: int, address: str, port: int, timeout: float) -> Store:
+    """The store, which listens on loopback where all ranks reach it there."""
+    listens = rank == 0 and not _launcher_listens()
+    if listens and address == LOOPBACK:
+        return loopback_store(port, timeout)
+    return TCPStore(
+        address,
+        port,
+        is_master=listens,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
 
 
 def _other_hosts(address: str, store: Store, keys: list[str]) -> Iterator[str]:

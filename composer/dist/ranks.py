@@ -57,6 +57,7 @@ def get_world_size(group: torch_dist.ProcessGroup | None = None) -> int:
 
     Raises:
         RuntimeError: The process group and the environment disagree.
+        ValueError: An environment variable of the launcher is no number that is possible.
 
     >>> get_world_size()
     1
@@ -74,13 +75,16 @@ def get_global_rank(group: torch_dist.ProcessGroup | None = None) -> int:
 
     Raises:
         RuntimeError: The process group and the environment disagree.
+        ValueError: An environment variable of the launcher is no number that is possible.
 
     >>> get_global_rank()
     0
     """
     if group is not None:
         return torch_dist.get_rank(group)
-    return _identity("RANK", 0, torch_dist.get_rank() if is_initialized() else None)
+    if is_initialized():
+        return _identity("RANK", 0, torch_dist.get_rank())
+    return _check_below("RANK", _identity("RANK", 0, None), "WORLD_SIZE", _env("WORLD_SIZE"))
 
 
 def get_local_world_size() -> int:
@@ -88,11 +92,19 @@ def get_local_world_size() -> int:
 
     Raises:
         MissingEnvironmentError: Several processes run and the launcher did not say.
+        ValueError: An environment variable of the launcher is no number that is possible.
 
     >>> get_local_world_size()
     1
     """
-    return _local("LOCAL_WORLD_SIZE", default=1)
+    size, world_size = _local("LOCAL_WORLD_SIZE", default=1), get_world_size()
+    if size > world_size:
+        raise ValueError(
+            f"The environment variable LOCAL_WORLD_SIZE is {size}, the number of processes on this node, but there "
+            f"{'is one process' if world_size == 1 else f'are {world_size} processes'} in all. Unset it, or start the "
+            f"processes with `composer -n N script.py` or torchrun, which set it."
+        )
+    return size
 
 
 def get_local_rank() -> int:
@@ -100,11 +112,12 @@ def get_local_rank() -> int:
 
     Raises:
         MissingEnvironmentError: Several processes run and the launcher did not say.
+        ValueError: An environment variable of the launcher is no number that is possible.
 
     >>> get_local_rank()
     0
     """
-    return _local("LOCAL_RANK", default=0)
+    return _check_below("LOCAL_RANK", _local("LOCAL_RANK", default=0), "LOCAL_WORLD_SIZE", _env("LOCAL_WORLD_SIZE"))
 
 
 def get_node_rank() -> int:
@@ -112,6 +125,7 @@ def get_node_rank() -> int:
 
     Raises:
         MissingEnvironmentError: Several processes run and the launcher did not say.
+        ValueError: An environment variable of the launcher is no number that is possible.
 
     >>> get_node_rank()
     0
@@ -126,10 +140,27 @@ def _env(name: str) -> int | None:
     text = os.environ.get(name)
     if text is None:
         return None
+    least = 1 if name.endswith("SIZE") else 0
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        raise ValueError(f"The environment variable {name} must be a whole number, but is {text!r}.") from None
+        number = None
+    if number is None or number < least:
+        raise ValueError(
+            f"The environment variable {name} must be a whole number, {least} or more, but is {text!r}. Unset it, or "
+            f"start the processes with `composer -n N script.py` or torchrun, which set it."
+        )
+    return number
+
+
+def _check_below(name: str, rank: int, size_name: str, size: int | None) -> int:
+    """The number of a process, which must be less than that of all; only what the environment says may not be."""
+    if size is not None and rank >= size:
+        raise ValueError(
+            f"The environment variable {name} is {rank}, but {size_name} is {size}: it must be from 0 to {size - 1}. "
+            f"Unset both, or start the processes with `composer -n N script.py` or torchrun, which set them."
+        )
+    return rank
 
 
 def _identity(name: str, default: int, actual: int | None) -> int:

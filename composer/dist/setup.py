@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import warnings
 from collections.abc import Sized
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from composer._lazy import import_extra
 from composer._text import one_of, positive
+from composer.dist.interfaces import choose_loopback
 from composer.dist.meeting import meet
 from composer.dist.ranks import (
     MissingEnvironmentError,
@@ -25,6 +27,7 @@ from composer.dist.ranks import (
     missing_environment,
 )
 from composer.dist.roll_call import start_roll_call
+from composer.warnings import ComposerWarning
 
 __all__ = [
     "get_sampler",
@@ -53,8 +56,9 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
 
     Tensors on an accelerator travel by its own backend, tensors and objects on the CPU by gloo. A single process gets a
     group of its own, so that code written for groups runs. Where there are several, a thread of each answers those that
-    wait for it in vain, see :func:`name_absent_ranks`. On several nodes gloo takes the network interface that leads to
-    ``MASTER_ADDR``; the environment variable ``GLOO_SOCKET_IFNAME``, set by the user or else here, names it.
+    wait for it in vain, see :func:`name_absent_ranks`. On one node the store and gloo listen on loopback only; on several
+    nodes gloo takes the network interface that leads to ``MASTER_ADDR``. The environment variable
+    ``GLOO_SOCKET_IFNAME``, set by the user or else here, names the interface.
 
     Args:
         device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` is the accelerator where there is one.
@@ -62,8 +66,8 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
             all to start give up. Of a group that is set up already, what it was set up with.
 
     Raises:
-        RuntimeError: Set up already with another backend, the device has none and several processes run, or the
-            processes did not all meet; names those that did not come.
+        RuntimeError: Set up already with a backend that does not serve the device or the CPU, the device has none and
+            several processes run, or the processes did not all meet; names those that did not come.
         MissingEnvironmentError: Several processes run and this one has no ``RANK``, ``MASTER_ADDR`` or ``MASTER_PORT``.
         ValueError: The device is unknown, or the timeout is not positive.
 
@@ -89,6 +93,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     elif backend not in ("", "gloo"):
         backend = f"cpu:gloo,{kind}:{backend}"
     if world_size == 1:
+        choose_loopback()
         store = torch_dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         torch_dist.init_process_group(backend or "gloo", store=store, world_size=1, rank=0, timeout=delta)
         return
@@ -163,13 +168,24 @@ def _kind_and_backend(device: str | _HasBackend | None) -> tuple[str, str]:
 
 
 def _check_backend(kind: str, backend: str) -> None:
-    """Refuse a process group, set up by others, that does not serve the device."""
+    """Refuse a process group, set up by others, that does not serve tensors of the device and of the CPU.
+
+    What a backend serves is told by torch's table, whatever its name is: ``ucc``, ``mpi`` and custom ones may serve both.
+    """
     config = torch_dist.get_backend_config()
-    if backend and f"{kind}:{backend}" not in config.split(",") and backend != config:
+    served = {pair.partition(":")[0] for pair in config.split(",")}
+    # Counts, metrics and objects travel on the CPU; on XLA devices, by the device.
+    missing = [device for device in dict.fromkeys((kind, "cpu" if backend != "xla" else kind)) if device not in served]
+    if backend and missing:
+        wanted = backend if backend in ("gloo", "xla") else f"cpu:gloo,{kind}:{backend}"
         raise RuntimeError(
-            f"The process group is set up with backend {config!r}, but device {kind!r} needs {backend!r}. "
-            f"Initialise it with 'cpu:gloo,{kind}:{backend}', or leave that to composer."
+            f"The process group is set up with backend {config!r}, which serves no tensors on {' and '.join(missing)}, but "
+            f"training on device {kind!r} needs that. Set it up with init_process_group({wanted!r}), or leave that to "
+            f"composer."
         )
+    if backend != "gloo" and f"{kind}:gloo" in config.split(","):
+        message = f"The process group serves device {kind!r} by 'gloo', by way of the CPU; {backend!r} is faster."
+        warnings.warn(message, ComposerWarning, stacklevel=3)
 
 
 def _import_xla_backend() -> None:

@@ -10,9 +10,14 @@ from typing import Any, Final
 from torch.optim import Optimizer
 
 from composer import rng
+from composer._masking import mask_error, secrets_in
+from composer.core import Algorithm, Callback
+from composer.core.logger import LoggerDestination
+from composer.core.model import ComposerModel
 from composer.hparams.calls import Call
 from composer.hparams.record import record
-from composer.hparams.tree import ConfigError, Tree, read, spelled
+from composer.hparams.tree import ConfigError, Tree, check_not_masked, read, spelled
+from composer.profiler import Profiler
 from composer.trainer import Trainer
 from composer.trainer.arguments import refuse_unknown
 from composer.trees import ensure_tuple
@@ -22,6 +27,15 @@ __all__ = ["check", "make_trainer", "trainer_from_config"]
 # What exists only when the model, or the optimizer, does.
 _WAITING: Final = {"optimizers": frozenset({"model", "params"}), "schedulers": frozenset({"optimizer"})}
 _LATER: Final = frozenset(_WAITING)
+# What an object has to be; of what functions return only the trainer knows.
+_CLASSES: Final[dict[str, tuple[type, ...]]] = {
+    "algorithms": (Algorithm,),
+    "callbacks": (Callback, LoggerDestination),
+    "loggers": (LoggerDestination,),
+    "model": (ComposerModel,),
+    "optimizers": (Optimizer,),
+    "profiler": (Profiler,),
+}
 
 
 def trainer_from_config(config: Mapping[str, Any] | str | Path, **given: Any) -> Trainer:
@@ -79,6 +93,7 @@ def check(tree: Tree, given: Mapping[str, Any]) -> Call:
     >>> check({"max_duration": "2ep", "seed": 1}, {"model": None}).plain
     {'max_duration': '2ep', 'seed': 1}
     """
+    check_not_masked(tree)
     parameters = inspect.signature(Trainer).parameters.values()
     known = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     for name in [*tree, *given]:
@@ -90,7 +105,22 @@ def check(tree: Tree, given: Mapping[str, Any]) -> Call:
     for name in given:
         if name in tree:
             raise ConfigError(name, "the program gives this argument itself; leave it out of the configuration.")
-    return Call.to(Trainer, tree, "", given=frozenset(given), waiting_in=_WAITING)
+    call = Call.to(Trainer, tree, "", given=frozenset(given), waiting_in=_WAITING)
+    _check_classes(call)
+    if "optimizers" not in tree and "optimizers" not in given:
+        for entry in _entries(call.inner.get("schedulers", [])):
+            if entry.waiting:
+                raise ConfigError(entry.where, "a schedule of torch needs optimizers; give them as well.")
+    return call
+
+
+def _check_classes(call: Call) -> None:
+    """Refuse classes whose objects the trainer would refuse, before any object is made."""
+    for argument, wanted in _CLASSES.items():
+        for entry in _entries(call.inner.get(argument, [])):
+            if isinstance(entry, Call) and isinstance(entry.target, type) and not issubclass(entry.target, wanted):
+                names = " or ".join(one.__name__ for one in wanted)
+                raise ConfigError(entry.where, f"{entry.path} is no {names}, which {argument} takes.")
 
 
 def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
@@ -122,8 +152,9 @@ def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
         values["schedulers"] = _schedules(call.inner["schedulers"], _several(values.get("optimizers")))
     try:
         trainer = Trainer(**values)
-    except (TypeError, ValueError) as error:
-        if call.refuses(error):
+    except Exception as error:
+        mask_error(error, secrets_in(call.tree()))
+        if isinstance(error, (TypeError, ValueError)) and call.refuses(error):
             raise ConfigError("", error) from error
         raise
     record(trainer, call.tree())

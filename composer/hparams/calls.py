@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 from composer._lazy import import_extra
+from composer._masking import mask_error, secrets_in
 from composer._text import did_you_mean
 from composer.hparams.names import find
-from composer.hparams.tree import ConfigError, Tree, is_call
+from composer.hparams.tree import ConfigError, Tree, is_call, shown
 
 __all__ = ["Call", "parser_of"]
 
@@ -100,7 +101,7 @@ class Call:
         def inside(name: str, value: Any) -> Any:
             return _with_calls(value, f"{where}.{name}" if where else name, (waiting_in or {}).get(name, waiting))
 
-        parameters = _parameters(target)
+        parameters = _parameters(target, where)
         needed = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
         filled = {name for name in needed & waiting if name not in arguments and not args}
         inner = {name: value for name, value in arguments.items() if _has_call(value)}
@@ -113,7 +114,8 @@ class Call:
             plain={name: value for name, value in arguments.items() if name not in inner},
             waiting=frozenset(filled),
         )
-        by_place = {name for name, _ in zip(parameters, call.args, strict=False)}
+        call._check_places()
+        by_place = set(call._by_place())
         call._check(needed - filled - given - by_place, given)
         return call
 
@@ -131,7 +133,10 @@ class Call:
         filled = {name: here[name] for name in self.waiting}
         try:
             return self.target(*_made(self.args, here), **{**arguments, **filled, **more})
-        except (TypeError, ValueError) as error:
+        except Exception as error:
+            mask_error(error, secrets_in([self.args, self.plain]))
+            if not isinstance(error, (TypeError, ValueError)):
+                raise
             if self.refuses(error):
                 raise ConfigError(self.where, error) from error
             error.add_note(f"Raised in the making of {self.where or 'the trainer'} ({self.path}) of the configuration.")
@@ -174,6 +179,37 @@ class Call:
         values = {**plain, **untyped, **inner}
         return dict(sorted(values.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
+    def _by_place(self) -> dict[str, Any]:
+        """The arguments that are given by place, by name as far as they have one."""
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(self.target).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind in kinds]
+        return dict(zip(names, self.args, strict=False))
+
+    def _check_places(self) -> None:
+        """Refuse arguments by place that are too many, are given by name as well, or are of another type."""
+        by_place = self._by_place()
+        names = [name for name in (*self.plain, *self.inner) if name in by_place]
+        if names:
+            raise ConfigError(_at(self.where, names[0]), "this argument is given by place too, in args.")
+        parameters = inspect.signature(self.target).parameters.values()
+        takes_any = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+        if len(self.args) > len(by_place) and not takes_any:
+            raise ConfigError(
+                f"{self.where}.args",
+                f"{self._name} takes {len(by_place)} arguments by place, but got {len(self.args)}.",
+            )
+        known = _parameters(self.target)
+        for place, (name, value) in enumerate(by_place.items()):
+            if name in known and not _has_made(value):
+                others = frozenset(one for one in known if one != name)
+                try:
+                    parser_of(self.target, others).parse_object({name: value})
+                except argparse.ArgumentError as error:
+                    mask_error(error, secrets_in({name: value}))
+                    said = self._of_wrong_type(name, value)
+                    raise ConfigError(f"{self.where}.args.{place}", said) from error
+
     def _check(self, needed: set[str], given: frozenset[str]) -> None:
         self._given = given
         names = {action.dest for action in parser_of(self.target)._actions}
@@ -201,6 +237,7 @@ class Call:
                 return parser, parser.parse_object(values)
             except argparse.ArgumentError as error:
                 name = _failed(error)
+                mask_error(error, secrets_in(self.plain))
                 # ``run_name: 42`` is a text to everybody but YAML.
                 if name not in values or type(values[name]) is not int:
                     raise self._explained(error, name) from error
@@ -209,10 +246,12 @@ class Call:
     def _explained(self, error: argparse.ArgumentError, name: str) -> ConfigError:
         if name not in self.plain:
             return ConfigError(self.where, error)
+        return ConfigError(_at(self.where, name), self._of_wrong_type(name, self.plain[name]))
+
+    def _of_wrong_type(self, name: str, value: Any) -> str:
         annotation = _parameters(self.target)[name].annotation if name in _parameters(self.target) else ""
         wanted = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-        kind = type(self.plain[name]).__name__
-        return ConfigError(_at(self.where, name), f"{self.plain[name]!r} ({kind}) is not of the type {wanted}.")
+        return f"{shown(name, value)} ({type(value).__name__}) is not of the type {wanted}."
 
     @property
     def _name(self) -> str:
@@ -241,9 +280,19 @@ def parser_of(target: Callable[..., Any], skip: frozenset[str] = frozenset()) ->
     return parser
 
 
-def _parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _has_made(value: Any) -> bool:
+    """Whether there are calls in a value."""
+    if isinstance(value, dict):
+        return any(_has_made(entry) for entry in cast("dict[str, Any]", value).values())
+    return isinstance(value, Call) or (isinstance(value, list) and any(map(_has_made, cast("list[Any]", value))))
+
+
+def _parameters(target: Callable[..., Any], where: str = "") -> dict[str, inspect.Parameter]:
     """The parameters that have names, without ``self``."""
-    parameters = inspect.signature(target).parameters
+    try:
+        parameters = inspect.signature(target).parameters
+    except ValueError:
+        raise ConfigError(where, f"{target!r} does not tell its arguments, so they cannot be checked.") from None
     return {name: parameter for name, parameter in parameters.items() if parameter.kind in _KEYWORD}
 
 

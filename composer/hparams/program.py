@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from composer._masking import mask_text, mask_values
 from composer.hparams._yaml import dump
 from composer.hparams.build import check, make_trainer
 from composer.hparams.calls import parser_of
@@ -73,7 +74,7 @@ def trainer_from_args(
             _leave_with(_help(command.help_of, command.tree))
         call = check(command.tree, given)
         if command.print_config:
-            _leave_with(dump(call.tree()))
+            _leave_with(dump(mask_values(call.tree())))
         return make_trainer(call, given)
     except ConfigError as error:
         refuse(error)
@@ -92,7 +93,7 @@ def refuse(error: object) -> NoReturn:
     Traceback (most recent call last):
     SystemExit: 2
     """
-    print(f"{_program()}: error: {error}", file=sys.stderr)  # noqa: T201 - this is for programs
+    print(f"{_program()}: error: {mask_text(error)}", file=sys.stderr)  # noqa: T201 - this is for programs
     raise SystemExit(2)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
+from composer._masking import mask_text, mask_values
 from composer._text import first_of
 from composer.core._names import format_name
 from composer.hparams._yaml import dump, load
@@ -29,6 +30,8 @@ _NAME = "config"
 def record(trainer: Trainer, tree: Tree) -> None:
     """Log a configuration as hyperparameters, and save it where the run saves its checkpoints or its logger files.
 
+    Passwords, tokens and keys in it are masked, see :func:`.mask_values`.
+
     Args:
         trainer: The trainer.
         tree: The configuration.
@@ -41,6 +44,8 @@ def record(trainer: Trainer, tree: Tree) -> None:
     >>> log.hyperparameters["max_duration"]
     '2ep'
     """
+    # What is kept is read by more people, and for longer, than what was given.
+    tree = mask_values(tree)
     trainer.logger.log_hyperparameters(tree)
     if dist.get_global_rank() != 0:
         return
@@ -77,8 +82,8 @@ def save(tree: Tree, folder: str) -> None:
             return
         told = [f"{place} was {_shown(old)} and is {_shown(new)}" for place, old, new in found]
         warnings.warn(
-            f"The configuration differs from that of {_name(there)} in {folder}: {first_of(told)}. It is saved beside "
-            f"it, as {_name(there + 1)}.",
+            f"The configuration differs from that of {_name(there)} in {mask_text(folder)}: {first_of(told)}. It is "
+            f"saved beside it, as {_name(there + 1)}.",
             ComposerWarning,
             stacklevel=2,
         )

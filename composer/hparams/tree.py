@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from composer._lazy import import_extra
+from composer._masking import is_masked, mask_text, mask_values
+from composer._secret_names import secrecy_of
 from composer._text import did_you_mean, first_of
 from composer.hparams.names import full_path
 
@@ -15,10 +17,12 @@ __all__ = [
     "ConfigError",
     "Tree",
     "changes",
+    "check_not_masked",
     "is_call",
     "merged",
     "parse_value",
     "read",
+    "shown",
     "spelled",
     "with_value",
 ]
@@ -28,6 +32,10 @@ Tree: TypeAlias = dict[str, Any]
 # Arguments of the trainer that are objects, so that a mere name is a class and not a text.
 OBJECTS: Final = frozenset({"algorithms", "callbacks", "loggers", "model", "optimizers", "profiler", "schedulers"})
 _LOADERS: Final = frozenset({"eval_dataloader", "train_dataloader"})
+
+# Bytes of a file, and parts of a place.
+_LARGEST: Final = 10_000_000
+_DEEPEST: Final = 100
 
 _CALL: Final = ("class_path", "args", "init_args")
 
@@ -80,8 +88,12 @@ def parse_value(text: str) -> Any:
     yaml = import_extra("yaml", "hparams", "A configuration")
     try:
         return load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError("", f"this is no YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:  # as of `!!int x`, `!!bool x`
+        # Without the line itself, which may hold a secret.
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        raise ConfigError("", f"this is no YAML: {mask_text(problem)}{where}") from None
 
 
 def read(path: str | Path) -> Tree:
@@ -98,6 +110,8 @@ def read(path: str | Path) -> Tree:
     {'max_duration': '2ep'}
     """
     try:
+        if (size := Path(path).stat().st_size) > _LARGEST:
+            raise ConfigError("", f"a configuration has {_LARGEST:,} bytes at most, but this has {size:,}.")
         content = parse_value(Path(path).read_text(encoding="utf-8"))
     except (OSError, ConfigError, UnicodeError) as error:
         raise ConfigError(str(path), getattr(error, "strerror", None) or error) from None
@@ -217,7 +231,10 @@ def with_value(tree: Tree, key: str, value: Any, append: bool = False) -> Tree:
     >>> with_value({"tags": "a"}, "tags", "b", append=True)
     {'tags': ['a', 'b']}
     """
-    return _with_value(tree, key.split("."), value, append, key)
+    parts = key.split(".")
+    if len(parts) > _DEEPEST:
+        raise ConfigError(f"{key[:40]}...", f"a place has {_DEEPEST} parts at most.")
+    return _with_value(tree, parts, value, append, key)
 
 
 def _with_value(node: Any, rest: list[str], value: Any, append: bool, key: str) -> Any:
@@ -235,10 +252,58 @@ def _with_value(node: Any, rest: list[str], value: Any, append: bool, key: str) 
     if is_call(node) and part not in _CALL:
         part, below = "init_args", rest
     if node is not None and not isinstance(node, Mapping):
-        raise ConfigError(key, f"there is the value {node!r}, which has no {part!r}.")
+        raise ConfigError(key, f"there is the value {shown(key, node)}, which has no {part!r}.")
     inner: Tree = dict(cast("Mapping[str, Any]", node or {}))
     inner[part] = _with_value(inner.get(part), below, value, append, key)
     return inner
+
+
+def shown(name: str, value: object) -> str:
+    """Return a value as a message shows it: one that is a secret by its name is masked.
+
+    Args:
+        name: Its name, or its place in a configuration.
+        value: The value.
+
+    >>> shown("seed", "x"), shown("loggers.0.api_key", "abc")
+    ("'x'", "'***'")
+    """
+    parts = name.split(".")
+    named = next((part for part in parts if secrecy_of(part)), parts[-1])
+    return repr(mask_values({named: value})[named])
+
+
+def check_not_masked(tree: Tree) -> None:
+    """Refuse a configuration in which secrets were masked when it was saved, and have not been given again.
+
+    Args:
+        tree: The configuration.
+
+    Raises:
+        ConfigError: There are some; names the places.
+
+    >>> check_not_masked({"loggers": {"class_path": "Tracker", "init_args": {"api_key": "***"}}})
+    Traceback (most recent call last):
+    composer.hparams.tree.ConfigError: loggers.api_key: the secret was masked when ...
+    """
+    found = list(_masked(tree, ""))
+    if found:
+        raise ConfigError(
+            ", ".join(found),
+            f"the secret was masked when this configuration was saved. Give it again, as by --{found[0]} VALUE on the "
+            f"command line, or leave the argument out where the environment has it.",
+        )
+
+
+def _masked(node: Any, where: str) -> Iterator[str]:
+    """The places of masked values."""
+    if isinstance(node, (list, Mapping)):
+        many = cast("list[Any] | Mapping[str, Any]", node)
+        for name, entry in enumerate(many) if isinstance(many, list) else many.items():
+            is_between = name == "init_args" and is_call(node)
+            yield from _masked(entry, where if is_between else f"{where}.{name}" if where else str(name))
+    elif is_masked(node):
+        yield where
 
 
 def _place(entries: list[Any], part: str, key: str) -> int:

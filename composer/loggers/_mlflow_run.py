@@ -57,6 +57,8 @@ def find_run(client: Any, experiment_id: str, run_name: str) -> str | None:
     """
     quote = "'" if '"' in run_name else '"'
     query = f"tags.run_name = {quote}{run_name}{quote}"
+    if quote in run_name:  # the language of queries has no way to write both
+        return None
     found = client.search_runs([experiment_id], query, max_results=1, order_by=["attributes.start_time DESC"])
     return found[0].info.run_id if found else None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer.core._files import set_aside
-from composer.core._names import check_template, differs_by_process, format_name
+from composer.core._names import check_remote_name, check_template, differs_by_process, format_name
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -50,7 +50,7 @@ class RunFile:
         self.filename = check_template("filename", filename)
         self.remote_file_name = remote_file_name
         if remote_file_name is not None:
-            check_template("remote_file_name", remote_file_name)
+            check_remote_name("remote_file_name", check_template("remote_file_name", remote_file_name))
         self.overwrite = overwrite
         self.is_ours = differs_by_process(filename) or dist.get_global_rank() == 0
         self.path: Path | None = None

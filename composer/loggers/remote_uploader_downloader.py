@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer.core._names import check_template, format_name
+from composer._masking import mask_text
+from composer.core._names import check_remote_name, check_template, format_name
 from composer.core.logger_destination import LoggerDestination
 from composer.storage.object_store import validate_credentials
 from composer.storage.remote_uploader import Uploads, store_of
@@ -166,7 +167,7 @@ class RemoteUploaderDownloader(LoggerDestination):
         """
         name = self._own(remote_file_name)
         if name is None:
-            raise FileNotFoundError(f"{remote_file_name!r} is not in {self.bucket_uri!r}.")
+            raise FileNotFoundError(f"{mask_text(remote_file_name)!r} is not in {mask_text(self.bucket_uri)!r}.")
         if os.path.lexists(destination) and not overwrite:
             raise FileExistsError(f"destination={destination!r} exists; give overwrite=True to replace it.")
         copy_file(self._name(name), Path(destination), self.remote_backend, progress_bar=progress_bar)
@@ -226,6 +227,7 @@ class RemoteUploaderDownloader(LoggerDestination):
     def _name(self, remote_file_name: str) -> str:
         if "{run_name}" in self.file_path_format_string and self._run_name is None:
             raise RuntimeError("The name of the run, which is part of the names of files, is known from INIT on.")
+        check_remote_name("remote_file_name", remote_file_name)
         name = format_name(self.file_path_format_string, self._run_name or "", remote_file_name=remote_file_name)
         return join_path(f"/{self._above}", name).lstrip("/")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from composer import dist
 from composer.core._files import set_aside
-from composer.core._names import check_template, differs_by_process, format_name
+from composer.core._names import check_inside, check_remote_name, check_template, differs_by_process, format_name
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -49,9 +49,11 @@ class WindowFiles:
         prefix: str = "",
     ) -> None:
         self.folder = check_template("folder", folder)
-        self.filename = check_template(f"{prefix}filename", filename, timed=True)
+        self.filename = check_inside(f"{prefix}filename", check_template(f"{prefix}filename", filename, timed=True))
         if remote_file_name is not None:
-            check_template(f"{prefix}remote_file_name", remote_file_name, timed=True)
+            check_remote_name(
+                f"{prefix}remote_file_name", check_template(f"{prefix}remote_file_name", remote_file_name, timed=True)
+            )
         if not isinstance(num_to_keep, int) or num_to_keep < -1:
             raise ValueError(f"num_traces_to_keep must be a number of files, or -1 for all; got {num_to_keep!r}.")
         self.remote_file_name = remote_file_name

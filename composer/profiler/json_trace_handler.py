@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from composer import dist
 from composer.core._files import set_aside
-from composer.core._names import check_template, format_name
+from composer.core._names import check_inside, check_remote_name, check_template, format_name
 from composer.profiler._files import WindowFiles
 from composer.profiler.merging import MergedTrace, Part
 from composer.profiler.trace_handler import TraceHandler
@@ -69,9 +69,10 @@ class JSONTraceHandler(TraceHandler):
     ) -> None:
         self.files = WindowFiles(folder, filename, remote_file_name, overwrite, num_traces_to_keep)
         if merged_trace_filename is not None:
-            check_template("merged_trace_filename", merged_trace_filename)
+            check_inside("merged_trace_filename", check_template("merged_trace_filename", merged_trace_filename))
         if merged_trace_remote_file_name is not None:
-            check_template("merged_trace_remote_file_name", merged_trace_remote_file_name)
+            name = check_template("merged_trace_remote_file_name", merged_trace_remote_file_name)
+            check_remote_name("merged_trace_remote_file_name", name)
         self.merged_trace_filename = merged_trace_filename
         self.merged_trace_remote_file_name = merged_trace_remote_file_name
         self._begin()

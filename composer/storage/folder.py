@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from composer._masking import mask_error, mask_text, secrets_in
 from composer.storage.errors import ObjectStoreTransientError, is_transient
 from composer.storage.uris import filesystem, join, join_path
 
@@ -106,10 +107,10 @@ class Folder:
                 # A file that is written to meanwhile, such as a log, has grown.
                 if not size <= arrived <= max(size, path.stat().st_size):
                     raise ObjectStoreTransientError(
-                        f"Of {str(path)!r}, {size} bytes, {arrived} have arrived at {self.uri_of(name)!r}."
+                        f"Of {str(path)!r}, {size} bytes, {arrived} have arrived at {self._shown(name)!r}."
                     )
                 if not whole:
-                    files.mv(written, target)
+                    _move(files, written, target)
                 if progress is not None:  # of which not every file system tells
                     progress(arrived, arrived)
             except BaseException:
@@ -139,7 +140,7 @@ class Folder:
                 files.get_file(source, str(part), callback=_callback(progress))
                 if size is not None and part.stat().st_size != size:
                     raise ObjectStoreTransientError(
-                        f"Of {self.uri_of(name)!r}, {size} bytes, {part.stat().st_size} have arrived."
+                        f"Of {self._shown(name)!r}, {size} bytes, {part.stat().st_size} have arrived."
                     )
                 part.replace(path)
                 if progress is not None:
@@ -287,13 +288,30 @@ class Folder:
         except Exception as error:
             if is_transient(error):
                 self.close()
+            # Clients say what they were asked for, with the password in it.
+            mask_error(error, secrets_in([self.uri, self._options]))
             raise
+
+    def _shown(self, name: str) -> str:
+        """The URI of a file for messages."""
+        return mask_text(self.uri_of(name))
 
     def _info(self, files: AbstractFileSystem, path: str, name: str) -> dict[str, Any]:
         info = cast("dict[str, Any]", files.info(path))
         if info["type"] != "file":
-            raise FileNotFoundError(f"{self.uri_of(name)!r} is a {info['type']}, not a file.")
+            raise FileNotFoundError(f"{self._shown(name)!r} is a {info['type']}, not a file.")
         return info
+
+
+def _move(files: AbstractFileSystem, source: str, target: str) -> None:
+    from fsspec import AbstractFileSystem
+
+    if type(files).mv is AbstractFileSystem.mv:
+        # Which takes names such as [a]* for patterns.
+        files.cp_file(source, target)
+        files.rm_file(source)
+    else:
+        files.mv(source, target)
 
 
 def _protocols(files: AbstractFileSystem) -> tuple[str, ...]:

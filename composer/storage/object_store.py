@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from composer._masking import mask_text
 from composer._text import one_of
 from composer.storage.folder import Folder, Progress
 from composer.storage.uris import is_remote, parse_uri
@@ -198,8 +199,8 @@ def maybe_create_object_store_from_uri(uri: str) -> ObjectStore | None:
     known = {*fsspec.available_protocols(), *fsspec.registry, "azure"} - {"dbfs", "wandb"}
     if scheme not in known:
         raise NotImplementedError(
-            f"{uri!r}: there is no store for {scheme}://. Files go to any scheme that fsspec knows; volumes and "
-            f"experiment trackers are reached by their loggers, or by where they are mounted."
+            f"{mask_text(uri)!r}: there is no store for {scheme}://. Files go to any scheme that fsspec knows; volumes "
+            f"and experiment trackers are reached by their loggers, or by where they are mounted."
         )
     place = uri.partition("://")[2].partition("/")[0]
     return UriObjectStore(f"{scheme}://{place}")
@@ -220,7 +221,8 @@ def list_remote_objects(remote_path: str) -> list[str]:
     """
     store = maybe_create_object_store_from_uri(remote_path)
     if store is None:
-        raise ValueError(f"remote_path={remote_path!r} is a path of this machine; give a URI such as s3://bucket/run.")
+        shown = mask_text(remote_path)
+        raise ValueError(f"remote_path={shown!r} is a path of this machine; give a URI such as s3://bucket/run.")
     return store.list_objects(parse_uri(remote_path)[2])
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from composer._masking import mask_text
 from composer.storage.errors import is_transient
 from composer.storage.object_store import (
     ObjectStore,
@@ -62,7 +63,7 @@ def store_of(uri: str, backend_kwargs: Mapping[str, Any] | None = None) -> Objec
         return build_remote_backend("uri", {"uri": f"{scheme}://{bucket}", "options": given})
     store = maybe_create_object_store_from_uri(uri)
     if store is None:
-        raise ValueError(f"{uri!r} is a path of this machine; give a URI such as s3://bucket.")
+        raise ValueError(f"{mask_text(uri)!r} is a path of this machine; give a URI such as s3://bucket.")
     return store
 
 
@@ -123,14 +124,16 @@ class Uploads:
             after, behind = self._of_target(name, path), self.queue.pending
         kept = self.staging.add(path, name)
 
+        shown = mask_text(self.store.get_uri(name))
+
         def upload() -> None:
             if not overwrite and _exists(self.store, name):
                 self.staging.remove(kept)
-                raise FileExistsError(f"{self.store.get_uri(name)!r} exists; give overwrite=True to replace it.")
+                raise FileExistsError(f"{shown!r} exists; give overwrite=True to replace it.")
             self.store.upload_object(name, kept)
             self.staging.remove(kept)
 
-        job = self._newest[name] = self.queue.submit(f"upload of {self.store.get_uri(name)}", upload, after, behind)
+        job = self._newest[name] = self.queue.submit(f"upload of {shown}", upload, after, behind)
         return [job]
 
     def _of_target(self, name: str, path: Path) -> list[Job]:

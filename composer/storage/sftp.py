@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from composer._lazy import import_extra
+from composer._masking import mask_text
 from composer._text import one_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def sftp_filesystem(uri: str, options: dict[str, Any]) -> tuple[AbstractFileSyst
     """
     parts = urlsplit(uri)
     if not parts.hostname:
-        raise ValueError(f"{uri!r} names no host: give sftp://<user>@<host>:<port>/<path>.")
+        raise ValueError(f"{mask_text(uri)!r} names no host: give sftp://<user>@<host>:<port>/<path>.")
     given = {"port": parts.port, "username": parts.username, "password": parts.password}
     connection = {key: unquote(value) if isinstance(value, str) else value for key, value in given.items() if value}
     connection.update({key: value for key, value in options.items() if value is not None})

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from composer import dist
+from composer._masking import mask_error, mask_text, secrets_in
 from composer.storage.errors import is_transient
 from composer.storage.folder import Folder, Progress
 from composer.storage.retrying import call_with_retries
@@ -57,7 +58,7 @@ def fetched(path: Path | str, object_store: Any = None, *, progress_bar: bool = 
             try:
                 get_file(path, local, object_store, progress_bar=progress_bar)
             except BaseException as error:
-                (folder / ".failed").write_text(f"{type(error).__name__}: {error}")
+                (folder / ".failed").write_text(mask_text(f"{type(error).__name__}: {error}", secrets_in(path)))
                 raise
         else:
             _wait_for(local, path)
@@ -149,7 +150,11 @@ def copy_file(path: str, destination: Path, object_store: Any = None, *, progres
     >>> (tmp_path / "b.txt").read_text()
     'text'
     """
-    call_with_retries(lambda: _get(path, destination, object_store, progress_bar), is_transient)
+    try:
+        call_with_retries(lambda: _get(path, destination, object_store, progress_bar), is_transient)
+    except Exception as error:
+        mask_error(error, secrets_in(path))
+        raise
 
 
 def remove(path: Path | str) -> None:
@@ -285,14 +290,14 @@ def _download(url: str, destination: Path, progress: Progress | None) -> None:
                 if progress is not None:
                     progress(file.tell(), total)
             if total and file.tell() != total:
-                raise ConnectionError(f"Of {url!r}, {total} bytes, {file.tell()} have arrived.")
+                raise ConnectionError(f"Of {mask_text(url)!r}, {total} bytes, {file.tell()} have arrived.")
         part.replace(destination)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (404, 410):
-            raise FileNotFoundError(f"There is no file {url!r}.") from error
+            raise FileNotFoundError(f"There is no file {mask_text(url)!r}.") from error
         if error.code in (401, 403):
-            raise PermissionError(f"{url!r} is refused: {error}.") from error
+            raise PermissionError(f"{mask_text(url)!r} is refused: {error}.") from error
         raise
     finally:
         part.unlink(missing_ok=True)
@@ -310,7 +315,7 @@ def _bar(path: str, shown: bool) -> Generator[Progress | None]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task(path.rpartition("/")[2], total=None)
+        task = bars.add_task(mask_text(path.rpartition("/")[2]), total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total or None)
 
 
@@ -338,5 +343,5 @@ def _wait_for(local: Path, path: str) -> None:
     while not local.exists():
         if failed.exists() or not local.parent.exists():
             reason = failed.read_text() if failed.exists() else "it is gone"
-            raise RuntimeError(f"{path!r} could not be fetched by the first process of this node: {reason}")
+            raise RuntimeError(f"{mask_text(path)!r} could not be fetched by the first process of this node: {reason}")
         time.sleep(0.1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from composer._lazy import MissingConditionalImportError
+from composer._masking import mask_error, mask_text, secrets_in
 from composer._text import did_you_mean
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def split(uri: str) -> tuple[str, str]:
     scheme, found, rest = uri.partition("://")
     folder, slash, name = rest.rpartition("/")
     if not (found and slash and name):
-        raise ValueError(f"{uri!r} names no file: give <scheme>://<bucket or server>/<path>.")
+        raise ValueError(f"{mask_text(uri)!r} names no file: give <scheme>://<bucket or server>/<path>.")
     return f"{scheme}://{folder}", name
 
 
@@ -181,7 +182,10 @@ def filesystem(uri: str, options: dict[str, Any] | None = None) -> tuple[Abstrac
         alone = None if extra else package
         raise MissingConditionalImportError(extra, package, purpose=f"{scheme}://", install=alone) from error
     except ValueError as error:
+        mask_error(error, secrets_in([uri, given]))
         known = {*fsspec.available_protocols(), *fsspec.registry, *_ALIASES}
         if scheme in known:
             raise
-        raise ValueError(f"{uri!r}: the scheme {scheme!r} is not known.{did_you_mean(scheme, known)}") from error
+        raise ValueError(
+            f"{mask_text(uri)!r}: the scheme {scheme!r} is not known.{did_you_mean(scheme, known)}"
+        ) from error

@@ -15,7 +15,9 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer import trees
+from composer._masking import mask_text
 from composer._text import did_you_mean, one_of
+from composer.core._names import check_run_name
 from composer.core.data import DataSpec
 from composer.core.endless import refuse_endless
 from composer.core.evaluator import Evaluator, ensure_evaluator
@@ -117,7 +119,7 @@ def instances(argument: str, value: Any, kind: type[T]) -> list[T]:
         if isinstance(entry, type):
             raise TypeError(f"{argument}: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")
         if not isinstance(entry, kind):
-            raise TypeError(f"{argument}: every entry must be of type {kind.__name__}; got {entry!r}.")
+            raise TypeError(f"{argument}: every entry must be of type {kind.__name__}; got {mask_text(repr(entry))}.")
     return found
 
 
@@ -348,9 +350,16 @@ def name_run(run_name: str | None) -> tuple[str, bool]:
     Args:
         run_name: The argument; None or empty takes the environment variables, or makes a new name.
 
+    Raises:
+        TypeError: It is no string.
+        ValueError: It is no name that can be part of a path, such as one with ``..`` in it.
+
     >>> name_run("resnet-1")
     ('resnet-1', True)
     """
-    given = run_name or os.environ.get("COMPOSER_RUN_NAME") or os.environ.get("RUN_NAME")
+    given = {"run_name": run_name, **{name: os.environ.get(name) for name in ("COMPOSER_RUN_NAME", "RUN_NAME")}}
+    for source, name in given.items():
+        if name:
+            return check_run_name(source, name), True
     # The operating system's randomness, so that a name does not disturb what was seeded.
-    return (given, True) if given else (f"{int(time.time())}-{secrets.token_hex(3)}", False)
+    return f"{int(time.time())}-{secrets.token_hex(3)}", False

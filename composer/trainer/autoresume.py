@@ -150,7 +150,7 @@ def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: St
         # The link itself in place of what it names, which older versions counted from the bucket.
         return [link, *(one.name for one in ordered[1:])]
 
-    return by_first(look, f"look for checkpoints in {keeper.bucket_uri!r}")
+    return by_first(look, f"look for checkpoints in {mask_text(keeper.bucket_uri)!r}")
 
 
 def _attempt(

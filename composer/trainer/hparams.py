@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import torch
 
+from composer._masking import mask_values
 from composer.core.time import Time
 
 __all__ = ["describe", "extract_hparams"]
@@ -27,7 +28,7 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     What an object was made with are those of its attributes that are called like parameters of its constructor, with
     or without a leading underscore; objects among them are described likewise. Of tensors and long collections only
-    the size is told.
+    the size is told. Passwords, tokens and keys are masked, as :meth:`.Logger.log_hyperparameters` does.
 
     Args:
         arguments: Values by name; those that are None are left out.
@@ -36,7 +37,7 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Any]:
     >>> describe({"seed": 1, "algorithms": [EMA(half_life="5ba")], "device": None})["algorithms"]
     [{'class': 'EMA', 'half_life': '5ba', 'ema_start': '0.0dur', 'update_interval': '1ba'}]
     """
-    return {name: _plain(value, ()) for name, value in arguments.items() if value is not None}
+    return mask_values({name: _plain(value, ()) for name, value in arguments.items() if value is not None})
 
 
 def extract_hparams(locals_dict: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class LoadOptions:
     """What is loaded when a trainer is made, and how.
 
     Attributes:
-        path: The checkpoint, or None.
+        path: The checkpoint, which may have placeholders, or None.
         object_store: Where the path is, if it is no path of this machine.
         weights_only: Whether to leave all but the weights as they are.
         strict: Whether the names of the weights must be the same.

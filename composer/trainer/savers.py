@@ -45,6 +45,8 @@ def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
     filename, latest = arguments["save_filename"], arguments["save_latest_filename"]
     # Loggers that keep files have buckets of their own.
     above = parse_uri(folder)[2] if is_remote(folder) else folder
+    if ".." in (parts := above.split("/")):  # which is the user's own choice here, and leads nowhere there
+        above = "/".join(part for part in parts if part not in (".", ".."))
     return CheckpointSaver(
         folder,
         filename,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from composer._masking import mask_text
 from composer.core.metric_direction import larger_is_better
 from composer.core.time import TimeUnit
 from composer.loggers._format import clock, format_log_data_value
@@ -60,7 +61,7 @@ class Summary:
         """
         lines = [self._work(run), *(f"  {text}" for text in run.logger.notices.texts), *self._values(run)]
         places = [(type(callback).__name__, callback.location) for callback in run.state.callbacks]
-        lines += [f"  {name:<{_WIDTH}}  {place}" for name, place in places if place]
+        lines += [f"  {name:<{_WIDTH}}  {mask_text(place)}" for name, place in places if place]
         return "\n".join(lines)
 
     def _work(self, run: Run) -> str:

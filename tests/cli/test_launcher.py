@@ -208,8 +208,8 @@ def test_restarts(start) -> None:
     assert (code, output) == (0, "output of 0\noutput of 0\n"), errors
     assert "composer: restart 1 of 1. The end of " in errors
     assert "ValueError: the reason" in errors
-    # The store that attempts share has the addresses of the first one.
-    assert {launch.told(rank, 1)["environment"]["TORCHELASTIC_USE_AGENT_STORE"] for rank in range(2)} == {"False"}
+    # Of the launcher, which makes one for each attempt: an older one has the addresses of the attempt before.
+    assert {launch.told(rank, 1)["environment"]["TORCHELASTIC_USE_AGENT_STORE"] for rank in range(2)} == {"True"}
 
 
 def test_a_rank_of_slurm_needs_no_launcher_above_it(start, tmp_path) -> None:

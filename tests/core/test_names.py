@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import ntpath
+import os
+from pathlib import Path, PureWindowsPath
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,10 +12,15 @@ from composer import Timestamp
 from composer.core._names import (
     PROCESS_KEYS,
     TIME_KEYS,
+    check_inside,
+    check_remote_name,
+    check_run_name,
     check_template,
     differs_by_process,
     format_name,
     placeholders,
+    with_braces,
+    with_run_name,
 )
 
 NOW = Timestamp(iteration=1, epoch=2, batch=30, sample=400, token=5000, batch_in_epoch=6, total_wct=1.5)
@@ -98,3 +107,85 @@ def test_text_without_placeholders_stays(text: str) -> None:
     template = text.replace("{", "{{").replace("}", "}}")
     assert placeholders(template) == ()
     assert format_name(template, "run", NOW) == text
+
+
+ESCAPES = [
+    "..",
+    "../x",
+    "a/../b",
+    "a/..",
+    "/etc",
+    "//x",
+    "C:/x",
+    "C:x",
+    "..\\x",
+    "a\\..\\b",
+    "\\\\host\\x",
+    "a\0b",
+    "a\nb",
+    "./x",
+    "a//b",
+    "a/./b",
+]
+
+
+@pytest.mark.parametrize("name", [*ESCAPES, "", " ", "/", "a\x7f"])
+def test_names_of_runs_that_lead_elsewhere(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^RUN_NAME=.* A run is named by text such as"):
+        check_run_name("RUN_NAME", name)
+    with pytest.raises(ValueError, match="run_name="):
+        format_name("{run_name}/x", name)
+    with pytest.raises(ValueError, match="run_name="):
+        with_run_name("{run_name}/x", name)
+    assert format_name("x", name) == "x"
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_names_of_files_that_lead_elsewhere(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^save_filename=.* Give a name inside of it"):
+        check_inside("save_filename", name)
+    if name[0] not in "/C":  # the root of the store, and what is no drive there
+        with pytest.raises(ValueError, match=r"^remote_file_name="):
+            check_remote_name("remote_file_name", f"s3://bucket/{name}")
+        with pytest.raises(ValueError, match=r"^remote_file_name="):
+            check_remote_name("remote_file_name", name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "night",
+        "a/b",
+        "{epoch}",
+        "{run_name}",
+        "{{x}",
+        "a.b",
+        "...",
+        "..a",
+        "ep*[0-9]?",
+        "(.+)",
+        "a b",
+        "~x",
+        "50%",
+        "é",
+    ],
+)
+def test_names_of_runs_are_taken_literally(name: str) -> None:
+    assert check_run_name("run_name", name) == name
+    template = "{run_name}/ep{epoch:02d}-{{x}}-{run_name!s:>3}"
+    once = format_name(template, name, Timestamp(epoch=3))
+    assert once == f"{name}/ep03-{{x}}-{name:>3}"
+    # As where the name of the run is filled in first, and the time later.
+    assert format_name(with_run_name(template, name), "other", Timestamp(epoch=3)) == once
+    assert format_name(with_braces(once), "other", Timestamp()) == once
+
+
+@given(st.text())
+def test_any_name_of_a_run_is_refused_or_stays_inside(name: str) -> None:
+    try:
+        check_run_name("run_name", name)
+    except ValueError:
+        return
+    folder = Path("/above/folder")
+    assert folder in Path(os.path.normpath(folder / format_name("{run_name}", name))).parents
+    assert PureWindowsPath("D:/above") in PureWindowsPath(ntpath.normpath(PureWindowsPath("D:/above") / name)).parents

@@ -9,7 +9,15 @@ import sys
 import pytest
 
 from composer.dist import interfaces
-from composer.dist.interfaces import choose_interface, has_its_name, interface_of, is_own_address, own_address
+from composer.dist.interfaces import (
+    choose_interface,
+    choose_loopback,
+    has_its_name,
+    interface_of,
+    is_loopback,
+    is_own_address,
+    own_address,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +67,23 @@ def test_what_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is not asked")
+def test_loopback_for_one_node_gives_way_to_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_loopback()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    monkeypatch.setattr(interfaces, "own_address", {"a": "10.0.0.1"}.get)
+    monkeypatch.setattr(interfaces, "interface_of", {"10.0.0.1": "eth0"}.get)
+    choose_interface(["a"])
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
+    choose_loopback()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
 def test_names_of_this_machine() -> None:
     assert has_its_name("localhost")
+    assert is_loopback("localhost")
+    assert not is_loopback("198.51.100.1")
+    assert not is_loopback("no-such-host.invalid")
     assert has_its_name("127.0.0.1")
     assert not has_its_name("198.51.100.1")
     assert not has_its_name("no-such-host.invalid")

@@ -7,17 +7,20 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 import torch.distributed as torch_dist
 
 from composer.dist import MissingEnvironmentError, meeting
 from composer.dist.meeting import meet
+from composer.dist.silence import port_of
 
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
 
 
 @pytest.fixture
@@ -96,9 +99,22 @@ def test_rank_zero_that_does_not_know_itself(at, monkeypatch) -> None:
         raise torch_dist.DistNetworkError("timed out")
 
     monkeypatch.setattr(meeting, "TCPStore", refuse)
-    at("127.0.0.1", 0)
+    at("198.51.100.1", 0)
     with pytest.raises(RuntimeError, match="rank 0 does not reach itself by this name"):
         meet(0, 2, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("address", "local_world_size"), [("127.0.0.1", None), ("localhost", None), ("no-such-host.invalid", "1"), ("::1", "1")]
+)
+def test_on_one_node_the_store_listens_on_loopback(at, monkeypatch, address, local_world_size) -> None:
+    at(address, 0)
+    if local_world_size is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
+    store = meet(0, 1, 5)
+    assert store.get("composer/met/0") == socket.gethostname().encode()
+    listening = [one.laddr for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    assert [one.ip for one in listening if one.port == port_of(store)] == ["127.0.0.1"]
 
 
 def test_somebody_else_answers(at, taken, monkeypatch) -> None:

@@ -155,3 +155,57 @@ def test_a_configuration_with_its_defaults_describes_the_same(tmp_path: Path) ->
     assert whole["save_interval"] == "1ep"
     trainer = trainer_from_config(whole)
     assert trainer.state.algorithms[0].half_life == trainer_from_config(written).state.algorithms[0].half_life
+
+
+CALLED: list[str] = []
+
+
+def effect(name: str, *, more: int = 0) -> str:
+    """Has a side effect, which a test looks for."""
+    CALLED.append(name)
+    return name
+
+
+EFFECT = {"class_path": f"{__name__}.effect", "init_args": {"name": "called"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"seed": "x"}, "seed: 'x'"),
+        ({"eval_dataloader": {"class_path": "no_such_package.X"}}, "there is no module 'no_such_package'"),
+        ({"eval_dataloader": {"class_path": "os.no_such_name"}}, "'os.no_such_name' does not exist"),
+        ({"eval_dataloader": {"class_path": "os.sep"}}, "neither a class nor a function"),
+        ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "init_args": {"count": "many"}}}, "'many' .* type int"),
+        ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "args": ["many"]}}, r"args\.0: 'many' .* type int"),
+        ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "args": [1, 2, 3]}}, "takes 2 arguments by place"),
+        ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "args": [1], "init_args": {"count": 1}}}, "by place too"),
+        ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "init_args": {"cuont": 1}}}, "Did you mean 'count'"),
+        ({"eval_dataloader": {"class_path": "builtins.dict", "init_args": {"a": 1}}}, "cannot be checked"),
+        ({"callbacks": {"class_path": "torch.nn.Linear", "init_args": {"in_features": 1, "out_features": 1}}}, "is no Callback"),
+        ({"algorithms": {"class_path": "LRMonitor"}}, "is no Algorithm, which algorithms takes"),
+        ({"model": {"class_path": "torch.nn.Identity"}}, "is no ComposerModel"),
+        ({"schedulers": {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1}}, "optimizers": None}, "needs optimizers"),
+        ({"nonsense": 1}, "no argument 'nonsense'"),
+    ],
+    ids=range(15),
+)  # fmt: skip
+def test_nothing_is_called_before_all_is_checked(more, told) -> None:
+    """Whatever comes first, a mistake further on is found before it has an effect."""
+    CALLED.clear()
+    tree = {**config(), "train_dataloader": EFFECT, **more}
+    if tree.get("optimizers", 0) is None:
+        del tree["optimizers"]
+    for order in (tree, dict(reversed(tree.items()))):
+        with pytest.raises(ConfigError, match=told):
+            trainer_from_config(order)
+    assert not CALLED
+
+
+def test_the_effect_is_one() -> None:
+    CALLED.clear()
+    with pytest.raises(TypeError):
+        trainer_from_config(
+            {**config(), "eval_dataloader": {**EFFECT, "init_args": {"name": "called"}}, "callbacks": EFFECT}
+        )
+    assert CALLED

@@ -1,0 +1,130 @@
+"""Tell names of secrets (``api_key``, ``hf_token``) from names of data (``input_key``, ``pad_token``)."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["Secrecy", "secrecy_of"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+# A secret wherever it stands in a name.
+_STRONG: Final = re.compile(
+    r"passwor[dt]|passwd|passphrase|passcode|passwrd|secret(?!ar)|credential|authorization|webhook"
+    r"|(?:api|access|account|private|shared|signing|encryption|ssh|license)[\W_]*key|(?:auth|bearer)[\W_]*token"
+    r"|conn(?:ection)?[\W_]*str(?:ing)?"
+)
+_STRONG_WORDS: Final = frozenset({"apikey", "authkey", "bearer", "cookie", "cookies", "cred", "creds", "jwt", "pwd"})
+# The name of a setting about a secret, or of where a secret is: ``key_filename``, ``secret_environ``, ``token_type``.
+_ABOUT: Final = _words(
+    """
+    algorithm algorithms class column count dim dir directory embedding embeddings enabled endpoint env environ
+    environment envvar expiry field file filename files folder format header len length limit manager method mode
+    name names path paths policy provider required scope scopes size store timeout type types uri url urls variable
+    """
+)
+# What stands before "key" where it names data: the columns of a batch, the entries of a dictionary.
+_DATA: Final = _words(
+    """
+    answer answers array attention attn audio batch bbox boxes cache caption checkpoint choice choices class column
+    columns config context data dataset dict document element embed embedding entry epoch eval example examples
+    extra feature features field file filter flag foreign frame frames function gradient graph group hidden id ids
+    ignore image images index input inputs instance item join json key label labels layer length line list log
+    logits logs lookup loss map mapping mask masks max meta metadata metric metrics min missing mode model module
+    monitor msg name names node num object observation optimizer option order output outputs padding param parameter
+    params parent partition patch path pixel pos position prediction predictions primary prompt property query
+    question range record resize response result results reward row sample samples score scores
+    sequence sort source speaker split src start state step stop string sum summary table tag target targets
+    task tensor tensors test text texts time timestamp train transform tree type unexpected unique val validation
+    value values variable video view weight weights word x y
+    """
+)
+# What stands before "token" where it names a text's: special tokens and counts of them.
+_SPECIAL: Final = _words(
+    """
+    additional audio average begin blank boi bos by cls content count decoder delimiter doc document end eoa eod eoi
+    eom eop eos eot extra fim first forced image in init instruction last mask max mean middle min new next no non
+    num of on pad padding per prefix previous prompt punctuation query response sample samples sep separator seq
+    sequence sot space special speech split start stop sub suffix system target task text thinking timestamp to
+    total trigger unk unknown unused video vision vocab word
+    """
+)
+# What makes a secret of "keys" and "tokens", which are data otherwise.
+_OF_ACCESS: Final = _words(
+    """
+    access account api app auth aws azure bot client deploy encryption gcs gh git github gitlab google hf host hub
+    id license login master oauth openai personal private refresh root s3 secret service session signing slack ssh
+    user wandb
+    """
+)
+# What may follow "key" or "token" without making something else of it.
+_SUFFIXES: Final = _words(
+    """
+    admin b64 backup base64 current default dev hex id live main new old pem primary prod production read ro rw
+    secondary staging str string test text user v value write
+    """
+)
+_ANIMALS: Final = ("monkey", "turkey", "donkey", "hockey", "jockey", "whiskey")  # words that end in "key" by chance
+
+
+class Secrecy(IntEnum):
+    """How certain it is that a name names a secret.
+
+    >>> Secrecy.NONE < Secrecy.TEXT < Secrecy.ANY
+    True
+    """
+
+    NONE = 0
+    TEXT = 1  # where its value is a text: a number called "key" or "token" is data
+    ANY = 2
+
+
+def secrecy_of(name: object) -> Secrecy:
+    """Return whether a name, of an argument, a variable or a key of a mapping, names a secret.
+
+    Names with ``password``, ``secret``, ``credential``, ``api_key`` and the like do, in any case and spelling. Those
+    with ``key`` or ``token`` do, unless the words beside it say that it is data: ``input_key``, ``pad_token``,
+    ``max_tokens``, ``tokenizer``. Names of places do not: ``key_filename``, ``secret_environ``.
+
+    Args:
+        name: The name; what is not a text names nothing.
+
+    >>> [
+    ...     secrecy_of(name).name
+    ...     for name in ("WANDB_API_KEY", "hfToken", "input_key", "max_tokens", "monkey")
+    ... ]
+    ['ANY', 'TEXT', 'NONE', 'NONE', 'NONE']
+    """
+    if not isinstance(name, str):
+        return Secrecy.NONE
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if not words or words[-1] in _ABOUT:
+        return Secrecy.ANY if "webhook" in words else Secrecy.NONE
+    if _STRONG.search(name.lower()) or _STRONG_WORDS.intersection(words) or "_".join(words).endswith("api_key"):
+        return Secrecy.ANY
+    if words[-1] in ("auth", "pass", "sas"):
+        return Secrecy.TEXT if len(words) == 1 or words[-2] not in (*_DATA, "backward", "forward") else Secrecy.NONE
+    return Secrecy.TEXT if _names_access(words) else Secrecy.NONE
+
+
+def _names_access(words: list[str]) -> bool:
+    """Whether a name with the word "key" or "token" means one that opens something."""
+    found = [place for place, word in enumerate(words) if word.endswith(("key", "keys", "token", "tokens"))]
+    if not found or words[found[-1]] in _ANIMALS:
+        return False
+    place = found[-1]
+    word, before, after = words[place], words[:place], words[place + 1 :]
+    if not all(one in _SUFFIXES or one.isdecimal() for one in after):
+        return False
+    if word.endswith("s"):
+        return bool(_OF_ACCESS.intersection(before)) or word not in ("keys", "tokens")
+    if not before or word not in ("key", "token"):  # "key", or "mykey"
+        return True
+    return before[-1] not in (_DATA if word == "key" else _SPECIAL)
