@@ -205,7 +205,8 @@ class CheckpointSaver(Callback):
         store, template, latest = self.store(state), self.template(state), self.latest_name(state)
         if isinstance(store, LocalCheckpoints):
             return store.candidates(template, latest)
-        return by_first(lambda: store.candidates(template, latest), f"look for checkpoints in {mask_text(store.folder.uri)!r}")
+        what = f"look for checkpoints in {mask_text(store.folder.uri)!r}"
+        return by_first(lambda: store.candidates(template, latest), what)
 
     def newest(self, state: State) -> str | None:
         """Return the first path of :meth:`candidates`, None if there is none; all processes must call this.
@@ -235,12 +236,16 @@ class CheckpointSaver(Callback):
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
         self._score(state)  # which refuses a metric that does not exist, or of which nobody knows what is better
         # What the folder has is the same for all; what it has not was saved to another folder.
-        self._list.put_back(by_first(lambda: self._begin(state), f"prepare the checkpoint folder {mask_text(self.folder)!r}"))
+        what = f"prepare the checkpoint folder {mask_text(self.folder)!r}"
+        self._list.put_back(by_first(lambda: self._begin(state), what))
 
     def _begin(self, state: State) -> Any:
         """Check the folder, finish what a killed process had begun, and return the list of what is there."""
         store, template, latest = self.store(state), self.template(state), self.latest_name(state)
-        lists = entries, obsolete, damaged = self._list.snapshot(present_only=True)
+        entries, obsolete, damaged = self._list.snapshot(present_only=True)
+        loaded = None if state.load_path is None else store.name_of(state.load_path)
+        if state.load_path is not None and loaded is None:
+            entries, obsolete = [], []  # a checkpoint from elsewhere, whatever it lists, saved nothing here
         ours = {*(one.name for one in entries), *damaged}
         if not self.overwrite:
             store.refuse_later(template, state.timestamp, ours)
@@ -248,10 +253,9 @@ class CheckpointSaver(Callback):
             template, None if self.latest_filename is None else bind(self.latest_filename, state.run_name)
         )
         # The process that saved what is resumed may have ended before it moved the link, and removed these.
-        loaded = None if state.load_path is None else store.name_of(state.load_path)
         left = [name for name in obsolete if name not in ours and name != loaded]
         store.finish(template, latest if entries else None, damaged, left)
-        return lists
+        return entries, obsolete, damaged
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Tell of a checkpoint that failed behind the training."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from composer import dist
+from composer._masking import mask_text
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.archive import DamagedCheckpointError, UnsafeCheckpointError
 from composer.checkpoint.folders import REST
@@ -59,20 +60,25 @@ def resume_newest(run: Run) -> bool:
                 passed[path] = reason
                 continue
             if passed:
-                told = "; ".join(f"{one!r}: {why}" for one, why in passed.items())
-                message = f"autoresume resumes from {path!r}, since newer checkpoints cannot be read: {told}"
+                told = _told(passed)
+                message = f"autoresume resumes from {mask_text(path)!r}, since newer checkpoints cannot be read: {told}"
                 warnings.warn(message, ComposerWarning, stacklevel=3)
             give(run, options, path, content)
             for saver in savers:
                 saver.pass_over(list(passed))
             return True
     if passed:
-        told = "; ".join(f"{one!r}: {why}" for one, why in passed.items())
+        told = _told(passed)
         raise DamagedCheckpointError(
             f"autoresume: there are checkpoints, but none can be read: {told} Restore one of them, or move them away, "
             f"with the link to the newest, to begin anew."
         )
     return False
+
+
+def _told(passed: Mapping[str, str]) -> str:
+    """The checkpoints that could not be read, and why."""
+    return mask_text("; ".join(f"{path!r}: {reason}" for path, reason in passed.items()))
 
 
 def _resumable(state: State) -> list[CheckpointSaver]:
@@ -195,5 +201,5 @@ def _together(act: Callable[[], Value], options: LoadOptions) -> tuple[Value | N
         if failure is not None:
             raise failure
         rank, text = next(iter(failed.items()))
-        raise RuntimeError(f"autoresume: rank {rank} could not read {options.path!r}: {text}")
+        raise RuntimeError(f"autoresume: rank {rank} could not read {mask_text(str(options.path))!r}: {text}")
     return (value, "") if damaged is None else (None, damaged)
