@@ -110,7 +110,7 @@ class CheckpointSaver(Callback):
         on_failure: Literal["raise", "warn"] = "raise",
     ) -> None:
         self.folder = check_template("folder", os.fspath(folder))
-        self.filename = _refuse_compressed(_inside("filename", os.fspath(filename)))
+        self.filename = _inside("filename", os.fspath(filename))
         self.remote_file_name = _remote("remote_file_name", remote_file_name)
         self.latest_filename = (
             None if latest_filename is None else _inside("latest_filename", os.fspath(latest_filename))
@@ -378,11 +378,7 @@ class CheckpointSaver(Callback):
     def _names_for_loggers(self, state: State) -> tuple[str | None, str | None]:
         """The names of a checkpoint and of the link for the destinations that keep files."""
         latest = None if self.latest_filename is None else self.latest_remote_file_name
-        name = (
-            None
-            if self.remote_file_name is None
-            else template_for(state, self.remote_file_name, weights_only=self.weights_only)
-        )
+        name = self.remote_file_name and template_for(state, self.remote_file_name, weights_only=self.weights_only)
         return _name_now(name, state), _name_now(latest, state)
 
 
@@ -391,14 +387,6 @@ _FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
 
 def _name_now(template: str | None, state: State) -> str | None:
     return None if template is None else format_name(template, state.run_name, state.timestamp, rank=0)
-
-
-def _refuse_compressed(filename: str) -> str:
-    if filename.endswith((".gz", ".bz2", ".xz", ".lzma", ".lzo", ".lz4", ".zst", ".tar", ".tgz")):
-        raise ValueError(
-            f"filename={filename!r}: checkpoints are not compressed, as weights hardly get smaller. Use '.pt'."
-        )
-    return filename
 
 
 def _inside(argument: str, name: str) -> str:

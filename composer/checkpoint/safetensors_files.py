@@ -36,8 +36,11 @@ def is_safetensors(path: Path | str) -> bool:
     return Path(path).suffix == _SUFFIX
 
 
+_COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".lzo", ".lz4", ".zst", ".tar", ".tgz")
+
+
 def check_format(argument: str, path: Path | str, *, weights_only: bool) -> None:
-    """Refuse a safetensors file for more than weights.
+    """Refuse a compressed file, and a safetensors file for more than weights.
 
     Args:
         argument: Name of the argument, for the message.
@@ -45,10 +48,14 @@ def check_format(argument: str, path: Path | str, *, weights_only: bool) -> None
         weights_only: Whether the file is to have the weights only.
 
     Raises:
-        ValueError: The format has no room for what is to be saved.
+        ValueError: Checkpoints are not written in this format, or it has no room for what is to be saved.
 
     >>> check_format("filename", "weights.safetensors", weights_only=True)
     """
+    if Path(path).suffix in _COMPRESSED:
+        raise ValueError(
+            f"{argument}={str(path)!r}: checkpoints are not compressed, as weights hardly get smaller. Use '.pt'."
+        )
     if is_safetensors(path) and not weights_only:
         raise ValueError(
             f"{argument}={str(path)!r} is a safetensors file, which holds weights and nothing else. Save with "

@@ -83,8 +83,7 @@ class State(StateNames):
         checkpoint_folders: How checkpoints are divided among processes, or None where each is one file.
         find_algorithm: Returns the class of a method by its name, for checkpoints that need one, or None.
         profiler: The :class:`.Profiler` of the run, by which code of one's own shows in its traces, or None.
-        stops_together: Whether a wish to stop has to wait until all ranks know of it; set by the training loop.
-        stop_asked: Such a wish of this rank, or None.
+        stops_together: Whether a wish to stop, ``stop_asked`` or None, waits until all ranks know of it.
         stop: Who or what ended the run before its duration, or None; saved in checkpoints.
         planned_duration: The ``max_duration`` with which training began, whatever was made of it since.
         is_fitting: Whether the training loop is running.
@@ -209,8 +208,7 @@ class State(StateNames):
     def stop_training(self, *, everywhere: bool = False, reason: str = "") -> None:
         """End training after this batch; callbacks of the batch still run.
 
-        A run that was ended so is complete: who ended it and why is saved in its checkpoints, and ``autoresume`` does
-        not train it further.
+        A run that was ended so is complete: checkpoints say so and why, and ``autoresume`` does not train it further.
 
         One rank of several may ask for it: the others learn of it with their next batch, and all end after that one.
 
@@ -382,8 +380,8 @@ class State(StateNames):
             known = self.eval_values.get(label, {})
             for name, metric in metrics.items():
                 if metric.update_called or name in known:  # in a checkpoint, or before this evaluation
-                    found = metric.compute() if metric.update_called else known[name]
-                    values[name] = values[f"{label}/{name}"] = found
+                    value = metric.compute() if metric.update_called else known[name]
+                    values[name] = values[f"{label}/{name}"] = value
         return values
 
     def __getstate__(self) -> dict[str, Any]:

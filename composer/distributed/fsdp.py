@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
+    MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
 )
@@ -35,13 +36,13 @@ from composer.distributed.deferred import Placement
 from composer.distributed.gathering import Gathering
 from composer.distributed.mesh import Meshes, degrees_of, make_meshes
 from composer.distributed.mixed_precision import mixed_precision_policy
-from composer.distributed.recompute import recompute, recomputed_modules
+from composer.distributed.recompute import recompute_as_configured
 from composer.distributed.repoint import Names, divide_optimizers
 from composer.distributed.scaling import DividedGradScaler
 from composer.distributed.strategy import Strategy
 from composer.distributed.tensor import divide_layers, sum_gradients
 from composer.distributed.unsharded import drop_unsharded_gradients
-from composer.distributed.wrapping import units_of
+from composer.distributed.wrapping import float32_units, prefetch, units_of
 
 if TYPE_CHECKING:
     import torch.distributed as torch_dist
@@ -93,17 +94,16 @@ class FSDPStrategy(Strategy):
         self._waits = self.degrees.shard == 1 if sync is None else sync == "single_auto_sync"
         self._meshes: Meshes | None = None
         self._root: FSDPModule | None = None
+        self._policy: MixedPrecisionPolicy | None = None
         self._divided: list[nn.Parameter] = []
         self._whole: list[nn.Parameter] = []
         self._syncs = True
         fsdp = config.fsdp
         if fsdp is not None and fsdp.state_dict_type == "sharded":
-            self.checkpoint_folders = CheckpointFolders(
-                fsdp.sharded_ckpt_prefix_dir, fsdp.save_planner, fsdp.load_planner
-            )
+            names = fsdp.sharded_ckpt_prefix_dir, fsdp.save_planner, fsdp.load_planner
+            self.checkpoint_folders = CheckpointFolders(*names)
         self.first_reads = fsdp is not None and fsdp.load_monolith_rank0_only
-        # Layers that are divided, and copies, communicate where it cannot be written down; older versions of torch
-        # cannot leave the middle of a pass.
+        # Sharded layers and replicas communicate unseen; older versions of torch cannot leave the middle of a pass.
         self.can_catch_up = (
             self.degrees.tensor == self.degrees.replicate == 1
             and hasattr(FSDPModule, "reset_iter_state")
@@ -138,6 +138,26 @@ class FSDPStrategy(Strategy):
             raise ValueError("fsdp: cpu_offload=True needs an accelerator; on the CPU weights are there already.")
         given = None if fsdp is None else fsdp.device_mesh
         self._meshes = make_meshes(self.degrees, device.torch_device.type, given)
+
+    def settle_precision(self, asked: Precision | None, device: Device) -> Precision:
+        """Return the precision to train in, for which the weights are sharded once.
+
+        Args:
+            asked: What the user gave; None is the best that the device has.
+            device: Where the model is.
+
+        Raises:
+            ValueError: The weights are sharded already, for another one.
+        """
+        precision = super().settle_precision(asked, device)
+        mixed = "DEFAULT" if self.config.fsdp is None else self.config.fsdp.mixed_precision
+        if self._policy is not None and mixed_precision_policy(mixed, precision) != self._policy:
+            raise ValueError(
+                f"precision={precision.value!r}, but the weights are sharded for another precision, in which they are "
+                f"gathered and their gradients added up. Give the precision to the Trainer, or "
+                f"parallelism_config={{'fsdp': {{'mixed_precision': 'FULL'}}}}, which fits all."
+            )
+        return precision
 
     def prepare(self, state: State) -> None:
         """Divide the model and the states of the optimizers; the weights of the first process become those of all.
@@ -181,12 +201,14 @@ class FSDPStrategy(Strategy):
         if self.config.tp is not None and self._meshes.tensor is not None:
             divide_layers(model, self._meshes.tensor, self.config.tp.layer_plan or {}, placement)
         if config.activation_checkpointing or config.activation_cpu_offload:
-            _spare_activations(model, config)
+            recompute_as_configured(model, config)
         units = units_of(model, auto_wrap=config.auto_wrap, ignored=config.ignored_modules or ())
         for module in config.ignored_modules or ():
             placement.give(module.modules())
+        wide = float32_units(model, units, config, precision)
         shard = _Sharding(config, self._meshes.data, precision, placement)
-        for unit in units:
+        self._policy = mixed_precision_policy(config.mixed_precision, precision)
+        for unit in (*wide, *units):
             shard(unit.module, **unit.settings)
             if config.verbose:
                 _log.info("fsdp: %s is gathered by itself.", modules[unit.module])
@@ -197,8 +219,8 @@ class FSDPStrategy(Strategy):
         self._whole = [parameter for parameter in model.parameters() if not is_divided(parameter)]
         self._divided = [parameter for parameter in model.parameters() if is_divided(parameter)]
         self._root = cast(FSDPModule, model)
-        Gathering(model)
-        _prefetch([cast(FSDPModule, unit.module) for unit in reversed(units)], self._root, config)
+        Gathering(model, [cast(FSDPModule, unit.module) for unit in wide])
+        prefetch([cast(FSDPModule, unit.module) for unit in reversed(units)], self._root, config)
 
     def accumulate(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return the context for a microbatch, after which gradients are brought together if it is the last.
@@ -376,27 +398,3 @@ def _own_modules(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         if not isinstance(child, FSDPModule):
             yield from _own_modules(child)
-
-
-def _spare_activations(model: nn.Module, config: FSDPConfig) -> None:
-    chosen = config.activation_checkpointing
-    every = chosen if isinstance(chosen, int) and not isinstance(chosen, bool) else 1
-    recompute(
-        recomputed_modules(model, every),
-        selective=chosen == "selective",
-        offload=config.activation_cpu_offload,
-        drop=bool(chosen),
-    )
-
-
-def _prefetch(units: Sequence[FSDPModule], root: FSDPModule, config: FSDPConfig) -> None:
-    """Let blocks be fetched ahead, in the order in which the model lists them."""
-    ahead, behind = config.forward_prefetch_limit, config.backward_prefetch_limit
-    if config.forward_prefetch:
-        root.set_modules_to_forward_prefetch(list(units[:ahead]))
-        for place, unit in enumerate(units):
-            unit.set_modules_to_forward_prefetch(list(units[place + 1 : place + 1 + ahead]))
-    if behind > 1:
-        root.set_modules_to_backward_prefetch(list(reversed(units[-behind:])))
-        for place, unit in enumerate(units):
-            unit.set_modules_to_backward_prefetch(list(reversed(units[max(place - behind, 0) : place])))

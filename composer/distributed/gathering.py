@@ -28,6 +28,7 @@ class Gathering:
 
     Args:
         model: The model, divided.
+        also: Parts whose weights are gathered for ``loss`` too.
 
     >>> from composer import dist
     >>> from torch.distributed.fsdp import fully_shard
@@ -38,9 +39,10 @@ class Gathering:
     >>> torch.distributed.destroy_process_group()
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, also: Sequence[FSDPModule] = ()) -> None:
         self._model = cast(FSDPModule, model)
         self._units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self._also = also
         self._depth = 0
         for name in _FORWARD_METHODS:
             if _is_own(model, name):
@@ -59,7 +61,8 @@ class Gathering:
     def _gathered(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def gathered(*args: Any, **kwargs: Any) -> Any:
-            self._model.unshard()
+            for unit in (self._model, *self._also):
+                unit.unshard()
             return method(*args, **kwargs)
 
         return gathered

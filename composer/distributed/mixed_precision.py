@@ -27,8 +27,9 @@ def mixed_precision_policy(
     """Return in which formats weights are gathered and gradients added up.
 
     Autocast goes on beside it: with ``"DEFAULT"`` it finds weights in the format that it would have cast them to, which
-    halves what is gathered. Inputs of blocks are cast only in precisions without autocast, since residual streams are
-    of float32 with it.
+    halves what is gathered. Those of normalizations and embeddings, which it would not have cast, are gathered in
+    float32, see :func:`.float32_units`; so residual streams are of float32, as with data parallelism. Inputs of blocks
+    are cast only in precisions without autocast.
 
     Args:
         mixed_precision: ``"DEFAULT"``, ``"PURE"``, ``"FULL"`` or a mapping, see :class:`.FSDPConfig`.

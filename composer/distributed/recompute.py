@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,7 +18,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from composer.distributed.wrapping import said_by_model, units_of
 
-__all__ = ["recompute", "recomputed_modules"]
+if TYPE_CHECKING:
+    from composer.distributed.config import FSDPConfig
+
+__all__ = ["recompute", "recompute_as_configured", "recomputed_modules"]
 
 _KEPT = {
     torch.ops.aten.mm.default,
@@ -118,3 +121,23 @@ class _Sparing:
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operator in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def recompute_as_configured(model: nn.Module, config: FSDPConfig) -> None:
+    """Checkpoint or offload activations as a configuration of FSDP says.
+
+    Args:
+        model: The model.
+        config: Its ``activation_checkpointing`` and ``activation_cpu_offload`` are followed.
+
+    >>> from composer.distributed.config import FSDPConfig
+    >>> recompute_as_configured(nn.Linear(1, 1), FSDPConfig(activation_checkpointing=True))
+    """
+    chosen = config.activation_checkpointing
+    every = chosen if isinstance(chosen, int) and not isinstance(chosen, bool) else 1
+    recompute(
+        recomputed_modules(model, every),
+        selective=chosen == "selective",
+        offload=config.activation_cpu_offload,
+        drop=bool(chosen),
+    )

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from composer._text import one_of
+from composer.precision import Precision
 
-__all__ = ["Unit", "said_by_model", "units_of"]
+if TYPE_CHECKING:
+    from composer.distributed.config import FSDPConfig
+
+__all__ = ["Unit", "float32_units", "prefetch", "said_by_model", "units_of"]
 
 _KEYS = ("mixed_precision", "reshard_after_forward", "sharding_strategy")
+_WIDE = (nn.Embedding, nn.EmbeddingBag)
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
@@ -78,6 +84,57 @@ def units_of(model: nn.Module, *, auto_wrap: bool = True, ignored: Sequence[nn.M
     return [unit for unit in reversed(chosen) if unit.module not in left_alone and _has_parameters(unit.module)]
 
 
+def float32_units(
+    model: nn.Module, units: Sequence[Unit], config: FSDPConfig, precision: str | Precision | None
+) -> list[Unit]:
+    """Return the normalizations and embeddings, whose weights are gathered in float32 in mixed precision.
+
+    Autocast does not cast them: with weights in a short format their outputs would be in it too, and batch
+    normalization takes none. They stay gathered from their forward to their backward pass.
+
+    Args:
+        model: The model.
+        units: Those that there are besides; within ones that name a ``mixed_precision`` nothing is changed.
+        config: Whose ``mixed_precision`` is ``"DEFAULT"`` or ``"PURE"``, or else there are none.
+        precision: That of the training.
+
+    >>> from composer.distributed.config import FSDPConfig
+    >>> model = nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 2), nn.LayerNorm(2))
+    >>> [unit.module for unit in float32_units(model, [], FSDPConfig(), "amp_bf16")]
+    [Embedding(4, 2), LayerNorm((2,), eps=1e-05, elementwise_affine=True)]
+    """
+    if config.mixed_precision not in ("DEFAULT", "PURE") or precision is None or Precision(precision) is Precision.FP32:
+        return []
+    left_alone = {part for module in config.ignored_modules or () for part in module.modules()}
+    left_alone.update(unit.module for unit in units)
+    for unit in units:
+        if "mixed_precision" in unit.settings:
+            left_alone.update(unit.module.modules())
+    sharing = _Sharing(model)
+    wide = [module for module in model.modules() if module is not model and module not in left_alone]
+    settings = {"mixed_precision": "FULL", "reshard_after_forward": False}
+    return [Unit(module, dict(settings)) for module in wide if _is_wide(module) and not sharing.of(module)]
+
+
+def prefetch(units: Sequence[FSDPModule], root: FSDPModule, config: FSDPConfig) -> None:
+    """Fetch blocks ahead, in the order in which the model lists them.
+
+    Args:
+        units: The blocks.
+        root: The model.
+        config: Says how many.
+    """
+    ahead, behind = config.forward_prefetch_limit, config.backward_prefetch_limit
+    if config.forward_prefetch:
+        root.set_modules_to_forward_prefetch(list(units[:ahead]))
+        for place, unit in enumerate(units):
+            unit.set_modules_to_forward_prefetch(list(units[place + 1 : place + 1 + ahead]))
+    if behind > 1:
+        root.set_modules_to_backward_prefetch(list(reversed(units[-behind:])))
+        for place, unit in enumerate(units):
+            unit.set_modules_to_backward_prefetch(list(reversed(units[max(place - behind, 0) : place])))
+
+
 def said_by_model(model: nn.Module, attribute: str, method: str) -> Callable[[nn.Module], Any] | None:
     """Return the model's own policy ``module -> answer``, or None if it has none.
 
@@ -131,6 +188,13 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
 
 def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
+
+
+def _is_wide(module: nn.Module) -> bool:
+    """Whether a module normalizes or looks up, with weights of its own and none below."""
+    own = sum(1 for _ in module.parameters(recurse=False))
+    named = isinstance(module, _WIDE) or "norm" in type(module).__name__.lower()
+    return named and 0 < own == sum(1 for _ in module.parameters())
 
 
 class _Sharing:

@@ -1,0 +1,161 @@
+"""Mixed precision with FSDP: the numbers and formats of data parallelism."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from composer import ComposerModel
+from tests.common import trainer_of
+from tests.ranks import Ranks
+
+WIDTH = 8
+
+
+class OwnRMSNorm(nn.Module):
+    """As those of transformers: its class is not one of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+class Channels(nn.Module):
+    """A normalization of (N, C, L), of (N, C)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
+
+    def forward(self, x):
+        return self.norm(x.unflatten(1, (2, -1))).flatten(1)
+
+
+NORMS: dict[str, Any] = {
+    "BatchNorm": lambda: nn.BatchNorm1d(WIDTH),
+    "LayerNorm": lambda: nn.LayerNorm(WIDTH),
+    "GroupNorm": lambda: nn.GroupNorm(2, WIDTH),
+    "RMSNorm": lambda: nn.RMSNorm(WIDTH),
+    "InstanceNorm": Channels,
+    "own": OwnRMSNorm,
+}
+
+
+class Block(nn.Module):
+    def __init__(self, norm: str) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), NORMS[norm]()
+
+    def forward(self, x):
+        return x + self.norm(self.linear(x))
+
+
+class Normed(ComposerModel):
+    def __init__(self, norm: str, tied: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, WIDTH)
+        self.blocks = nn.ModuleList([Block(norm) for _ in range(2)])
+        self.top, self.head = NORMS[norm](), nn.Linear(WIDTH, 16, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+        self.formats: dict[str, str] = {}
+
+    def forward(self, batch):
+        x = self.embedding(batch[0])
+        self.formats["embedding"] = str(x.dtype)
+        for block in self.blocks:
+            x = block(x)
+        self.formats["block"] = str(x.dtype)
+        return self.head(self.top(x))
+
+    def loss(self, outputs, batch):
+        return nn.functional.cross_entropy(outputs, batch[1])
+
+
+def trained(norm: str, arguments: dict[str, Any], tied: bool = False) -> tuple[list[float], dict[str, str], list[Any]]:
+    generator = torch.Generator().manual_seed(1)
+    data = [tuple(torch.randint(16, (8,), generator=generator) for _ in range(2)) for _ in range(4)]
+    torch.manual_seed(0)
+    model = Normed(norm, tied)
+    trainer = trainer_of(model, data, precision="amp_bf16", max_duration="4ba", eval_dataloader=data, **arguments)
+    losses = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")  # RMSNorm under autocast
+        # InstanceNorm's; its weights are gathered until the backward pass, so that nothing is to be fetched before it.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .FSDPInstanceNorm1d. returned a view")
+        for _ in range(4):
+            trainer.fit(duration="1ba")
+            losses.append(trainer.state.total_loss_dict["loss/train/total"].item())
+    return losses, model.formats, [str(p.dtype) for p in model.parameters()]
+
+
+FSDP: dict[str, Any] = {"parallelism_config": {"fsdp": {}}}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_as_data_parallelism(two_ranks: Ranks, norm: str) -> None:
+    expected = two_ranks.run(trained, norm, {})[0]
+    found = two_ranks.run(trained, norm, FSDP)[0]
+    assert found[0] == pytest.approx(expected[0], rel=2e-3)
+    assert found[1:] == expected[1:]
+    assert set(found[1].values()) == {"torch.float32"}
+
+
+@pytest.mark.parametrize(
+    "fsdp",
+    [
+        {"activation_checkpointing": True},
+        {"sharding_strategy": "SHARD_GRAD_OP"},
+        {"sharding_strategy": "NO_SHARD"},
+        {"mixed_precision": "PURE"},
+        {"mixed_precision": "FULL"},
+        {"auto_wrap": False},
+        {"forward_prefetch": True},
+    ],
+    ids=str,
+)
+def test_with_other_settings(two_ranks: Ranks, fsdp: dict[str, Any]) -> None:
+    expected = two_ranks.run(trained, "BatchNorm", {})[0]
+    found = two_ranks.run(trained, "BatchNorm", {"parallelism_config": {"fsdp": fsdp}})[0]
+    assert found[0] == pytest.approx(expected[0], rel=1e-2)
+    assert set(found[1].values()) == {"torch.float32"}
+
+
+def test_microbatches(two_ranks: Ranks) -> None:
+    more = {"device_train_microbatch_size": 2}
+    expected = two_ranks.run(trained, "LayerNorm", more)[0]
+    assert two_ranks.run(trained, "LayerNorm", {**FSDP, **more})[0][0] == pytest.approx(expected[0], rel=2e-3)
+
+
+def test_an_embedding_that_shares_its_weight(two_ranks: Ranks) -> None:
+    expected = two_ranks.run(trained, "LayerNorm", {}, True)[0]
+    found = two_ranks.run(trained, "LayerNorm", FSDP, True)[0]
+    assert found[0] == pytest.approx(expected[0], rel=1e-2)
+    assert found[1]["embedding"] == "torch.bfloat16"  # see mixed_precision in FSDPConfig
+
+
+def other_precision(mixed: str) -> str:
+    config = {"fsdp": {"mixed_precision": mixed}}
+    trainer = trainer_of(precision="fp32", parallelism_config=config, max_duration="3ba")
+    trainer.fit(duration="1ba", precision="fp32")
+    try:
+        trainer.fit(duration="1ba", precision="amp_bf16")
+    except ValueError as error:
+        assert trainer.state.precision.value == "fp32"
+        trainer.fit(duration="1ba")
+        return str(error)
+    return trainer.state.precision.value
+
+
+def test_another_precision_is_refused(two_ranks: Ranks) -> None:
+    for message in two_ranks.run(other_precision, "DEFAULT"):
+        assert message.startswith("precision='amp_bf16', but the weights are sharded for another precision")
+        assert "Give the precision to the Trainer" in message
+    assert two_ranks.run(other_precision, "FULL") == ["amp_bf16"] * 2
