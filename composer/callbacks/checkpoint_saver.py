@@ -112,9 +112,7 @@ class CheckpointSaver(Callback):
         self.folder = check_template("folder", os.fspath(folder))
         self.filename = _inside("filename", os.fspath(filename))
         self.remote_file_name = _remote("remote_file_name", remote_file_name)
-        self.latest_filename = (
-            None if latest_filename is None else _inside("latest_filename", os.fspath(latest_filename))
-        )
+        self.latest_filename = latest_filename and _inside("latest_filename", os.fspath(latest_filename))
         self.latest_remote_file_name = _remote("latest_remote_file_name", latest_remote_file_name)
         self.save_interval = save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
         self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys

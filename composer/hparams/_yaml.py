@@ -73,7 +73,7 @@ def _loader() -> Any:
     yaml = import_extra("yaml", "hparams", "A configuration")
 
     class Loader(yaml.SafeLoader):
-        """Makes plain values only, and refuses what stands twice, is too deep, or too large once aliases are resolved."""
+        """Makes plain values only, and refuses what stands twice, is too deep, or is too large."""
 
         depth = 0
 

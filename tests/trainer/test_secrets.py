@@ -168,10 +168,12 @@ def test_checkpoints(produced: Callable[..., bytes]) -> None:
 
 def test_a_run_from_a_configuration(produced: Callable[..., bytes], tmp_path: Path, capfd) -> None:
     content = config(
-        loggers=[{"class_path": f"{HERE}.Client", "init_args": {"api_key": CANARY, "headers": {"Authorization": CANARY}}},
+        loggers=[{"class_path": f"{HERE}.Client", "init_args": {"api_key": CANARY, "headers":
+            {"Authorization": CANARY}}},
                  "InMemoryLogger"],
         algorithms={"class_path": f"{HERE}.Method", "init_args": {"hub_token": CANARY, "input_key": "pixels"}},
-        callbacks={"class_path": "LoadCheckpoint", "init_args": {"load_path": f"vault://me:{CANARY}@host/a.pt", "event": "FIT_END"}},
+        callbacks={"class_path": "LoadCheckpoint", "init_args": {"load_path": f"vault://me:{CANARY}@host/a.pt",
+            "event": "FIT_END"}},
         save_folder="kept",
     )  # fmt: skip
     trainer_from_config(config()).save_checkpoint(f"vault://me:{CANARY}@host/a.pt")
@@ -209,7 +211,8 @@ def mistakes() -> dict[str, Callable[[], object]]:
         "no file": lambda: Trainer(**arguments(load_path=f"vault://me:{CANARY}@host")),
         "port": lambda: Trainer(**arguments(load_path=f"sftp://me:pa/{CANARY}@host/x")),
         "memory": lambda: Trainer(**arguments(load_path=f"memory://me:{CANARY}@host/x")),
-        "web": lambda: Trainer(**arguments(load_path=f"http://me:{CANARY}@127.0.0.1:1/x?sig={CANARY}", load_progress_bar=False)),
+        "web": lambda: Trainer(**arguments(load_path=f"http://me:{CANARY}@127.0.0.1:1/x?sig={CANARY}",
+            load_progress_bar=False)),
         "get_file": lambda: get_file(uri, "x"),
         "Folder": lambda: Folder("vault://host", {"password": CANARY}).read_text("absent.pt"),
         "loggers": lambda: Trainer(**arguments(loggers=[{"api_key": CANARY}])),
@@ -217,7 +220,8 @@ def mistakes() -> dict[str, Callable[[], object]]:
         "uploader": lambda: RemoteUploaderDownloader(f"vault://me:{CANARY}@host").download_file("x", "x"),
         "of another bucket": lambda: RemoteUploaderDownloader("vault://host").download_file(uri, "x"),
         "saver": lambda: _save_refused(saver),
-        "type": lambda: trainer_from_config(config(loggers={"class_path": f"{HERE}.Client", "init_args": {"api_key": [CANARY]}})),
+        "type": lambda: trainer_from_config(config(loggers={"class_path": f"{HERE}.Client", "init_args":
+            {"api_key": [CANARY]}})),
         "value": lambda: trainer_from_config(
             config(callbacks={"class_path": f"{HERE}.Refusing", "init_args": {"db_password": CANARY, "uri": uri}})
         ),
@@ -225,7 +229,8 @@ def mistakes() -> dict[str, Callable[[], object]]:
             config(loggers={"class_path": f"{HERE}.Client", "init_args": {"api_key": CANARY, "fals": 1}})
         ),
         "yaml": lambda: trainer_from_args(["--loggers", f'{{api_key: "{CANARY}']),
-        "option": lambda: trainer_from_args(["--model.api_key.x", CANARY], defaults={"model": {"class_path": f"{HERE}.Client", "init_args": {"api_key": CANARY}}}),
+        "option": lambda: trainer_from_args(["--model.api_key.x", CANARY], defaults={"model":
+            {"class_path": f"{HERE}.Client", "init_args": {"api_key": CANARY}}}),
     }  # fmt: skip
 
 

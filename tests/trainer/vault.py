@@ -1,4 +1,4 @@
-"""A server in memory, ``vault://user:password@host/path``, whose errors say the whole URI, as those of clients may do."""
+"""A server in memory, ``vault://user:password@host/path``, whose errors say the whole URI."""
 
 from __future__ import annotations
 
