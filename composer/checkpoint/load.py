@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 from composer import dist
 from composer._text import first_of, one_of
 from composer.checkpoint import archive
-from composer.checkpoint.form import check_form
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching
+from composer.checkpoint.form import check_form
 from composer.checkpoint.parts import PARTS, Part, own_schedulers
 from composer.checkpoint.predecessor import CONSTANTS, upgrade
 from composer.checkpoint.recreate import algorithm_from

@@ -2,8 +2,8 @@
 
 ``torch.load(weights_only=True)`` decides which functions an index may call. It does not see to all of their arguments:
 ``torch.Tensor(1000)`` is memory that nobody has written, a state can give a tensor attributes that it must not have, an
-array can be told to be larger than its bytes. So calls of the functions that it allows must look as ``torch.save`` writes
-them. What is not in the table here is left to ``torch.load``.
+array can be told to be larger than its bytes. So calls of the functions that it allows must look as ``torch.save``
+writes them. What is not in the table here is left to ``torch.load``.
 """
 
 from __future__ import annotations
