@@ -97,7 +97,7 @@ def storage_of(node: Persistent) -> Storage:
     >>> storage_of(Persistent(("storage", Named("torch.FloatStorage"), "0", "cpu", 2)))
     Storage(key='0', size=8, itemsize=4)
     """
-    said = node.key if type(node.key) is tuple else ()
+    said: tuple[Any, ...] = node.key if type(node.key) is tuple else ()
     if len(said) not in (5, 6) or said[0] not in ("storage", b"storage") or not isinstance(said[1], Named):
         raise ValueError("it refers to something that is no storage")
     _, kind, key, location, length = said[:5]
@@ -323,7 +323,7 @@ def _length(content: Any) -> int:
         content = content.args[0]
     elif isinstance(content, Call) and content.name == "builtins.bytes":
         return 0
-    return len(content) if type(content) in (str, bytes) else -1
+    return len(content) if isinstance(content, (str, bytes)) else -1
 
 
 def _refuse(call: Call, seen: _Seen) -> None:
