@@ -104,7 +104,15 @@ def _array(dtype: str, shape: tuple[int, ...], content: bytes) -> bytes:
 
 def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
     """Indexes in files that are intact otherwise."""
-    good = tensor()
+    yield from _running(trace)
+    yield from _shapeless()
+    yield from _not_held()
+    yield from _made_otherwise()
+    yield from _not_checkpoints()
+
+
+def _running(trace: Path) -> Iterator[tuple[str, bytes]]:
+    """What runs code."""
     yield "runs os.system", checkpoint(_calls("os.system", text(f"touch {trace}")))
     yield "runs posix.system", checkpoint(_calls("posix.system", text(f"touch {trace}")))
     yield "runs eval", checkpoint(_calls("builtins.eval", text(f"open({str(trace)!r}, 'w')")))
@@ -112,6 +120,11 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
     yield "INST", checkpoint(b"(" + text(f"touch {trace}") + b"ios\nsystem\n")
     yield "OBJ", checkpoint(b"(" + named("os.system") + text(f"touch {trace}") + b"o")
     yield "EXT1", checkpoint(b"\x82\x01")
+
+
+def _shapeless() -> Iterator[tuple[str, bytes]]:
+    """Pickles that are none, or too deep, or too large."""
+    good = tensor()
     yield "holds itself", PROTO + b"}q\x00" + text("state") + b"}" + text("model") + b"h\x00ss" + STOP
     yield "a list in itself", checkpoint(b"]q\x00h\x00a")
     yield "nested deeply", checkpoint(b"]" * 5000 + b"a" * 4999)
@@ -124,6 +137,10 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
     yield "more than its end", checkpoint(good) + b"N."
     yield "nothing", b""
     yield "an empty stack", PROTO + b"R."
+
+
+def _not_held() -> Iterator[tuple[str, bytes]]:
+    """Tensors that their file does not have."""
     yield "a storage that is not there", checkpoint(tensor(of=storage("7")))
     yield "a storage longer than its record", checkpoint(tensor((1000,), of=storage(count=1000)))
     yield "a storage shorter than its record", checkpoint(tensor((4,), of=storage(count=4)))
@@ -140,6 +157,11 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
         "many views of a storage",
         checkpoint(b"]q\x00(" + b"".join(tensor((1 << 20, n), (0, 0)) for n in range(1, 60)) + b"e"),
     )
+
+
+def _made_otherwise() -> Iterator[tuple[str, bytes]]:
+    """Objects that are made in another way than torch makes them."""
+    good = tensor()
     yield "hooks", checkpoint(tensor(hooks=HOOKS + number(1) + named("torch.Tensor") + b"s"))
     yield "torch.Tensor of nothing", checkpoint(_calls("torch.Tensor", number(1000)))
     yield "FloatTensor of nothing", checkpoint(_calls("torch.FloatTensor", number(1000)))
@@ -191,6 +213,11 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
         )
     )  # fmt: skip
     yield "a time of its own", checkpoint(_calls("datetime.timedelta", number(1 << 60)))
+
+
+def _not_checkpoints() -> Iterator[tuple[str, bytes]]:
+    """Something else than a checkpoint."""
+    good = tensor()
     yield "no dict", PROTO + b"]" + STOP
     yield "a model that is a list", PROTO + b"}" + text("state") + b"}" + text("model") + b"]ss" + STOP
     yield (
