@@ -38,7 +38,9 @@ __all__ = [
 
 _DATA = "data/"
 # All that torch.save writes, of any release.
-_RECORD = re.compile(r"data\.pkl|version|byteorder|\.format_version|\.storage_alignment|\.data/serialization_id|data/\d+")
+_RECORD = re.compile(
+    r"data\.pkl|version|byteorder|\.format_version|\.storage_alignment|\.data/serialization_id|data/\d+"
+)
 _MOST_INDEX, _SMALL_INDEX = 1 << 28, 1 << 12
 
 
@@ -294,9 +296,7 @@ def _told(name: str, parts: list[str]) -> str:
     )
 
 
-def _loaded(
-    file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[Any] = (), mapped: bool = False
-) -> Any:
+def _loaded(file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[Any] = (), mapped: bool = False) -> Any:
     if isinstance(map_location, (str, torch.device)):
         torch.empty(0, device=map_location)  # a device that is not there is no damage of the file
     try:

@@ -1,8 +1,8 @@
 """Read the ``.metadata`` file of a sharded checkpoint (``torch.distributed.checkpoint``) without unpickling it.
 
-The file is a pickle of dataclasses of torch. It is parsed into inert nodes, and the dataclasses are made from these field
-by field, each of its exact type: what the file says can be wrong, but can never be an object of its choice. Entries that
-are no tensors (pickled bytes, as other programs save them) are described, and are never read.
+The file is a pickle of dataclasses of torch. It is parsed into inert nodes, and the dataclasses are made from these
+field by field, each of its exact type: what the file says can be wrong, but can never be an object of its choice.
+Entries that are no tensors (pickled bytes, as other programs save them) are described, and are never read.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def tiles(shards: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], shape: tupl
     """Tell whether blocks cover an array exactly: none is outside, none overlaps another, no element is left out.
 
     The number of blocks over each element is known from its mixed differences, which are not zero at the corners of
-    blocks only, with a sign each. So it is one everywhere exactly if the signed corners of all blocks together are those
-    of the array, which takes no more time than there are corners.
+    blocks only, with a sign each. So it is one everywhere exactly if the signed corners of all blocks together are
+    those of the array, which takes no more time than there are corners.
 
     Args:
         shards: Of each block, where it begins and how long it is in each dimension.
@@ -152,7 +152,9 @@ def _classes() -> Any:
 
 
 def _metadata(root: Any) -> Any:
-    fields = _fields(root, "Metadata", {"state_dict_metadata"}, {"planner_data", "storage_data", "storage_meta", "version"})
+    fields = _fields(
+        root, "Metadata", {"state_dict_metadata"}, {"planner_data", "storage_data", "storage_meta", "version"}
+    )
     described, stored = fields["state_dict_metadata"], fields.get("storage_data")
     if type(described) is not dict or type(stored) is not dict:
         raise ValueError("it does not tell what is stored where")

@@ -1,8 +1,8 @@
 """Read tensors out of the files of a sharded checkpoint (``torch.distributed.checkpoint``), as a load planner plans it.
 
-torch's own reader unpickles whatever a folder describes as bytes, and compares no checksum of a tensor. Here only tensors
-are read, each of the dtype and shape that the folder describes; what is planned to be read as bytes is refused, whoever
-has planned it.
+torch's own reader unpickles whatever a folder describes as bytes, and compares no checksum of a tensor. Here only
+tensors are read, each of the dtype and shape that the folder describes; what is planned to be read as bytes is refused,
+whoever has planned it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The format of ``torch.save`` before 1.6, in which there are old weights: checked from its first byte to its last.
 
 Such a file is a row of pickles (a number that tells what it is, a version, the system, the content, the keys of the
-storages), and the bytes of each storage behind its length. It has no checksums: a changed weight cannot be noticed. What
-can be is that a storage is missing, which ``torch.load`` leaves as memory that nobody has written.
+storages), and the bytes of each storage behind its length. It has no checksums: a changed weight cannot be noticed.
+What can be is that a storage is missing, which ``torch.load`` leaves as memory that nobody has written.
 """
 
 from __future__ import annotations

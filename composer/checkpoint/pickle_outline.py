@@ -1,9 +1,9 @@
-"""Parse a pickle into inert nodes, so that it can be checked before anything unpickles it: nothing is imported or called.
+"""Parse a pickle into inert nodes, so that it can be checked before anything unpickles it; nothing is called.
 
-What a pickle calls becomes a :class:`Call`, what it names a :class:`Named`. Hostile pickles need not call anything to do
-harm: self-references and deep nesting end in a ``RecursionError`` of whoever walks the result, shared references expand to
-more nodes than there is memory, and a memo with a large index takes gigabytes in Python's own unpickler. So size, depth
-and expansion are bounded here.
+What a pickle calls becomes a :class:`Call`, what it names a :class:`Named`. Hostile pickles need not call anything to
+do harm: self-references and deep nesting end in a ``RecursionError`` of whoever walks the result, shared references
+expand to more nodes than there is memory, and a memo with a large index takes gigabytes in Python's own unpickler. So
+size, depth and expansion are bounded here.
 """
 
 from __future__ import annotations
@@ -255,6 +255,10 @@ class _Machine:
         items, self._stack = self._stack, self._above.pop()
         return items
 
+    def push_all(self, kind: Callable[[list[Any]], Any]) -> None:
+        items = self.since_mark()
+        self.push(kind(items))
+
     def put(self, index: int) -> None:
         self._memo[index] = self._stack[-1]
 
@@ -363,11 +367,11 @@ _ACTS: dict[int, _Act] = {
     0x5D: lambda m: m.push([]),
     0x7D: lambda m: m.push({}),
     0x8F: lambda m: m.push(set()),
-    0x74: lambda m: (lambda items: m.push(tuple(items)))(m.since_mark()),
+    0x74: lambda m: m.push_all(tuple),
     0x85: lambda m: m.tuple_of(1),
     0x86: lambda m: m.tuple_of(2),
     0x87: lambda m: m.tuple_of(3),
-    0x91: lambda m: (lambda items: m.push(frozenset(items)))(m.since_mark()),
+    0x91: lambda m: m.push_all(frozenset),
     0x61: lambda m: m.append([m.pop()]),
     0x65: lambda m: m.append(m.since_mark()),
     0x90: lambda m: m.add(m.since_mark()),

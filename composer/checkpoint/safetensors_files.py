@@ -170,7 +170,8 @@ def _compare(path: Path, weights: Mapping[str, Tensor], header: Mapping[str, str
 def _crc32(name: str, tensor: Tensor) -> int:
     """Of a tensor in host memory, its dtype and shape included."""
     value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), value) if tensor.numel() else value
+    content: Any = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
+    return zlib.crc32(content, value)
 
 
 def _crc32_of_text(header: Mapping[str, str]) -> int:

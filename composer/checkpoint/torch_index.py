@@ -2,8 +2,8 @@
 
 ``torch.load(weights_only=True)`` decides which functions an index may call. It does not see to all of their arguments:
 ``torch.Tensor(1000)`` is memory that nobody has written, a state can give a tensor attributes that it must not have, an
-array can be told to be larger than its bytes. So calls of the functions that it allows must look as ``torch.save`` writes
-them. What is not in the table here is left to ``torch.load``.
+array can be told to be larger than its bytes. So calls of the functions that it allows must look as ``torch.save``
+writes them. What is not in the table here is left to ``torch.load``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def storage_of(node: Persistent) -> Storage:
     >>> storage_of(Persistent(("storage", Named("torch.FloatStorage"), "0", "cpu", 2)))
     Storage(key='0', size=8, itemsize=4)
     """
-    said = node.key if type(node.key) is tuple else ()
+    said: tuple[Any, ...] = node.key if type(node.key) is tuple else ()
     if len(said) not in (5, 6) or said[0] not in ("storage", b"storage") or not isinstance(said[1], Named):
         raise ValueError("it refers to something that is no storage")
     _, kind, key, location, length = said[:5]
@@ -323,7 +323,7 @@ def _length(content: Any) -> int:
         content = content.args[0]
     elif isinstance(content, Call) and content.name == "builtins.bytes":
         return 0
-    return len(content) if type(content) in (str, bytes) else -1
+    return len(content) if isinstance(content, (str, bytes)) else -1
 
 
 def _refuse(call: Call, seen: _Seen) -> None:

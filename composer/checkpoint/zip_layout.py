@@ -1,11 +1,11 @@
 """The layout of the zip files that ``torch.save`` writes: every byte outside the records is compared with it.
 
-torch's reader believes the directory of a file and compares no checksum. One changed bit there can make it skip a record
-and hand out memory as weights: a directory attribute, a size, a method, an offset. ``torch.save`` leaves no choice in
-these fields, in any release since 1.6: records are stored uncompressed, one after the other without gaps, each between
-a local header and a descriptor, and the directory says the same again. So the fields are not judged one by one: the
-headers that torch would have written for the names, sizes and checksums at hand are made, and compared byte by byte.
-Together with the checksum of each record this accounts for every byte of a file.
+torch's reader believes the directory of a file and compares no checksum. One changed bit there can make it skip a
+record and hand out memory as weights: a directory attribute, a size, a method, an offset. ``torch.save`` leaves no
+choice in these fields, in any release since 1.6: records are stored uncompressed, one after the other without gaps,
+each between a local header and a descriptor, and the directory says the same again. So the fields are not judged one by
+one: the headers that torch would have written for the names, sizes and checksums at hand are made, and compared byte by
+byte. Together with the checksum of each record this accounts for every byte of a file.
 """
 
 from __future__ import annotations

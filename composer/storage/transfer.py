@@ -224,7 +224,9 @@ def named_in(link: Path) -> str:
     'ep1.pt'
     """
     with link.open("rb") as file:
-        return file.read(_MOST_BYTES_OF_A_NAME).decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
+        return (
+            file.read(_MOST_BYTES_OF_A_NAME).decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
+        )
 
 
 def _get(path: str, destination: Path, object_store: Any, progress_bar: bool) -> None:

@@ -1,25 +1,15 @@
-"""Files and folders that somebody has made to do harm, for the tests of reading."""
+"""Files that somebody has made to do harm, for the tests of reading."""
 
 from __future__ import annotations
 
 import io
-import os
-import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    MetadataIndex,
-    TensorProperties,
-)
 
 PROTO, STOP = b"\x80\x02", b"."
 FLOATS = 8
@@ -114,7 +104,15 @@ def _array(dtype: str, shape: tuple[int, ...], content: bytes) -> bytes:
 
 def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
     """Indexes in files that are intact otherwise."""
-    good = tensor()
+    yield from _running(trace)
+    yield from _shapeless()
+    yield from _not_held()
+    yield from _made_otherwise()
+    yield from _not_checkpoints()
+
+
+def _running(trace: Path) -> Iterator[tuple[str, bytes]]:
+    """What runs code."""
     yield "runs os.system", checkpoint(_calls("os.system", text(f"touch {trace}")))
     yield "runs posix.system", checkpoint(_calls("posix.system", text(f"touch {trace}")))
     yield "runs eval", checkpoint(_calls("builtins.eval", text(f"open({str(trace)!r}, 'w')")))
@@ -122,6 +120,11 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
     yield "INST", checkpoint(b"(" + text(f"touch {trace}") + b"ios\nsystem\n")
     yield "OBJ", checkpoint(b"(" + named("os.system") + text(f"touch {trace}") + b"o")
     yield "EXT1", checkpoint(b"\x82\x01")
+
+
+def _shapeless() -> Iterator[tuple[str, bytes]]:
+    """Pickles that are none, or too deep, or too large."""
+    good = tensor()
     yield "holds itself", PROTO + b"}q\x00" + text("state") + b"}" + text("model") + b"h\x00ss" + STOP
     yield "a list in itself", checkpoint(b"]q\x00h\x00a")
     yield "nested deeply", checkpoint(b"]" * 5000 + b"a" * 4999)
@@ -134,6 +137,10 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
     yield "more than its end", checkpoint(good) + b"N."
     yield "nothing", b""
     yield "an empty stack", PROTO + b"R."
+
+
+def _not_held() -> Iterator[tuple[str, bytes]]:
+    """Tensors that their file does not have."""
     yield "a storage that is not there", checkpoint(tensor(of=storage("7")))
     yield "a storage longer than its record", checkpoint(tensor((1000,), of=storage(count=1000)))
     yield "a storage shorter than its record", checkpoint(tensor((4,), of=storage(count=4)))
@@ -146,9 +153,15 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
     yield "a negative size", checkpoint(tensor((-1,)))
     yield "a negative stride", checkpoint(tensor((2,), (-1,)))
     yield "an expanded tensor of a terabyte", checkpoint(tensor((1 << 38,), (0,)))
-    yield "many views of a storage", checkpoint(
-        b"]q\x00(" + b"".join(tensor((1 << 20, n), (0, 0)) for n in range(1, 60)) + b"e"
+    yield (
+        "many views of a storage",
+        checkpoint(b"]q\x00(" + b"".join(tensor((1 << 20, n), (0, 0)) for n in range(1, 60)) + b"e"),
     )
+
+
+def _made_otherwise() -> Iterator[tuple[str, bytes]]:
+    """Objects that are made in another way than torch makes them."""
+    good = tensor()
     yield "hooks", checkpoint(tensor(hooks=HOOKS + number(1) + named("torch.Tensor") + b"s"))
     yield "torch.Tensor of nothing", checkpoint(_calls("torch.Tensor", number(1000)))
     yield "FloatTensor of nothing", checkpoint(_calls("torch.FloatTensor", number(1000)))
@@ -160,20 +173,35 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
     yield "a slow codec", checkpoint(_calls("_codecs.encode", text("a" * 10), text("idna")))
     yield "a state of a tensor", checkpoint(good + b"(" + storage() + number(0) + sized((1,)) + sized((1,)) + b"tb")
     attributes = b"}" + text("placements") + b"Ns"
-    yield "a tensor that seems sharded", checkpoint(
-        _calls("torch._utils._rebuild_parameter_with_state", good, b"\x89", HOOKS, attributes)
+    yield (
+        "a tensor that seems sharded",
+        checkpoint(_calls("torch._utils._rebuild_parameter_with_state", good, b"\x89", HOOKS, attributes)),
     )
-    yield "data by an attribute", checkpoint(
-        _calls("torch._utils._rebuild_parameter_with_state", good, b"\x89", HOOKS, b"}" + text("data") + good + b"s")
+    yield (
+        "data by an attribute",
+        checkpoint(
+            _calls(
+                "torch._utils._rebuild_parameter_with_state", good, b"\x89", HOOKS, b"}" + text("data") + good + b"s"
+            )
+        ),
     )
-    yield "nothing by _rebuild_from_type_v2", checkpoint(
-        _calls("torch._tensor._rebuild_from_type_v2", named("torch.Tensor"), named("torch.Tensor"), sized((999,)), b"}")
+    yield (
+        "nothing by _rebuild_from_type_v2",
+        checkpoint(
+            _calls(
+                "torch._tensor._rebuild_from_type_v2", named("torch.Tensor"), named("torch.Tensor"), sized((999,)), b"}"
+            )
+        ),
     )
     yield "a dict with methods of its own", checkpoint(HOOKS + b"}" + text("items") + b"Nsb")
-    yield "an array longer than its bytes", checkpoint(_array("f8", (1 << 40,), _calls("_codecs.encode", text("a"), text("latin1"))))
+    yield (
+        "an array longer than its bytes",
+        checkpoint(_array("f8", (1 << 40,), _calls("_codecs.encode", text("a"), text("latin1")))),
+    )
     yield "an array of objects", checkpoint(_array("O8", (5,), b"]"))
-    yield "an array from nothing", checkpoint(
-        _calls("numpy.core.multiarray._reconstruct", named("numpy.ndarray"), sized((1 << 40,)), text("b"))
+    yield (
+        "an array from nothing",
+        checkpoint(_calls("numpy.core.multiarray._reconstruct", named("numpy.ndarray"), sized((1 << 40,)), text("b"))),
     )
     yield "a size of negative numbers", checkpoint(_calls("torch.Size", sized((-1,))))
     yield "a sparse tensor out of bounds", checkpoint(
@@ -185,13 +213,22 @@ def indexes(trace: Path) -> Iterator[tuple[str, bytes]]:
         )
     )  # fmt: skip
     yield "a time of its own", checkpoint(_calls("datetime.timedelta", number(1 << 60)))
+
+
+def _not_checkpoints() -> Iterator[tuple[str, bytes]]:
+    """Something else than a checkpoint."""
+    good = tensor()
     yield "no dict", PROTO + b"]" + STOP
     yield "a model that is a list", PROTO + b"}" + text("state") + b"}" + text("model") + b"]ss" + STOP
-    yield "keys that are no text", PROTO + b"}" + text("state") + b"}" + text("model") + b"}" + number(1) + b"Nsss" + STOP
+    yield (
+        "keys that are no text",
+        PROTO + b"}" + text("state") + b"}" + text("model") + b"}" + number(1) + b"Nsss" + STOP,
+    )
     yield "a key that cannot be one", PROTO + b"}]Ns" + STOP
     yield "methods that are a number", checkpoint(good, text("algorithms") + number(1) + b"s")
-    yield "averages without weights", checkpoint(
-        good, text("algorithms") + b"]" + text("EMA") + b"}" + text("ema_model") + number(1) + b"s\x86as"
+    yield (
+        "averages without weights",
+        checkpoint(good, text("algorithms") + b"]" + text("EMA") + b"}" + text("ema_model") + number(1) + b"s\x86as"),
     )
 
 
@@ -257,146 +294,10 @@ def _legacy(trace: Path) -> Iterator[tuple[str, bytes]]:
     yield "old: storages cut off", head + index + keys + data[:-1]
     yield "old: more than its storages", head + index + keys + data + b"x"
     yield "old: another length", head + index + keys + struct.pack("<Q", FLOATS - 1) + data[8:-4]
-    yield "old: a huge storage", head + checkpoint(tensor(of=kept.replace(number(FLOATS), number(1 << 50)))) + keys + data
+    yield (
+        "old: a huge storage",
+        head + checkpoint(tensor(of=kept.replace(number(FLOATS), number(1 << 50)))) + keys + data,
+    )
     yield "old: another magic number", magic[:-2] + b"\x18." + head[len(magic) :] + index + keys + data
     module = b"(" + text("module") + named("torch.nn.Linear") + text("x.py") + text("source") + b"tQ"
     yield "old: source code", head + checkpoint(module) + keys + data
-
-
-class _Runs:
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.trace}",)
-
-
-def foreign_folder(folder: Path) -> Any:
-    """A folder as plain torch writes it, with a tensor of eight elements and a smaller one; returns its description."""
-    content = {"model": {"w": torch.arange(8.0), "b": torch.ones(3)}}
-    dcp.save(content, storage_writer=dcp.FileSystemWriter(folder))
-    return pickle.loads((folder / ".metadata").read_bytes())
-
-
-def _shards(*blocks: tuple[int, int]) -> Callable[[Any, Path], None]:
-    def change(metadata: Any, folder: Path) -> None:
-        one = metadata.state_dict_metadata["model.w"]
-        one.chunks = [ChunkStorageMetadata(torch.Size([at]), torch.Size([length])) for at, length in blocks]
-        place = metadata.storage_data[MetadataIndex("model.w", torch.Size([0]))]
-        for at, _ in blocks:
-            metadata.storage_data[MetadataIndex("model.w", torch.Size([at]))] = place
-
-    return change
-
-
-def _at(**fields: Any) -> Callable[[Any, Path], None]:
-    def change(metadata: Any, folder: Path) -> None:
-        for place in metadata.storage_data.values():
-            vars(place).update(fields)
-
-    return change
-
-
-def _of_tensor(**fields: Any) -> Callable[[Any, Path], None]:
-    def change(metadata: Any, folder: Path) -> None:
-        vars(metadata.state_dict_metadata["model.w"]).update(fields)
-
-    return change
-
-
-def _bytes_for_a_tensor(metadata: Any, folder: Path) -> None:
-    evil = io.BytesIO()
-    torch.save(_Runs(folder / "trace"), evil)
-    (folder / "evil.distcp").write_bytes(evil.getvalue())
-    entry: Any = BytesStorageMetadata()
-    entry.size, entry.properties, entry.chunks = torch.Size([8]), TensorProperties(), []
-    metadata.state_dict_metadata["model.w"] = entry
-    metadata.storage_data[MetadataIndex("model.w")] = _StorageInfo("evil.distcp", 0, len(evil.getvalue()))
-
-
-def _code_for_a_tensor(metadata: Any, folder: Path) -> None:
-    evil = io.BytesIO()
-    torch.save(_Runs(folder / "trace"), evil)
-    (folder / "evil.distcp").write_bytes(evil.getvalue() + bytes(100))
-    place = metadata.storage_data[MetadataIndex("model.w", torch.Size([0]))]
-    place.relative_path, place.offset, place.length = "evil.distcp", 0, len(evil.getvalue())
-
-
-def _linked(metadata: Any, folder: Path) -> None:
-    outside = folder.parent / "outside.distcp"
-    (folder / "__0_0.distcp").rename(outside)
-    (folder / "__0_0.distcp").symlink_to(outside)
-
-
-def _no_file(metadata: Any, folder: Path) -> None:
-    (folder / "__0_0.distcp").unlink()
-
-
-def _no_place(metadata: Any, folder: Path) -> None:
-    del metadata.storage_data[MetadataIndex("model.w", torch.Size([0]))]
-
-
-def _huge(metadata: Any, folder: Path) -> None:
-    one = metadata.state_dict_metadata["model.w"]
-    one.size = one.chunks[0].sizes = torch.Size([10**14])
-
-
-def _swapped(metadata: Any, folder: Path) -> None:
-    """The smaller tensor in place of the other."""
-    places = metadata.storage_data
-    w, b = MetadataIndex("model.w", torch.Size([0])), MetadataIndex("model.b", torch.Size([0]))
-    places[w], places[b] = places[b], places[w]
-
-
-def _renamed(metadata: Any, folder: Path) -> None:
-    metadata.planner_data["model.w"] = ("model", "b")
-
-
-def _runs(metadata: Any, folder: Path) -> None:
-    metadata.planner_data = _Runs(folder / "trace")
-
-
-def _attribute(metadata: Any, folder: Path) -> None:
-    metadata.more = 1
-
-
-FOLDERS: dict[str, Callable[[Any, Path], None]] = {
-    "bytes for a tensor": _bytes_for_a_tensor,
-    "code in the file of a tensor": _code_for_a_tensor,
-    "code in the description": _runs,
-    "a path above": _at(relative_path="../outside.distcp"),
-    "an absolute path": _at(relative_path="/etc/passwd"),
-    "a path of Windows": _at(relative_path="..\\outside.distcp"),
-    "a path below": _at(relative_path="sub/__0_0.distcp"),
-    "no path": _at(relative_path=""),
-    "the folder above": _at(relative_path=".."),
-    "a path that is no text": _at(relative_path=1),
-    "a link that leads out": _linked,
-    "no file": _no_file,
-    "no place": _no_place,
-    "a place beyond the file": _at(offset=1 << 40),
-    "a negative place": _at(offset=-1),
-    "a length beyond the file": _at(length=1 << 40),
-    "no length": _at(length=0),
-    "transformed": _at(transform_descriptors=["zstd"]),
-    "no shards": _shards(),
-    "a gap": _shards((0, 4), (5, 3)),
-    "an overlap": _shards((0, 5), (4, 4)),
-    "half of it": _shards((0, 4)),
-    "beyond the end": _shards((0, 9)),
-    "two halves that are one": _shards((0, 4), (4, 4)),
-    "shards that are none": _of_tensor(chunks=[1]),
-    "shards of a type of their own": _of_tensor(chunks=((0,), (8,))),
-    "a negative size": _of_tensor(size=(-8,)),
-    "a size that is a bool": _of_tensor(size=(True,)),
-    "a size with a thousand dimensions": _of_tensor(size=(1,) * 1000),
-    "an attribute that is not declared": _of_tensor(more=1),
-    "another dtype": _of_tensor(properties=TensorProperties(dtype=torch.int32)),
-    "a larger dtype": _of_tensor(properties=TensorProperties(dtype=torch.complex128)),
-    "properties that are none": _of_tensor(properties=None),
-    "a huge tensor": _huge,
-    "two tensors exchanged": _swapped,
-    "another name": _renamed,
-    "an attribute of the whole": _attribute,
-}
-"""What is changed in the description of a folder of plain torch."""

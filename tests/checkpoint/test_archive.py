@@ -203,7 +203,9 @@ def test_other_files_are_told_apart(tmp_path) -> None:
     other = tmp_path / "other.zip"
     with zipfile.ZipFile(other, "w") as file:
         file.writestr("hello.txt", "hello")
-    with pytest.raises(DamagedCheckpointError, match="in its structure: its end .* is not that of a file of torch.save"):
+    with pytest.raises(
+        DamagedCheckpointError, match=r"in its structure: its end .* is not that of a file of torch\.save"
+    ):
         archive.read(other)
     with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
         archive.read(tmp_path / "none.pt")

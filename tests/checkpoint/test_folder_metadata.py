@@ -11,7 +11,7 @@ import torch
 
 from composer.checkpoint import DamagedCheckpointError
 from composer.checkpoint.folder_metadata import check_stored, read_metadata, tiles
-from tests.checkpoint import hostile
+from tests.checkpoint import hostile_folders
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -62,7 +62,7 @@ def test_many_shards() -> None:
 
 
 def test_what_torch_writes_is_read_as_torch_reads_it(tmp_path) -> None:
-    known = hostile.foreign_folder(tmp_path / "dcp")
+    known = hostile_folders.foreign_folder(tmp_path / "dcp")
     read = read_metadata(tmp_path / "dcp")
     assert read.state_dict_metadata == known.state_dict_metadata
     assert read.storage_data == known.storage_data
@@ -72,13 +72,13 @@ def test_what_torch_writes_is_read_as_torch_reads_it(tmp_path) -> None:
 
 
 def test_a_file_without_a_checksum(tmp_path) -> None:
-    hostile.foreign_folder(tmp_path / "dcp")
+    hostile_folders.foreign_folder(tmp_path / "dcp")
     with pytest.raises(DamagedCheckpointError, match=r"'__0_0\.distcp', of which there is no checksum"):
         check_stored(tmp_path / "dcp", "model.w", read_metadata(tmp_path / "dcp"), [".metadata"])
 
 
 def test_what_follows_it(tmp_path) -> None:
-    hostile.foreign_folder(tmp_path / "dcp")
+    hostile_folders.foreign_folder(tmp_path / "dcp")
     path = tmp_path / "dcp" / ".metadata"
     path.write_bytes(path.read_bytes() + pickle.dumps(1))
     with pytest.raises(DamagedCheckpointError, match="bytes before its end"):

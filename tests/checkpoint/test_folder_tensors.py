@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.planner import LoadItemType
 
 from composer.checkpoint import UnsafeCheckpointError
 from composer.checkpoint.folder_tensors import read_into
-from tests.checkpoint import hostile
+from tests.checkpoint import hostile_folders
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -30,7 +30,7 @@ class ReadsBytes(dcp.DefaultLoadPlanner):
 
 
 def test_what_is_planned_as_bytes_is_refused(tmp_path) -> None:
-    hostile.foreign_folder(tmp_path / "dcp")
+    hostile_folders.foreign_folder(tmp_path / "dcp")
     with pytest.raises(UnsafeCheckpointError, match=r"'model\.w' in .* is no tensor"):
         read_into({"model.w": torch.empty(8)}, tmp_path / "dcp", ReadsBytes())
 
@@ -40,7 +40,7 @@ def test_a_planner_that_transforms(tmp_path) -> None:
         def commit_tensor(self, read_item: Any, tensor: torch.Tensor) -> None:
             tensor.mul_(2)
 
-    hostile.foreign_folder(tmp_path / "dcp")
+    hostile_folders.foreign_folder(tmp_path / "dcp")
     weight = torch.empty(8)
     read_into({"model.w": weight}, tmp_path / "dcp", Doubles())
     assert torch.equal(weight, 2 * torch.arange(8.0))

@@ -25,7 +25,7 @@ def test_what_is_saved_passes(tmp_path) -> None:
         ({"state": {"optimizers": 3}}, "'state/optimizers' is int, where pairs"),
         ({"state": {"algorithms": [("EMA", 1)]}}, "'state/algorithms' is list, where pairs"),
         ({"state": {"algorithms": {"EMA": {}}, "callbacks": [("A",)]}}, "'state/callbacks'"),
-        ({"state": {1: 2}}, "1 is a key in 'state'"),
+        ({"state": {1: 2}}, "'state' is dict, where a dict with names"),
         ({"state": {}, "rng": {}}, "'rng' is dict, where a list of states"),
         ({"state": {"run_name": 3}}, "'state/run_name' is int, where text"),
     ],

@@ -19,7 +19,7 @@ from composer.checkpoint import DamagedCheckpointError, UnsafeCheckpointError
 from composer.checkpoint.convert import convert_checkpoint
 from composer.checkpoint.load import load_checkpoint, read_checkpoint, safe_torch_load
 from composer.checkpoint.sharded import divide, write
-from tests.checkpoint import hostile
+from tests.checkpoint import hostile, hostile_folders
 from tests.checkpoint.content import same
 
 NAMED = (DamagedCheckpointError, UnsafeCheckpointError)
@@ -117,7 +117,7 @@ def test_EveryBit_of_a_folder(name, folder) -> None:
 @pytest.mark.slow
 def test_EveryBit_of_a_folder_that_plain_torch_has_written(tmp_path) -> None:
     """Its names are not protected by anything; under a name that is right, the values are."""
-    hostile.foreign_folder(tmp_path / "dcp")
+    hostile_folders.foreign_folder(tmp_path / "dcp")
     path = tmp_path / "dcp" / ".metadata"
     whole = path.read_bytes()
     found: Counter[str] = Counter()
@@ -176,7 +176,7 @@ def test_random_damages_of_a_folder(folder) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
 def test_random_damages_of_a_folder_that_plain_torch_has_written(name, tmp_path) -> None:
-    hostile.foreign_folder(tmp_path / "dcp")
+    hostile_folders.foreign_folder(tmp_path / "dcp")
     path = tmp_path / "dcp" / name
     whole = path.read_bytes()
     for changed in damages(whole, 2000, seed=3):
@@ -248,12 +248,12 @@ def test_HostileFiles(name, tmp_path) -> None:
             safe_torch_load(path)
 
 
-@pytest.mark.parametrize("name", hostile.FOLDERS)
+@pytest.mark.parametrize("name", hostile_folders.FOLDERS)
 def test_HostileFolders(name, tmp_path) -> None:
     folder = tmp_path / "dcp"
-    metadata = hostile.foreign_folder(folder)
+    metadata = hostile_folders.foreign_folder(folder)
     shutil.copy(folder / "__0_0.distcp", tmp_path / "outside.distcp")
-    hostile.FOLDERS[name](metadata, folder)
+    hostile_folders.FOLDERS[name](metadata, folder)
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     error = refused(folder, folder / "trace")
     if name in ("bytes for a tensor", "code in the description", "code in the file of a tensor"):

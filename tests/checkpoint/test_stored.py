@@ -13,9 +13,9 @@ import torch.distributed.checkpoint as dcp
 
 from composer import Logger, State, dist
 from composer.checkpoint import DamagedCheckpointError, UnsafeCheckpointError, archive, stored
+from composer.checkpoint.folder_metadata import read_metadata
 from composer.checkpoint.load import load_checkpoint, read_checkpoint
 from composer.checkpoint.sharded import divide, write
-from composer.checkpoint.folder_metadata import read_metadata
 from composer.checkpoint.stored import Stored, check_folder, fetch, is_folder, open_folder
 from composer.core.checkpoint_folders import CheckpointFolders
 from tests.checkpoint.dividing import equal, network, run, weights

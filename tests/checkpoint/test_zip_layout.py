@@ -39,7 +39,9 @@ def test_records_are_those_that_a_zip_library_finds(sizes) -> None:
     assert read(whole) == unpacked(whole)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "data" / "checkpoints").glob("*.pt")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests" / "data" / "checkpoints").glob("*.pt")), ids=lambda path: path.name
+)
 def test_files_of_the_predecessor(path) -> None:
     assert read(path.read_bytes()) == unpacked(path.read_bytes())
 
