@@ -17,8 +17,8 @@ class Limit(Callback):  # a callback is not undone with the model that refers to
     """Fails with more than ``size`` samples at a place, in some batches, on some rank.
 
     Args:
-        where: A place or several: "forward", "loss", "backward", "step", "transform", "split", "samples" or "tokens" (in
-            which microbatches are counted), or an event of a microbatch; None nowhere.
+        where: A place or several: "forward", "loss", "backward", "step", "transform", "split", "samples" or "tokens"
+            (in which microbatches are counted), or an event of a microbatch; None nowhere.
         size: The most that fits.
         since: Number of the batch from which on it does not.
         until: Number of the batch from which on it does again.
