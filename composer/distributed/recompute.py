@@ -131,7 +131,8 @@ def recompute_as_configured(model: nn.Module, config: FSDPConfig) -> None:
         config: Its ``activation_checkpointing`` and ``activation_cpu_offload`` are followed.
 
     >>> from composer.distributed.config import FSDPConfig
-    >>> recompute_as_configured(nn.Linear(1, 1), FSDPConfig(activation_checkpointing=True))
+    >>> blocks = nn.Sequential(nn.TransformerEncoderLayer(4, 2, 4), nn.TransformerEncoderLayer(4, 2, 4))
+    >>> recompute_as_configured(blocks, FSDPConfig(activation_checkpointing=True))
     """
     chosen = config.activation_checkpointing
     every = chosen if isinstance(chosen, int) and not isinstance(chosen, bool) else 1
