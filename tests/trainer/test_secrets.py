@@ -157,7 +157,6 @@ def test_a_run_in_a_script(produced: Callable[..., bytes]) -> None:
     check(found)
 
 
-@pytest.mark.xfail(strict=True, reason="the saver keeps whole URIs; it is to keep names relative to its folder")
 def test_checkpoints(produced: Callable[..., bytes]) -> None:
     folder = f"vault://me:{CANARY}@host/run"
     with Trainer(**arguments(loggers=loggers(), algorithms=Method(CANARY), save_folder=folder)) as trainer:
