@@ -101,7 +101,7 @@ class PassWatch:
         self._begun = time.perf_counter()
         self._warned = False
 
-    def look(self, number: int) -> None:
+    def look(self, number: float) -> None:
         """Look at the pass after another batch.
 
         Args:

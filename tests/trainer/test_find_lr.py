@@ -266,7 +266,7 @@ def test_suggestion_trains_and_the_test_stops_where_the_loss_explodes():
     assert limit / 300 < found.suggestion < limit
 
 
-@pytest.mark.parametrize("number", [10, 30, 100])
+@pytest.mark.parametrize("number", [30, 100])
 @pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
 def test_the_suggestion_lies_where_the_loss_falls(name, number):
     """Each of these optimizers learns at the rates between, and explodes or learns next to nothing outside."""
