@@ -242,7 +242,8 @@ class CheckpointSaver(Callback):
         store, template, latest = self.store(state), self.template(state), self.latest_name(state)
         entries, obsolete, damaged = self._list.snapshot(present_only=True)
         loaded = None if state.load_path is None else store.name_of(state.load_path)
-        if state.load_path is not None and loaded is None:
+        savers = [callback for callback in state.callbacks if isinstance(callback, CheckpointSaver)]
+        if state.load_path is not None and not any(one.store(state).name_of(state.load_path) for one in savers):
             entries, obsolete = [], []  # a checkpoint from elsewhere, whatever it lists, saved nothing here
         ours = {*(one.name for one in entries), *damaged}
         if not self.overwrite:

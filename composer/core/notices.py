@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 
 from composer import dist
+from composer._masking import mask_text
 
 __all__ = ["Notices"]
 
 _log = logging.getLogger("composer")
-_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")  # of a URI: sftp://user:secret@host
 
 
 class Notices:
@@ -44,7 +43,7 @@ class Notices:
         """
         if dist.get_global_rank() != 0:
             return
-        text = _PASSWORD.sub(r"\1:***@", text)
+        text = mask_text(text)
         self.texts.append(text)
         shown = self._show(text)
         # Without handlers, logging prints warnings itself, which would be twice on the same screen.

@@ -50,9 +50,9 @@ def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
     return CheckpointSaver(
         folder,
         filename,
-        remote_file_name=posixpath.join(above, filename),
+        remote_file_name=posixpath.normpath(posixpath.join(above, filename)),
         latest_filename=latest,
-        latest_remote_file_name=None if latest is None else posixpath.join(above, latest),
+        latest_remote_file_name=None if latest is None else posixpath.normpath(posixpath.join(above, latest)),
         save_interval=arguments["save_interval"],
         overwrite=arguments["save_overwrite"],
         num_checkpoints_to_keep=arguments["save_num_checkpoints_to_keep"],

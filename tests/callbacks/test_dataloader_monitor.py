@@ -213,7 +213,7 @@ def test_raises_in_a_thread_other_than_the_main_one(caplog) -> None:
                 time.sleep(0.01)
 
     def train() -> None:
-        run = run_with(DataloaderMonitor(0.3), data=Busy())
+        run = run_with(DataloaderMonitor(0.3), data=Busy(), max_duration="4ba")
         try:
             run.trainer.fit()
         except TimeoutError as error:

@@ -146,7 +146,8 @@ def test_lists_of_earlier_versions(tmp_path) -> None:
     run(tmp_path / "other", "A", "4ba")
     paths = [str(tmp_path / at / f"ep0-ba{n}-rank0.pt") for at in ("run", "other") for n in (2, 4)]
     saved = [{"path": path, "batch": 2, "number": i, "score": None} for i, path in enumerate(paths)]
-    path = edited(tmp_path / "run" / "ep0-ba4-rank0.pt", tmp_path / "old.pt", saved=saved, run_name=None, place=None)
+    newest = tmp_path / "run" / "ep0-ba4-rank0.pt"
+    path = edited(newest, newest, saved=saved, run_name=None, place=None)
     run(tmp_path / "run", "A", "6ba", 1, load_path=path)
     assert listed(tmp_path / "run") == ["ep0-ba6-rank0.pt", "latest-rank0.pt"]
     assert listed(tmp_path / "other") == ["ep0-ba2-rank0.pt", "ep0-ba4-rank0.pt", "latest-rank0.pt"]
