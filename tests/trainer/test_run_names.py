@@ -120,7 +120,7 @@ def test_a_folder_above_is_the_users_choice(tmp_path: Path, monkeypatch) -> None
 
 def test_a_run_that_gets_another_name_later(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run = trainer(save_folder="{run_name}")
+    run = trainer(save_folder="here", save_filename="{run_name}-ep{epoch}.pt")
     run.state.run_name = "../other"
     with pytest.raises(ValueError, match="leads out of its folder"):
         run.fit()
