@@ -19,6 +19,7 @@ __all__ = [
     "one_of",
     "plural",
     "positive",
+    "printable",
 ]
 
 Number = TypeVar("Number", int, float)
@@ -183,6 +184,18 @@ def non_negative(argument: str, value: Number) -> Number:
     if not _real(argument, value) >= 0:
         raise ValueError(f"{argument} must be 0 or greater, but got {value!r}.")
     return value
+
+
+def printable(text: str) -> str:
+    """Return a text that can be shown on a terminal: what would control it is replaced by its escape sequence.
+
+    Args:
+        text: A text from a file or a network.
+
+    >>> printable("weight\x1b[2J")
+    'weight\\\\x1b[2J'
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def plural(n: int, noun: str) -> str:

@@ -195,12 +195,16 @@ def _properties(name: str, node: Any) -> Any:
     return _classes().TensorProperties(dtype=getattr(torch, said.name.removeprefix("torch.")))
 
 
+_LONGEST_NAME = 255
+"""Of a file, on the systems of today."""
+
+
 def _place(item: tuple[Any, Any]) -> tuple[Any, Any]:
     of_index = _fields(item[0], "MetadataIndex", {"fqn"}, {"offset", "index"})
     of_info = _fields(item[1], _STORAGE_INFO, {"relative_path", "offset", "length"}, {"transform_descriptors"})
     name, offset, index = _text(of_index["fqn"]), of_index.get("offset"), of_index.get("index")
     path, begin, length = _text(of_info["relative_path"]), of_info["offset"], of_info["length"]
-    if Path(path).name != path or path in ("", ".", "..") or "\\" in path or "\0" in path:
+    if Path(path).name != path or path in ("", ".", "..") or {"\\", "\0"} & {*path} or len(path) > _LONGEST_NAME:
         raise ValueError(f"it takes {name!r} from {path!r}, which is no plain name of a file, and is not followed")
     if of_info.get("transform_descriptors"):
         raise ValueError(f"{name!r} was transformed by an extension when it was saved, and cannot be read")

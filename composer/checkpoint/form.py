@@ -64,6 +64,10 @@ def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _is_seed(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
 _STATES = (_are_states, "pairs of a class and its state are")
 _NAMED = (_are_named, "a dict with names is")
 _ABOVE: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -83,6 +87,9 @@ _PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "scaler": (lambda value: value is None or isinstance(value, dict), "a dict is"),
     "max_duration": (_is_text, "text is"),
     "run_name": (_is_text, "text is"),
+    "rank_zero_seed": (_is_seed, "a whole number that can be a seed is"),
+    "ending": (_is_dict, "a dict is"),
+    "metric_values": (_is_dict, "a dict is"),
     "integrations": (_is_dict, "a dict is"),
     "metadata": (_is_dict, "a dict is"),
 }

@@ -228,6 +228,9 @@ def restore(
     """
     if "engine" in content:
         _check_ignored(ignore_keys, content["engine"]["name"])
+    if "model" not in content.get("state", {}) and "engine" not in content:
+        message = f"{source} holds no weights: the model keeps those that it has."
+        warnings.warn(message, ComposerWarning, stacklevel=3)
     drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
     _recreate(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
@@ -297,6 +300,11 @@ def _check_shapes(model: nn.Module, saved: dict[str, Any]) -> None:
         for name, value in saved.items()
         if isinstance(value, (Tensor, Stored, Shared)) and name in present and not is_lazy(present[name])
         if tuple(value.shape) != present[name].shape
+    ]
+    shapes += [
+        f"{name} is {type(value).__name__} in the checkpoint, where the model has a tensor"
+        for name, value in saved.items()
+        if name in present and not isinstance(value, (Tensor, Stored, Shared))
     ]
     if shapes:
         raise ValueError(f"The checkpoint is of another model: {first_of(shapes)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,8 @@ def open_folder(folder: Path | str, *, together: bool = False) -> dict[str, Any]
     if not is_folder(folder) and not (folder / REST).is_file():
         raise FileNotFoundError(f"There is no checkpoint in {str(folder)!r}: it has no file {METADATA!r}.")
     if not (folder / REST).is_file():
+        if os.path.lexists(folder / REST):  # or the weights would be taken for those of another program
+            raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {REST!r} is not a file. Load an earlier one.")
         return {"state": {"model": _foreign_weights(folder)}}
     rest = check_folder(folder, together=together)
     if not is_folder(folder):

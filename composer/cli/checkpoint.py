@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from composer import trees
-from composer._text import plural
+from composer._text import plural, printable
 
 __all__ = ["add_to"]
 
@@ -74,7 +74,7 @@ def _inspect(given: argparse.Namespace) -> None:
     ):
         told = ", ".join(f"{name} {one}" for name, one in value.items() if one or name in ("epoch", "batch"))
         if told:
-            console.print(f"{title}: {escape(told)}")
+            console.print(f"{title}: {escape(printable(told))}")
     if given.weights:
         weights = [[n, str(tuple(w.shape)), str(w.dtype).removeprefix("torch.")] for n, w in _named(state["model"])]
         console.print(_table(["weight", "shape", "dtype"], weights))
@@ -89,7 +89,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> Any:
     for column in table.columns:
         column.overflow = "fold"
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(printable(cell)) for cell in row))
     return table
 
 

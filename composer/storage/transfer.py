@@ -199,9 +199,16 @@ def link_targets(link: str, name: str, *, in_store: bool = False) -> list[str]:
         name: What it holds.
         in_store: Whether ``link`` is a name in a store.
 
+    Raises:
+        FileNotFoundError: It names a file elsewhere, to which a text must not lead: by a URI of another store, or by a
+            path of this machine in a store.
+
     >>> link_targets("s3://bucket/run/latest.pt.symlink", "ep1.pt")
     ['s3://bucket/run/ep1.pt', 's3://bucket/ep1.pt']
     """
+    is_from_store = in_store or is_remote(link)
+    if _store_of(name) != _store_of(link) if is_remote(name) else is_from_store and Path(name).is_absolute():
+        raise FileNotFoundError(mask_text(f"{link!r} names {name!r}, which lies elsewhere and is not followed."))
     if is_remote(name) or Path(name).is_absolute():
         return [name]
     beside = f"{link.rpartition('/')[0]}/{name}" if "/" in link else name
@@ -211,6 +218,12 @@ def link_targets(link: str, name: str, *, in_store: bool = False) -> list[str]:
         return [os.path.normpath(beside)]
     scheme, _, rest = link.partition("://")
     return [join(split(link)[0], name), join(f"{scheme}://{rest.partition('/')[0]}", name)]
+
+
+def _store_of(name: str) -> str | None:
+    """Scheme and bucket or host of a URI, None for other names."""
+    scheme, separator, rest = name.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if separator else None
 
 
 def named_in(link: Path) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
 from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.checkpoint.archive import damage_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.load import open_checkpoint, read_checkpoint, restore
 from composer.checkpoint.parts import entries_of
@@ -206,7 +207,8 @@ def take_up(run: Run) -> None:
         # After the data, which a pass that is begun again may have drawn random numbers for.
         if dist.get_global_rank() >= len(loaded.rng):
             rng.seed_all(run.state.seed)  # there was no such process when it was saved
-        rng.load_rng_state(loaded.rng)
+        with damage_of(repr(run.state.load_path), "'rng'"):
+            rng.load_rng_state(loaded.rng)
 
 
 @dataclass(frozen=True)

@@ -33,3 +33,15 @@ def test_what_is_saved_passes(tmp_path) -> None:
 def test_what_does_not(content, said) -> None:
     with pytest.raises(ValueError, match=said):
         check_form(content)
+
+
+@pytest.mark.parametrize("seed", ["1", None, [1], {}, -1, 1.5, float("nan"), True])
+def test_seeds_that_are_none(seed) -> None:
+    with pytest.raises(ValueError, match="'state/rank_zero_seed' is .* a whole number that can be a seed is due"):
+        check_form({"state": {"rank_zero_seed": seed}})
+
+
+@pytest.mark.parametrize("part", ["ending", "metric_values"])
+def test_dicts_that_are_none(part) -> None:
+    with pytest.raises(ValueError, match=f"'state/{part}' is list, where a dict is due"):
+        check_form({"state": {part: []}})

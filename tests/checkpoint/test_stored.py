@@ -206,3 +206,14 @@ def test_a_shape_that_does_not_fit_is_told_before_anything_is_read(folder, monke
     state = State(model=torch.nn.Linear(3, 2))
     with pytest.raises(ValueError, match=r"weight is \(64,\) in the checkpoint and \(2, 3\) in the model"):
         load_checkpoint(str(folder), state, Logger(state))
+
+
+@pytest.mark.parametrize("kind", ["folder", "link to itself", "pipe"])
+def test_HostileFolders_what_stands_for_the_rest_is_no_file(kind, tmp_path) -> None:
+    folder = tmp_path / "ep1"
+    write(divide({"state": {"model": {"weight": torch.ones(2)}}}), folder)
+    rest = folder / "composer.pt"
+    rest.unlink()
+    {"folder": rest.mkdir, "link to itself": lambda: rest.symlink_to(rest), "pipe": lambda: os.mkfifo(rest)}[kind]()
+    with pytest.raises(DamagedCheckpointError, match=r"'composer\.pt' is not a file"):
+        open_folder(folder)

@@ -67,3 +67,13 @@ def test_a_folder_of_several_processes(path, tmp_path, capsys) -> None:
     assert capsys.readouterr().out.splitlines()[1:] == before[1:]  # all but the name and the size of the files
     assert main(["checkpoint", "convert", folder, file]) == 0
     assert same(read_checkpoint(file), read_checkpoint(path))
+
+
+def test_HostileFiles_inspect_sends_nothing_to_the_terminal(tmp_path, capsys) -> None:
+    content = {"state": {"model": {"a\x1b[2Jb": torch.ones(1)}, "run_name": "night\x1b]0;title\x07"}}
+    torch.save(content, tmp_path / "a.pt")
+    assert main(["checkpoint", "inspect", str(tmp_path / "a.pt"), "--weights"]) == 0
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "a\\x1b[2Jb" in text

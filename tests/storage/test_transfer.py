@@ -10,7 +10,7 @@ import pytest
 from composer.checkpoint.latest import create_symlink_file, extract_path_from_symlink
 from composer.storage.folder import Folder
 from composer.storage.object_store import UriObjectStore
-from composer.storage.transfer import fetched, get_file, modified, remove
+from composer.storage.transfer import fetched, get_file, link_targets, modified, remove
 from tests.storage.faulty import HalfError
 
 
@@ -227,3 +227,23 @@ def test_a_folder(kind, tmp_path) -> None:
         assert (local / "deep" / "b.txt").read_text() == "ep1/deep/b.txt"
     with pytest.raises(FileNotFoundError):
         get_file("memory://folders/run/absent", tmp_path / "other", progress_bar=False)
+
+
+@pytest.mark.parametrize(
+    ("link", "name", "in_store"),
+    [
+        ("s3://bucket/latest.symlink", "http://localhost/ep1.pt", False),
+        ("s3://bucket/latest.symlink", "s3://other/ep1.pt", False),
+        ("s3://bucket/latest.symlink", "/etc/ep1.pt", False),
+        ("latest.symlink", "s3://bucket/ep1.pt", True),
+        ("latest.symlink", "/etc/ep1.pt", True),
+        ("/runs/latest.symlink", "http://localhost/ep1.pt", False),
+    ],
+)
+def test_HostileFiles_a_link_leads_to_no_other_store(link, name, in_store) -> None:
+    with pytest.raises(FileNotFoundError, match="lies elsewhere and is not followed"):
+        link_targets(link, name, in_store=in_store)
+
+
+def test_a_link_may_name_a_uri_of_its_own_store() -> None:
+    assert link_targets("s3://bucket/run/latest.symlink", "s3://bucket/run/ep1.pt") == ["s3://bucket/run/ep1.pt"]
