@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from composer import dist
 from composer._masking import mask_text
+from composer._masking import mask_text
 from composer._text import first_of, one_of
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching
@@ -173,7 +174,7 @@ def load_checkpoint(
 
     path = format_name(path, state.run_name, state.timestamp, rank=0)
     with fetched(path, object_store, progress_bar=progress_bar) as local:
-        return restore(
+        loaded = restore(
             state,
             logger,
             open_checkpoint(local, mapped=not Layout(state.model).is_whole, together=True),
@@ -182,8 +183,11 @@ def load_checkpoint(
             ignore_keys=ignore_keys,
             exclude_algorithms=exclude_algorithms,
             algorithm_passes=algorithm_passes,
-            source=repr(path),
-        ).rng
+            source=repr(mask_text(path)),
+        )
+    if not load_weights_only:
+        state.load_path = path  # by which savers know whether what it lists is theirs
+    return loaded.rng
 
 
 def restore(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
+from composer._masking import mask_text
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.archive import damage_of
 from composer.checkpoint.filters import IgnoreKeys
@@ -146,7 +147,7 @@ def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> 
         exclude_algorithms=options.exclude_algorithms,
         algorithm_passes=run.engine.passes,
         prepare=run.strategy.prepare,
-        source=repr(path),
+        source=repr(mask_text(path)),
     )
     state.load_path = str(path)
     if run.loaded.rng is None:
@@ -207,7 +208,7 @@ def take_up(run: Run) -> None:
         # After the data, which a pass that is begun again may have drawn random numbers for.
         if dist.get_global_rank() >= len(loaded.rng):
             rng.seed_all(run.state.seed)  # there was no such process when it was saved
-        with damage_of(repr(run.state.load_path), "'rng'"):
+        with damage_of(repr(mask_text(str(run.state.load_path))), "'rng'"):
             rng.load_rng_state(loaded.rng)
 
 

@@ -37,7 +37,7 @@ def test_what_does_not(content, said) -> None:
 
 @pytest.mark.parametrize("seed", ["1", None, [1], {}, -1, 1.5, float("nan"), True])
 def test_seeds_that_are_none(seed) -> None:
-    with pytest.raises(ValueError, match="'state/rank_zero_seed' is .* a whole number that can be a seed is due"):
+    with pytest.raises(ValueError, match=r"'state/rank_zero_seed' is .* a whole number that can be a seed is due"):
         check_form({"state": {"rank_zero_seed": seed}})
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from composer import Trainer
-from composer.callbacks import CheckpointSaver
+from composer.callbacks import CheckpointSaver, LoadCheckpoint
 from composer.storage.folder import Folder
 from tests.storage.faulty import cleared
 from tests.trainer.resuming import build, shuffled
@@ -301,3 +301,19 @@ def test_two_savers_know_their_own(tmp_path) -> None:
         made.close()
     assert [path.split("/")[0] for path in listed(tmp_path) if "ba9" in path] == ["often", "seldom"]
     assert len(listed(tmp_path)) == 6
+
+
+@pytest.mark.parametrize("by_callback", [False, True])
+def test_OwnFilesOnly_a_checkpoint_from_elsewhere_lists_nothing_of_ours(by_callback, tmp_path) -> None:
+    """Even by the names of our own files, with the name of our own run."""
+    run(tmp_path / "ours", "night", "6ba")
+    before = listed(tmp_path / "ours")
+    run(tmp_path / "theirs", "night", "2ba")
+    newest = tmp_path / "theirs" / "ep0-ba2-rank0.pt"
+    names = [name for name in before if name.startswith("ep")]
+    path = edited(newest, tmp_path / "sent.pt", obsolete=names, saved=[])
+    how = {"callbacks": LoadCheckpoint(path)} if by_callback else {"load_path": path}
+    with pytest.raises(FileExistsError, match="is later than this run"):
+        run(tmp_path / "ours", "night", "8ba", **how)
+    run(tmp_path / "ours", "night", "8ba", save_overwrite=True, **how)
+    assert set(names) <= set(listed(tmp_path / "ours"))
