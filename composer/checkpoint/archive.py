@@ -256,6 +256,10 @@ def _check_zip(file: BinaryIO, size: int, name: str, *, checksums: bool = True) 
             raise ValueError(f"it has the record {strange[0]!r}, which torch.save does not write")
         if index is None:
             raise ValueError("it has no index, which torch.save writes as 'data.pkl'")
+        keys = [one.name.removeprefix(_DATA) for one in found if one.name.startswith(_DATA)]
+        # No checksum shows that names were exchanged. Older releases sort the numbers as text.
+        if keys not in (sorted(keys, key=int), sorted(keys)):
+            raise ValueError("its records are not in the order in which torch.save writes them")
     if all(not one.crc32 for one in found):
         raise DamagedCheckpointError(
             f"{name} was written without checksums, so that damage could not be noticed. Read it with torch.load, and "

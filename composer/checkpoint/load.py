@@ -13,7 +13,6 @@ from torch.nn.parameter import is_lazy
 
 from composer import dist
 from composer._masking import mask_text
-from composer._masking import mask_text
 from composer._text import first_of, one_of
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching

@@ -350,6 +350,7 @@ _CHECKS: dict[str, Callable[[Call, _Seen], None]] = {
     "torch._utils._rebuild_parameter": _check_parameter,
     "torch._utils._rebuild_parameter_with_state": _check_parameter_with_state,
     "torch._utils._rebuild_nested_tensor": _refuse,
+    "torch._utils._rebuild_meta_tensor_no_storage": _refuse,
     "torch._tensor._rebuild_from_type_v2": _check_of_type,
     "torch.Size": _check_size,
     "collections.OrderedDict": _check_ordered,

@@ -279,3 +279,27 @@ def test_the_file_has_its_name_only_when_it_is_whole(tmp_path, monkeypatch) -> N
     monkeypatch.setattr(os, "fsync", look)
     archive.write({}, path)
     assert seen == [False, True]  # the content, then the folder
+
+
+def test_names_of_records_that_were_exchanged(tmp_path) -> None:
+    """Each checksum is right, and the weights would be those of another tensor."""
+    path = tmp_path / "a.pt"
+    archive.write({"state": {"a": torch.ones(4), "b": torch.zeros(4)}}, path)
+    content = path.read_bytes()
+    for old, new in ((b"/data/0", b"/data/X"), (b"/data/1", b"/data/0"), (b"/data/X", b"/data/1")):
+        content = content.replace(old, new)
+    path.write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match="not in the order in which torch.save writes them"):
+        archive.read(path)
+
+
+def test_tensors_without_data(tmp_path) -> None:
+    torch.save({"state": {"model": {"weight": torch.ones(2, device="meta")}}}, tmp_path / "a.pt")
+    with pytest.raises(DamagedCheckpointError, match="_rebuild_meta_tensor_no_storage"):
+        archive.read(tmp_path / "a.pt")
+
+
+def test_more_than_ten_tensors(tmp_path) -> None:
+    """Whose numbers are in another order as text, in which older releases wrote them."""
+    archive.write({"state": {str(n): torch.full((2,), n) for n in range(12)}}, tmp_path / "a.pt")
+    assert archive.read(tmp_path / "a.pt")["state"]["11"].tolist() == [11, 11]
