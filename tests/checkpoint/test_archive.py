@@ -289,7 +289,7 @@ def test_names_of_records_that_were_exchanged(tmp_path) -> None:
     for old, new in ((b"/data/0", b"/data/X"), (b"/data/1", b"/data/0"), (b"/data/X", b"/data/1")):
         content = content.replace(old, new)
     path.write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match="not in the order in which torch.save writes them"):
+    with pytest.raises(DamagedCheckpointError, match=r"not in the order in which torch\.save writes them"):
         archive.read(path)
 
 
