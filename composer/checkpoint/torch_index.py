@@ -1,8 +1,8 @@
 """Check the pickled index of a ``torch.save`` file (storages, tensors, arrays) before ``torch.load`` unpickles it.
 
 ``torch.load(weights_only=True)`` restricts which functions an index may call, but does not check all of their
-arguments: ``torch.Tensor(1000)`` is uninitialized memory, a state can set arbitrary attributes of a tensor, and an array
-can claim to be larger than its bytes. So calls of the allowed functions must have the form that ``torch.save`` writes.
+arguments: ``torch.Tensor(1000)`` is uninitialized memory, a state can set any attribute of a tensor, and an array can
+claim to be larger than its bytes. So calls of the allowed functions must have the form that ``torch.save`` writes.
 Functions that are not in the table below are left to ``torch.load``.
 """
 

@@ -1,7 +1,7 @@
 """Check the zip layout of ``torch.save`` files: every byte outside the records must be as torch writes it.
 
-torch's reader trusts the central directory of a file and verifies no checksums. One flipped bit there (in an attribute,
-a size, a method, an offset) can make it skip a record and return uninitialized memory as weights. These fields are fully
+torch's reader trusts the central directory of a file and verifies no checksums. One flipped bit there (attribute, size,
+method or offset) can make it skip a record and return uninitialized memory as weights. These fields are fully
 determined in every release of torch since 1.6: records are stored uncompressed and without gaps, each between a local
 header and a data descriptor, and the directory repeats the same values. So the fields are not validated one by one: the
 headers that torch would write for the given names, sizes and checksums are constructed and compared byte by byte.
