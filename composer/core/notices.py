@@ -1,4 +1,4 @@
-"""Report events of a run in one line each: resumed, stopped early, interrupted, NaN loss; on the console and in logs."""
+"""Report run events (resumed, stopped early, interrupted, NaN loss) in one line each, on the console and in logs."""
 
 from __future__ import annotations
 

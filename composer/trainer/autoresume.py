@@ -162,7 +162,7 @@ def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: St
 def _attempt(
     run: Run, options: LoadOptions, stack: contextlib.ExitStack, *, is_fallback: bool
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return the content of a checkpoint, or None and the reason if it is corrupted on any rank; same on all ranks."""
+    """Return the content of a checkpoint, or None and the reason if it is corrupted on any rank; all ranks agree."""
 
     def found() -> Path:
         local = stack.enter_context(fetched(str(options.path), options.object_store))
