@@ -1,4 +1,4 @@
-"""Environment variables that a report of the environment may show: those that are known to hold no secret."""
+"""Allow-list of environment variables whose values an environment report may show: none of them holds a secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# How ranks find each other, and how they compute.
+# Rendezvous, devices and kernels.
 _PLAIN: Final = _words(
     """
     RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE
@@ -20,7 +20,7 @@ _PLAIN: Final = _words(
     CUBLAS_WORKSPACE_CONFIG PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
     """
 )
-# The same of libraries, by what their names begin with.
+# Settings of libraries, by prefix.
 _OF_LIBRARIES: Final = {
     "NCCL": """
         ALGO ALGORITHM ASYNC_ERROR_HANDLING BLOCKING_WAIT BUFFSIZE CHECKS_DISABLE CHECK_POINTERS COLLNET_ENABLE
@@ -74,7 +74,7 @@ _OTHERS: Final = re.compile(
 
 
 def is_public(name: str) -> bool:
-    """Tell whether the value of a variable is no secret.
+    """Return whether the value of a variable may be shown.
 
     Args:
         name: Its name.
@@ -86,7 +86,7 @@ def is_public(name: str) -> bool:
 
 
 def is_of_launcher(name: str) -> bool:
-    """Tell whether a variable is one that launchers or libraries of communication may read, public or not.
+    """Return whether launchers or communication libraries may read a variable, whether its value is public or not.
 
     Args:
         name: Its name.

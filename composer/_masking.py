@@ -1,4 +1,4 @@
-"""Mask secrets in whatever leaves the process: URIs with passwords, tokens, and values of keys such as ``api_key``."""
+"""Mask secrets in logs, errors and files: passwords in URIs, tokens, and values of keys such as ``api_key``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _words(text: str) -> frozenset[str]:
 Error = TypeVar("Error", bound=BaseException)
 
 MASK: Final = "***"
-"""What stands in the place of a secret."""
+"""The text that replaces a secret."""
 
 _MASKED: Final = re.compile(r"(?:^|[\s:/=?&;,'\"(])\*\*\*(?:$|[\s@&;,'\")#])")
-# Schemes in which a user name without a password is no secret: of servers, and of containers of a store.
+# Schemes in which a user name without a password is not a secret: of servers, and of containers in object stores.
 _USERS: Final = _words(
     """
     abfs abfss adl az azure azure_blobs ftp ftps gs hdfs mysql nfs oci postgres postgresql rsync s3 sftp smb ssh
@@ -32,7 +32,7 @@ _USERS: Final = _words(
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-_]*)://([^\s]+)")
 _END_OF_SERVER: Final = re.compile(r"[/?#]")
 _PORT: Final = re.compile(r"[^:@]*:\d{0,5}(?:$|[/?#'\"),;\]])")
-# A path of which the scheme is gone, or a server without one: ``/user:password@host``.
+# A URI without its scheme: ``/user:password@host``.
 _LOGIN: Final = re.compile(
     r"(?<![^\s/'\"=(\[,{<])(?!mailto:|\w+://)([^\s/:@'\"=]+):([^\s/@]+)@(?!sha\d+:)(?=[A-Za-z0-9\[])"
 )
@@ -52,14 +52,14 @@ _HEADER: Final = re.compile(
 _SCHEME: Final = re.compile(
     r"\b(Bearer|bearer|BEARER)(\s+)([\w.~+/\-]{6,}=*)|\b(Basic|Token|token)(\s+)(?=\S*\d)([\w.~+/\-]{12,}=*)"
 )
-# Parameters of signed URLs.
+# Query parameters of signed URLs.
 _SIGNED: Final = _words(
     """
     awsaccesskeyid code googleaccessid sig signature x-amz-credential x-amz-signature x-amz-security-token
     x-goog-credential x-goog-signature
     """
 )
-# What services make their tokens recognizable by, and addresses that are secrets themselves.
+# Prefixes by which services mark their tokens, and webhook addresses, which are secrets themselves.
 _SHAPES: Final = re.compile(
     r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|npm_|pypi-|dckr_pat_|sk-|[sr]k_live_|xox[abeoprs]-|AIza|ya29\.)[\w\-]{16,}"
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\beyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]*"
@@ -70,23 +70,23 @@ _HOOKS: Final = re.compile(
 _PRIVATE_KEY: Final = re.compile(
     r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?:.*?(-----END [A-Z ]*PRIVATE KEY-----)|.*)", re.S
 )
-# The place of a secret rather than the secret: ``${HF_TOKEN}``; or a special token of a text: ``<pad>``, ``[MASK]``.
+# A reference to a secret rather than the secret: ``${HF_TOKEN}``; or a special token of a text: ``<pad>``, ``[MASK]``.
 _REFERENCE: Final = re.compile(r"\$\{[^}]*\}|\$\w+|[<\[].*[>\]]|")
-# Values shorter than this are not searched for in other texts: they would be found everywhere.
+# Shorter secrets are not searched for in other texts: they would match everywhere.
 _SHORTEST: Final = 4
 _DEEPEST: Final = 50
 
 
 def mask_text(text: object, known: Iterable[str] = ()) -> str:
-    """Return a text with ``***`` in the place of the secrets in it.
+    """Return a text with its secrets replaced by ``***``.
 
-    These are passwords and tokens before the ``@`` of URIs, signatures and keys among their parameters, values of what
-    is named like a secret (``api_key='...'``, ``"hf_token": "..."``, ``--password ...``, ``Authorization: ...``), and
-    tokens whose shape tells what they are.
+    Masks passwords and tokens before the ``@`` of URIs, signatures and keys in query parameters, values whose name is
+    that of a secret (``api_key='...'``, ``"hf_token": "..."``, ``--password ...``, ``Authorization: ...``), and
+    tokens of a known format.
 
     Args:
         text: A message, URI or path; of other objects, their ``str``.
-        known: Secrets that are known, such as those of :func:`secrets_in`, which are masked wherever they stand.
+        known: Known secrets, such as those of :func:`secrets_in`; masked wherever they appear.
 
     >>> mask_text("cannot read sftp://user:hunter2@host/ep1.pt")
     'cannot read sftp://user:***@host/ep1.pt'
@@ -114,14 +114,14 @@ def mask_text(text: object, known: Iterable[str] = ()) -> str:
 
 
 def mask_values(values: Any) -> Any:
-    """Return plain values, such as hyperparameters or a configuration, with ``***`` in the place of secrets.
+    """Return plain values, such as hyperparameters or a configuration, with secrets replaced by ``***``.
 
-    Texts are masked as :func:`mask_text` does. A text whose key names a secret (see :func:`.secrecy_of`) is masked
-    altogether, at any depth of mappings, lists and objects with attributes; ``${NAME}`` and ``$NAME``, which only say
-    where it is, stay.
+    Strings are masked by :func:`mask_text`. A string whose key names a secret (see :func:`.secrecy_of`) is masked
+    entirely, at any depth of mappings, lists and objects with attributes. References such as ``${NAME}`` and ``$NAME``
+    are kept.
 
     Args:
-        values: Mappings, lists and plain values; not changed.
+        values: Mappings, lists and plain values; not modified.
 
     >>> mask_values({"loggers": [{"api_key": "abc", "host": "https://me:abc@host"}], "input_key": "image"})
     {'loggers': [{'api_key': '***', 'host': 'https://me:***@host'}], 'input_key': 'image'}
@@ -130,10 +130,10 @@ def mask_values(values: Any) -> Any:
 
 
 def secrets_in(values: Any) -> frozenset[str]:
-    """Return the secrets that :func:`mask_values` would mask, so that they can be masked in other texts too.
+    """Return the secrets that :func:`mask_values` would mask, so that they can also be masked in other texts.
 
     Args:
-        values: A URI, or plain values with URIs and secrets among them.
+        values: A URI, or plain values that contain URIs and secrets.
 
     >>> sorted(secrets_in({"folder": "sftp://me:a%20bc@host/x", "api_key": "defg", "seed": 1}))
     ['a bc', 'a%20bc', 'defg']
@@ -143,7 +143,7 @@ def secrets_in(values: Any) -> frozenset[str]:
     found: list[str] = []
 
     def note(text: str) -> str:
-        # What the mask replaces is the difference between the two.
+        # The difference between the two is what the mask replaces.
         masked = mask_text(text)
         if masked != text:
             pattern = re.escape(masked).replace(re.escape(MASK), "(.+?)")
@@ -156,7 +156,7 @@ def secrets_in(values: Any) -> frozenset[str]:
 
 
 def is_masked(value: object) -> bool:
-    """Tell whether a value is what :func:`mask_values` left of a secret, rather than something to use.
+    """Return whether a value is, or contains, the mask that :func:`mask_values` puts in place of a secret.
 
     Args:
         value: The value.
@@ -168,10 +168,10 @@ def is_masked(value: object) -> bool:
 
 
 def mask_error(error: Error, known: Iterable[str] = ()) -> Error:
-    """Mask what an exception says, with its notes, its causes and what it was raised after; return it.
+    """Mask the arguments and notes of an exception, of its causes and of its context, in place; return it.
 
     Args:
-        error: The exception; changed.
+        error: The exception; modified in place.
         known: As for :func:`mask_text`.
 
     >>> str(mask_error(FileNotFoundError(2, "No such file", "sftp://me:hunter2@host/x")))
@@ -213,11 +213,11 @@ def _mask_one(error: BaseException, known: frozenset[str]) -> None:
 
 
 class _Masking:
-    """Walks through values.
+    """Masks nested values recursively.
 
     Args:
-        of_text: Returns what stands for a text whose name tells nothing.
-        note: Is given what is masked for its name.
+        of_text: Masks a string whose key does not name a secret.
+        note: Called with each value that is masked because of its key.
     """
 
     def __init__(self, of_text: Callable[[str], str], note: Callable[[str], object] | None = None) -> None:
@@ -226,7 +226,7 @@ class _Masking:
         self._inside: list[int] = []
 
     def of(self, value: Any, secrecy: Secrecy) -> Any:
-        """The value; ``secrecy`` is that of its name."""
+        """Return the masked value; ``secrecy`` is that of its key."""
         if isinstance(value, str):
             return self._text(value, secrecy)
         if isinstance(value, bytes):
@@ -287,23 +287,23 @@ class _Masking:
 
 
 def _named_by_neighbor(entries: list[Any], place: int) -> Secrecy:
-    """What the entry before says of one: ``["--api_key", "abc"]``, or ``("Authorization", "abc")``."""
+    """Return the secrecy implied by the preceding entry: ``["--api_key", "abc"]``, ``("Authorization", "abc")``."""
     before = entries[place - 1] if place else None
     if not isinstance(before, str) or re.fullmatch(r"[\w.\-]+", before) is None:
         return Secrecy.NONE
     if not (before.startswith("-") or (len(entries) == 2 and place == 1)):
         return Secrecy.NONE
-    # Of pairs only those are taken whose first entry cannot be a value itself, as in ["key", "value"] of columns.
+    # In a pair, only a name that is certainly a secret counts: ["key", "value"] may be the names of two columns.
     found = secrecy_of(before)
     return found if before.startswith("-") or found is Secrecy.ANY else Secrecy.NONE
 
 
 def _without_login(scheme: str, rest: str) -> str:
-    """What follows ``scheme://``, with the secret before the ``@`` masked."""
+    """Return the part after ``scheme://``, with the secret before the ``@`` masked."""
     end = _END_OF_SERVER.search(rest)
     server, path = (rest, "") if end is None else (rest[: end.start()], rest[end.start() :])
     if "@" not in server:
-        # A password with a slash in it, which should have been written %2F.
+        # A password that contains a slash, which should have been written as %2F.
         user, colon, _ = server.partition(":")
         if not colon or "@" not in path or _PORT.match(rest):
             return rest
@@ -312,7 +312,7 @@ def _without_login(scheme: str, rest: str) -> str:
     user, colon, password = login.partition(":")
     if not colon:
         return f"{user if scheme in _USERS else MASK}@{host}{path}"
-    # Tokens of some services stand in the place of the user, with a password that says nothing.
+    # Some services take the token as the user name, with a placeholder as the password.
     hidden = scheme not in _USERS and (password in ("", "x-oauth-basic") or _SHAPES.search(user))
     return f"{MASK if hidden and user else user}:{MASK if password or not hidden else ''}@{host}{path}"
 
@@ -326,7 +326,7 @@ def _masked_argument(found: re.Match[str]) -> str:
 
 def _masked_entry(found: re.Match[str]) -> str:
     secrecy = secrecy_of(found["name"])
-    # ["key", "value"] is a list of names rather than an entry.
+    # ["key", "value"] is a list of names rather than a key with its value.
     is_pair = found["name"].startswith("--") or "authorization" in found["name"].lower()
     if secrecy is Secrecy.NONE or ("," in found["colon"] and not is_pair):
         return found[0]
@@ -336,7 +336,7 @@ def _masked_entry(found: re.Match[str]) -> str:
 
 
 def _masked_line(found: re.Match[str]) -> str:
-    # "key: ..." begins a sentence; "api_key: ..." is a line of YAML.
+    # "key: ..." may begin a sentence; "api_key: ..." is a line of YAML.
     compound = len(re.findall(r"[^\W_]+", found[2])) > 1 or secrecy_of(found[2]) is Secrecy.ANY
     if not compound or secrecy_of(found[2]) is Secrecy.NONE or found[4][0] in "[{|>&":
         return found[0]
@@ -352,7 +352,7 @@ def _masked_if(name: str, found: re.Match[str], group: int) -> str:
 
 
 def _in_quotes(value: str) -> str:
-    """The mask, in the quotes that a value has."""
+    """Return the mask, in the quotes of the value."""
     bare = value.removeprefix("b")
     if len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "'\"":
         inner = bare[1:-1]

@@ -1,4 +1,4 @@
-"""Tell names of secrets (``api_key``, ``hf_token``) from names of data (``input_key``, ``pad_token``)."""
+"""Classify names: secrets (``api_key``, ``hf_token``) or data (``input_key``, ``pad_token``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _words(text: str) -> frozenset[str]:
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
-# A secret wherever it stands in a name.
+# Names a secret anywhere in a name.
 _STRONG: Final = re.compile(
     r"passwor[dt]|passwd|passphrase|passcode|passwrd|secret(?!ar)|credential|authorization|webhook"
     r"|(?:api|access|account|private|shared|signing|encryption|ssh|license)[\W_]*key|(?:auth|bearer)[\W_]*token"
@@ -30,7 +30,7 @@ _ABOUT: Final = _words(
     name names path paths policy provider required scope scopes size store timeout type types uri url urls variable
     """
 )
-# What stands before "key" where it names data: the columns of a batch, the entries of a dictionary.
+# Words before "key" that make it a name of data: the columns of a batch, the entries of a dictionary.
 _DATA: Final = _words(
     """
     answer answers array attention attn audio batch bbox boxes cache caption checkpoint choice choices class column
@@ -46,7 +46,7 @@ _DATA: Final = _words(
     value values variable video view weight weights word x y
     """
 )
-# What stands before "token" where it names a text's: special tokens and counts of them.
+# Words before "token" that make it a token of text: special tokens and counts of tokens.
 _SPECIAL: Final = _words(
     """
     additional audio average begin blank boi bos by cls content count decoder delimiter doc document end eoa eod eoi
@@ -56,7 +56,7 @@ _SPECIAL: Final = _words(
     total trigger unk unknown unused video vision vocab word
     """
 )
-# What makes a secret of "keys" and "tokens", which are data otherwise.
+# Words that make "keys" and "tokens" secrets, which are data otherwise.
 _OF_ACCESS: Final = _words(
     """
     access account api app auth aws azure bot client deploy encryption gcs gh git github gitlab google hf host hub
@@ -64,7 +64,7 @@ _OF_ACCESS: Final = _words(
     user wandb
     """
 )
-# What may follow "key" or "token" without making something else of it.
+# Words that may follow "key" or "token" without changing the meaning.
 _SUFFIXES: Final = _words(
     """
     admin b64 backup base64 current default dev hex id live main new old pem primary prod production read ro rw
@@ -75,26 +75,27 @@ _ANIMALS: Final = ("monkey", "turkey", "donkey", "hockey", "jockey", "whiskey") 
 
 
 class Secrecy(IntEnum):
-    """How certain it is that a name names a secret.
+    """How certainly a name is that of a secret.
 
     >>> Secrecy.NONE < Secrecy.TEXT < Secrecy.ANY
     True
     """
 
     NONE = 0
-    TEXT = 1  # where its value is a text: a number called "key" or "token" is data
+    TEXT = 1  # only if the value is a string: a number called "key" or "token" is data
     ANY = 2
 
 
 def secrecy_of(name: object) -> Secrecy:
-    """Return whether a name, of an argument, a variable or a key of a mapping, names a secret.
+    """Return how certainly a name (of an argument, a variable or a key of a mapping) is that of a secret.
 
-    Names with ``password``, ``secret``, ``credential``, ``api_key`` and the like do, in any case and spelling. Those
-    with ``key`` or ``token`` do, unless the words beside it say that it is data: ``input_key``, ``pad_token``,
-    ``max_tokens``, ``tokenizer``. Names of places do not: ``key_filename``, ``secret_environ``.
+    Names that contain ``password``, ``secret``, ``credential``, ``api_key`` and the like are, in upper or lower case,
+    snake case or camel case. Names with ``key`` or ``token`` are, unless the words next to it mark it as data:
+    ``input_key``, ``pad_token``, ``max_tokens``, ``tokenizer``. Names of locations are not: ``key_filename``,
+    ``secret_environ``.
 
     Args:
-        name: The name; what is not a text names nothing.
+        name: The name; anything but a string is ``Secrecy.NONE``.
 
     >>> [
     ...     secrecy_of(name).name
@@ -115,7 +116,7 @@ def secrecy_of(name: object) -> Secrecy:
 
 
 def _names_access(words: list[str]) -> bool:
-    """Whether a name with the word "key" or "token" means one that opens something."""
+    """Return whether the word "key" or "token" in a name means a credential."""
     found = [place for place, word in enumerate(words) if word.endswith(("key", "keys", "token", "tokens"))]
     if not found or words[found[-1]] in _ANIMALS:
         return False

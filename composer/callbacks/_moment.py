@@ -1,4 +1,4 @@
-"""What a checkpoint of the last batch may lack: a later evaluation, and that early stopping ended the run."""
+"""Decide whether another checkpoint of the same batch is needed, after an evaluation or after early stopping."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Moment", "is_never"]
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a run, at which a checkpoint is saved.
+    """A point in a run at which a checkpoint may be saved.
 
     Attributes:
         batch: Number of batches trained.
-        stop: Who ended the run before its duration, or None.
+        stop: What ended the run before its duration, or None.
         evaluations: Number of evaluations completed.
 
     >>> before, after = Moment(4, None, 1), Moment(4, None, 2)
@@ -35,7 +35,7 @@ class Moment:
 
     @classmethod
     def of(cls, state: State) -> Moment:
-        """Return the moment at which a run is.
+        """Return the current moment of a run.
 
         Args:
             state: The state of the run.
@@ -43,23 +43,23 @@ class Moment:
         return cls(int(state.timestamp.count(TimeUnit.BATCH)), state.stop, state.evaluations)
 
     def is_saved_by(self, last: Moment | None, *, at_end: bool = False) -> bool:
-        """Return whether the last checkpoint makes another one superfluous.
+        """Return whether the last checkpoint makes a checkpoint of this moment redundant.
 
         Args:
-            last: When it was saved, or None if there is none.
-            at_end: Whether this is the end of the training. Only what a checkpoint of the last batch lacks is saved
-                then, and that a run was ended early, lest the same command trains it further.
+            last: The moment of the last checkpoint, or None if there is none.
+            at_end: Whether this is the end of training. Then a checkpoint is saved only if that of the last batch is
+                out of date, or to record that the run was stopped early, so that the same command does not continue it.
         """
         if last is None or last.batch != self.batch:
-            return at_end and self.stop is None  # the interval did not want it
+            return at_end and self.stop is None  # not due by the interval
         return last == self if at_end else (last.batch, last.stop) == (self.batch, self.stop)
 
 
 def is_never(interval: Any) -> bool:
-    """Return whether an interval says that nothing is ever due.
+    """Return whether an interval is never due.
 
     Args:
-        interval: A schedule, or a function of the user's.
+        interval: A schedule, or a custom function.
 
     >>> from composer.core.interval import create_interval_scheduler
     >>> is_never(create_interval_scheduler(0))

@@ -1,8 +1,8 @@
 """Read the ``.metadata`` file of a sharded checkpoint (``torch.distributed.checkpoint``) without unpickling it.
 
-The file is a pickle of dataclasses of torch. It is parsed into inert nodes, and the dataclasses are made from these
-field by field, each of its exact type: what the file says can be wrong, but can never be an object of its choice.
-Entries that are no tensors (pickled bytes, as other programs save them) are described, and are never read.
+The file is a pickle of torch dataclasses. It is parsed into inert nodes, from which the dataclasses are constructed
+field by field, each of its exact type: the content may be wrong, but can never be an arbitrary object. Entries that are
+not tensors (pickled bytes, as other programs save them) are listed in the metadata, but never read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from composer.checkpoint.pickle_outline import Call, CodeError, Named, outline
 __all__ = ["METADATA", "check_stored", "read_metadata", "tiles"]
 
 METADATA = ".metadata"
-"""The name of the file that describes the tensors of a folder."""
+"""The name of the file that holds the metadata of the tensors in a sharded checkpoint."""
 
 _CLASSES = "torch.distributed.checkpoint.metadata"
 _STORAGE_INFO = "torch.distributed.checkpoint.filesystem._StorageInfo"
 _MOST = 1 << 60
 _MOST_DIMS = 64
 _MOST_SHARDED_DIMS = 8
-# All that such files call, of any release; of the last ones nothing is taken over.
+# All names that such files contain, in any release of torch; the values of the last three are ignored.
 _KNOWN = frozenset(
     {
         *(f"{_CLASSES}.{name}" for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata")),
@@ -46,13 +46,13 @@ _KNOWN = frozenset(
 
 
 def read_metadata(folder: Path) -> Any:
-    """Return what a folder says of its tensors, a ``Metadata`` of torch, without running anything that it holds.
+    """Return the metadata of a sharded checkpoint, a torch ``Metadata``, without running code from it.
 
     Args:
         folder: The folder.
 
     Raises:
-        DamagedCheckpointError: The file that says it cannot be read, or contradicts itself.
+        DamagedCheckpointError: The file cannot be read, or contradicts itself.
         UnsafeCheckpointError: Reading it would run code.
 
     >>> from composer.checkpoint.sharded import divide, write
@@ -73,16 +73,16 @@ def read_metadata(folder: Path) -> Any:
 
 
 def check_stored(folder: Path, name: str, metadata: Any, written: Sequence[str] | None = None) -> None:
-    """Refuse a tensor that the files of a folder cannot hold, before memory is taken for it.
+    """Check that the files of a sharded checkpoint can hold a tensor, before memory is allocated for it.
 
     Args:
         folder: The folder.
-        name: Of the tensor.
+        name: Name of the tensor.
         metadata: What :func:`read_metadata` returned.
-        written: The files that were compared with checksums; None where there are none.
+        written: The files whose checksums were verified; None if the folder has no checksums.
 
     Raises:
-        DamagedCheckpointError: A file is not there, leads out of the folder, or is too short.
+        DamagedCheckpointError: A file is missing, is a link that leads out of the folder, or is too short.
 
     >>> from composer.checkpoint.sharded import divide, write
     >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
@@ -109,18 +109,18 @@ def check_stored(folder: Path, name: str, metadata: Any, written: Sequence[str] 
 
 
 def tiles(shards: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], shape: tuple[int, ...]) -> bool:
-    """Tell whether blocks cover an array exactly: none is outside, none overlaps another, no element is left out.
+    """Return whether blocks tile an array exactly: none is outside, none overlap, and no element is left out.
 
-    The number of blocks over each element is known from its mixed differences, which are not zero at the corners of
-    blocks only, with a sign each. So it is one everywhere exactly if the signed corners of all blocks together are
-    those of the array, which takes no more time than there are corners.
+    The number of blocks over each element is determined by its mixed differences, which are nonzero only at the corners
+    of blocks, with a sign each. So it is one everywhere if and only if the signed corners of all blocks sum to those of
+    the array. The time is linear in the number of corners.
 
     Args:
-        shards: Of each block, where it begins and how long it is in each dimension.
-        shape: Of the array.
+        shards: Offsets and sizes of each block.
+        shape: Shape of the array.
 
     Raises:
-        ValueError: The blocks divide more dimensions than devices could.
+        ValueError: The blocks shard more dimensions than a device mesh could.
 
     >>> tiles([((0, 0), (1, 4)), ((1, 0), (2, 4))], (3, 4))
     True
@@ -134,7 +134,7 @@ def tiles(shards: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], shape: tupl
             return False
     if 0 in shape:
         return True
-    # Some writers describe a block that all have once for each.
+    # Some writers list a replicated block once for each rank.
     blocks = {block for block in shards if 0 not in block[1]}
     dims = [dim for dim, length in enumerate(shape) if any(sizes[dim] != length for _, sizes in blocks)]
     if len(dims) > _MOST_SHARDED_DIMS:
@@ -183,7 +183,7 @@ def _entry(name: str, node: Any) -> Any:
 
 
 def _properties(name: str, node: Any) -> Any:
-    """What torch needs of them; the other fields are deprecated, and of no use."""
+    """Return the properties that torch needs; the other fields are deprecated and unused."""
     if not isinstance(node, Call) or node.name != f"{_CLASSES}.TensorProperties" or node.args or len(node.states) != 1:
         raise ValueError(f"the tensor {name!r} has no properties")
     state = node.states[0]
@@ -216,7 +216,7 @@ def _place(item: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _paths(node: Any) -> dict[str, tuple[str | int, ...]] | None:
-    """The keys of each entry; what planners of other kinds keep there is left alone."""
+    """Return the path of keys of each entry; data of other planners is ignored."""
     if type(node) is not dict:
         return None
     for name, path in cast("dict[Any, Any]", node).items():
@@ -228,7 +228,7 @@ def _paths(node: Any) -> dict[str, tuple[str | int, ...]] | None:
 
 
 def _fields(node: Any, name: str, due: set[str], more: set[str] | None = None) -> dict[str, Any]:
-    """What a pickle says of an object of a class: all that is due, and nothing that is not declared."""
+    """Return the fields of an object of a class: all required ones, and none that are not declared."""
     name = name if "." in name else f"{_CLASSES}.{name}"
     if not isinstance(node, Call) or node.name != name or node.args or node.items or len(node.states) != 1:
         raise ValueError(f"it has something else where a {name.rpartition('.')[2]} is due")
@@ -258,7 +258,7 @@ def _text(value: Any) -> str:
 
 
 def _is_path(name: str) -> bool:
-    """Where the folder was written, perhaps by another kind of system."""
+    """Return whether a name is a path class, perhaps of another operating system."""
     return name.startswith("pathlib.") and name.endswith("Path")
 
 

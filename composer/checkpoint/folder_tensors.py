@@ -1,8 +1,7 @@
-"""Read tensors out of the files of a sharded checkpoint (``torch.distributed.checkpoint``), as a load planner plans it.
+"""Read tensors from the files of a sharded checkpoint (``torch.distributed.checkpoint``) by a load plan.
 
-torch's own reader unpickles whatever a folder describes as bytes, and compares no checksum of a tensor. Here only
-tensors are read, each of the dtype and shape that the folder describes; what is planned to be read as bytes is refused,
-whoever has planned it.
+torch's own reader unpickles every entry that the metadata lists as bytes, and verifies no checksums. This reader reads
+only tensors, each of the dtype and shape in the metadata, and refuses to read bytes, also for a custom ``LoadPlanner``.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ __all__ = ["read_into"]
 def read_into(
     tensors: Mapping[str, Tensor], folder: Path, planner: Any = None, *, checked: bool = False, metadata: Any = None
 ) -> None:
-    """Fill tensors with the shards of those in the files that they are to have.
+    """Load tensors in place from the shards in the files.
 
     Args:
-        tensors: By the names in the folder; sharded or not.
+        tensors: The target tensors by their names in the checkpoint; sharded or not.
         folder: The folder.
         planner: A ``LoadPlanner`` that decides what is read, or None.
-        checked: Whether the files were compared with checksums.
-        metadata: What :func:`.read_metadata` returned; None is to read it.
+        checked: Whether the checksums of the files were verified.
+        metadata: What :func:`.read_metadata` returned; None reads it.
 
     Raises:
-        DamagedCheckpointError: A file does not have what it should.
-        UnsafeCheckpointError: Something else than tensors is to be read, which would have to be unpickled.
+        DamagedCheckpointError: A file does not match the metadata.
+        UnsafeCheckpointError: The plan reads something other than tensors, which would have to be unpickled.
 
     >>> from composer.checkpoint.sharded import divide, write
     >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
@@ -56,7 +55,7 @@ def read_into(
 
 
 def _plan(tensors: Mapping[str, Tensor], metadata: Any, planner: Any) -> list[Any]:
-    """What is to be read; each process plans for itself, as no other has to wait for it then."""
+    """Return the items to read; each rank plans for itself, so that no rank waits for another."""
     planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
     (plan,) = planner.create_global_plan([planner.create_local_plan()])
     return planner.finish_plan(plan).items

@@ -1,4 +1,4 @@
-"""Check that the parts of a checkpoint that was read have the types they should have, before a run is given them."""
+"""Check the types of the entries of a checkpoint after it is read and before its state is loaded."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["check_form"]
 
 
 def check_form(content: dict[str, Any]) -> None:
-    """Refuse a checkpoint of which a part is of another type than any writer makes it.
+    """Check that every entry of a checkpoint has a type that a writer produces.
 
     Args:
-        content: As it was read; a checkpoint of ours or of the predecessor.
+        content: The checkpoint that was read, of Composer or of MosaicML Composer.
 
     Raises:
-        ValueError: A part is; the text says which, and what it is.
+        ValueError: An entry has another type; the message names the entry and its type.
 
     >>> check_form({"state": {"model": {}, "run_name": "night"}})
     >>> check_form({"state": {"model": [1]}})
@@ -40,7 +40,7 @@ def _are_named(value: Any) -> bool:
 
 
 def _are_states(value: Any) -> bool:
-    """Pairs of a class and its state, or a dict of them, as the predecessor wrote it."""
+    """Return whether a value is pairs of a class and its state, or a dict of them, as MosaicML Composer wrote it."""
     if isinstance(value, dict):
         pairs: list[Any] = list(cast("dict[Any, Any]", value).items())
     else:

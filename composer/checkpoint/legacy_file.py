@@ -1,8 +1,8 @@
-"""The format of ``torch.save`` before 1.6, in which there are old weights: checked from its first byte to its last.
+"""Check files in the legacy format of ``torch.save`` (before 1.6) from the first byte to the last.
 
-Such a file is a row of pickles (a number that tells what it is, a version, the system, the content, the keys of the
-storages), and the bytes of each storage behind its length. It has no checksums: a changed weight cannot be noticed.
-What can be is that a storage is missing, which ``torch.load`` leaves as memory that nobody has written.
+Such a file is a sequence of pickles (magic number, version, system information, content, keys of the storages), and
+then the length and the bytes of each storage. It has no checksums, so a changed weight cannot be detected. A missing
+storage can, which ``torch.load`` leaves as uninitialized memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 
 def is_legacy(begin: bytes) -> bool:
-    """Tell whether a file is a pickle, as those of this format are.
+    """Return whether a file begins with a pickle, as files in the legacy format do.
 
     Args:
-        begin: Its first bytes.
+        begin: The first bytes of the file.
 
     >>> is_legacy(b"\\x80\\x02"), is_legacy(b"PK")
     (True, False)
@@ -33,18 +33,18 @@ def is_legacy(begin: bytes) -> bool:
 
 
 def check_legacy(path: Path | str) -> None:
-    """Refuse a file that is cut off, or in which something does not go together.
+    """Check that a file in the legacy format is complete and consistent.
 
     Args:
         path: The file.
 
     Raises:
-        ValueError: It is; the text says what.
+        ValueError: It is not; the message says what is wrong.
 
     >>> torch.save({"weight": torch.ones(2)}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
     >>> check_legacy(tmp_path / "a.pt")
     """
-    if tarfile.is_tarfile(path):  # which torch would take it for
+    if tarfile.is_tarfile(path):  # torch would read it as one
         raise ValueError("it is a tar file")
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         magic = outline(data)
@@ -66,9 +66,9 @@ def check_legacy(path: Path | str) -> None:
 
 
 def _sizes(data: Any, keys: Any, position: int, storages: dict[str, Storage]) -> dict[str, int]:
-    """Number of bytes of each storage, all of which are there."""
+    """Return the number of bytes of each storage, after checking that all bytes are present."""
     sizes: dict[str, int] = {}
-    # Python 2 has written text as bytes.
+    # Python 2 wrote strings as bytes.
     names = [key.decode() if type(key) is bytes else key for key in keys] if type(keys) is list else []
     if len(names) != len(storages) or set(names) != set(storages):
         raise ValueError("the storages that it has are not those of its tensors")

@@ -1,4 +1,4 @@
-"""The checkpoint folder of a run on this host's file systems: link, order, retention and removal of its own files."""
+"""A local checkpoint folder of a run: the link to the newest checkpoint, listing, ordering and deletion."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["LocalCheckpoints"]
 
 
 class LocalCheckpoints:
-    """A folder of this host, with the methods that :class:`.RemoteCheckpoints` has for one elsewhere.
+    """A local folder, with the same methods as :class:`.RemoteCheckpoints` for a remote one.
 
-    Checkpoints are named relative to the folder, with ``/`` between levels. Whatever a name says, nothing outside of
-    the folder is removed, and no symbolic link below it is followed.
+    Checkpoints are named relative to the folder, with ``/`` as the separator. Nothing outside the folder is deleted,
+    whatever a name contains, and no symbolic link below it is followed.
 
     Args:
         folder: The folder.
@@ -41,10 +41,10 @@ class LocalCheckpoints:
         self.local = folder
 
     def probe(self) -> None:
-        """Make the folder, which tells now whether it can be written to.
+        """Create the folder, so that a missing permission is an error before training.
 
         Raises:
-            OSError: It cannot.
+            OSError: The folder cannot be created.
         """
         self.local.mkdir(parents=True, exist_ok=True)
 
@@ -52,12 +52,12 @@ class LocalCheckpoints:
         """Return the path of a checkpoint.
 
         Args:
-            name: Its name here.
+            name: Its name in the folder.
         """
         return str(self.local / name)
 
     def name_of(self, path: str) -> str | None:
-        """Return the name of what a path leads to, None if that is not in this folder.
+        """Return the name of the file that a path resolves to, or None if it is not in this folder.
 
         Args:
             path: Any path or URI.
@@ -66,12 +66,12 @@ class LocalCheckpoints:
             return None
         try:
             found, folder = local_path(path).resolve(), self.local.resolve()
-        except (OSError, RuntimeError, ValueError):  # no name that a file can have, or links that lead in a circle
+        except (OSError, RuntimeError, ValueError):  # not a valid file name, or a loop of symbolic links
             return None
         return found.relative_to(folder).as_posix() if found.is_relative_to(folder) else None
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Return those of some names under which there is a checkpoint of this folder's own.
+        """Return the names that have a checkpoint in this folder.
 
         Args:
             names: The names.
@@ -79,7 +79,7 @@ class LocalCheckpoints:
         return [name for name in names if own_checkpoint(self.local, name) is not None]
 
     def candidates(self, template: str, latest: str | None) -> list[Found]:
-        """Return the checkpoints to resume from, by their paths, the newest first, see :func:`.newest_first`.
+        """Return the paths of the checkpoints to resume from, newest first; see :func:`.newest_first`.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
@@ -89,12 +89,12 @@ class LocalCheckpoints:
         return [Found(self.path_of(one.name), one.modified / 1e9) for one in ordered]
 
     def refuse_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
-        """Refuse a folder with checkpoints of a later time than now, which must be of another run.
+        """Refuse a folder with checkpoints of a later training time, which must belong to another run.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
-            timestamp: Now.
-            except_for: Names that may be there.
+            timestamp: The current training time.
+            except_for: Names that are allowed.
 
         Raises:
             FileExistsError: There is a later checkpoint.
@@ -102,7 +102,7 @@ class LocalCheckpoints:
         ensure_folder_has_no_conflicting_files(self.local, template, timestamp, except_for=except_for)
 
     def remove_partial_files(self, template: str, latest: str | None) -> None:
-        """Remove what a process that was killed had begun to write.
+        """Delete temporary files that a killed process left.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
@@ -112,7 +112,7 @@ class LocalCheckpoints:
             remove_partial_files(self.local, name)
 
     def point(self, latest: str, name: str) -> None:
-        """Point the link at a checkpoint.
+        """Set the link to a checkpoint.
 
         Args:
             latest: Name of the link.
@@ -121,23 +121,23 @@ class LocalCheckpoints:
         link(self.local / latest, self.local / name)
 
     def remove(self, names: Iterable[str], template: str) -> None:
-        """Remove checkpoints, as far as they are this folder's own.
+        """Delete checkpoints of this folder; other names are ignored with a warning.
 
         Args:
             names: Their names.
-            template: What the names must match.
+            template: The template that the names must match.
         """
         for name in names:
             remove_checkpoint(self.local, name, template)
 
     def finish(self, template: str, latest: str | None, damaged: Collection[str], superfluous: Iterable[str]) -> None:
-        """Do what a killed process had left to do: point the link at the newest checkpoint, then remove others.
+        """Finish the work of a killed process: set the link to the newest checkpoint, then delete superfluous ones.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
-            latest: Name of the link; None where it is to be left alone.
-            damaged: Names of checkpoints that cannot be read, to which no link is moved.
-            superfluous: Names of those to remove.
+            latest: Name of the link; None leaves it unchanged.
+            damaged: Names of corrupted checkpoints, to which the link is not set.
+            superfluous: Names of the checkpoints to delete.
         """
         found, linked = self._found(template), self._linked(latest)
         there = {one.name for one in found}
@@ -151,12 +151,12 @@ class LocalCheckpoints:
         return [Found(name, (self.local / name).stat().st_mtime_ns) for name in names_in(self.local, template)]
 
     def _linked(self, latest: str | None) -> Found | None:
-        """What the link points at, by its name here, and when the link was written."""
+        """Return the name of the link's target in this folder, and when the link was written."""
         pointer = None if latest is None else self.local / latest
         target = None if pointer is None else target_of(pointer)
         if pointer is None or target is None:
             return None
         name = self.name_of(str(target))
-        # A text file in place of the link may have been copied at any time.
+        # A text file instead of a link may have been copied at any time.
         since = pointer.lstat().st_mtime_ns if os.path.lexists(pointer) else 0
         return Found(str(target) if name is None else name, since)

@@ -1,4 +1,4 @@
-"""Upload checkpoints to the loggers that keep files, each with a text file that names the newest."""
+"""Upload checkpoints to loggers that store files, each with a ``.symlink`` text file that names the newest."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["upload_copy"]
 
 
 def upload_copy(logger: Logger, path: Path, name: str | None, latest: str | None) -> None:
-    """Give a checkpoint, and after it a text file that names it, to the destinations that keep files.
+    """Upload a checkpoint, and then a text file that names it, to the destinations that store files.
 
     Args:
-        logger: Leads to the destinations.
+        logger: The logger with the destinations.
         path: The checkpoint.
-        name: Its name there; None uploads nothing.
-        latest: Name of the link, to which ``.symlink`` is added; None is no link.
+        name: Its remote name; None uploads nothing.
+        latest: Name of the link, to which ``.symlink`` is appended; None uploads no link.
 
     >>> from composer import Logger, State
     >>> upload_copy(Logger(State(torch.nn.Linear(1, 1))), tmp_path / "ep1.pt", None, None)

@@ -1,4 +1,4 @@
-"""The values that metrics had when they were last computed, saved so that a resumed run can still be asked for them."""
+"""Save and restore the last computed values of metrics, so that ``compute()`` returns them after a resume."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _MOST_ELEMENTS: Final = 2**20
 def take_metric_values(state: State) -> dict[str, Any]:
     """Return the last computed values, as ``{"train": {name: saved}, "eval": {label: {name: saved}}}``.
 
-    Left out are values of more than a million numbers, and those that are no tensors, numbers, text or containers of
-    such.
+    Values of more than a million numbers are left out, and values other than tensors, numbers, strings and containers
+    of these.
 
     Args:
-        state: The state.
+        state: The state of the run.
 
     >>> from composer import State
     >>> take_metric_values(State(model=torch.nn.Linear(1, 1)))
     {'train': {}, 'eval': {}}
     """
-    # In the middle of an epoch, metrics of the training data begin anew, and old values would pass for those.
+    # In the middle of an epoch, training metrics have been reset, and old values would be taken for current ones.
     is_current = state.train_values_batch == int(state.timestamp.batch)
     train = _taken(state.train_values, state.train_metrics) if is_current else {}
     found = {label: _taken(values, state.eval_metrics.get(label, {})) for label, values in state.eval_values.items()}
@@ -40,12 +40,12 @@ def take_metric_values(state: State) -> dict[str, Any]:
 
 
 def give_metric_values(state: State, saved: Any) -> None:
-    """Let metrics that have seen no data since have the values that were saved.
+    """Restore the saved values of metrics that have not been updated since.
 
     ``metric.compute()`` returns such a value until the metric is updated or reset.
 
     Args:
-        state: The state.
+        state: The state of the run.
         saved: What :func:`take_metric_values` returned.
 
     >>> from composer import State
@@ -66,7 +66,7 @@ def _taken(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, A
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name in metrics and _may_be_saved(value):
-            # A wrapper computes anew each time, of metrics that keep their values.
+            # A wrapper always recomputes, from inner metrics that cache their values.
             inner = {path: part._computed for path, part in _parts(metrics[name]) if path}
             inner = {path: kept for path, kept in inner.items() if kept is not None and _may_be_saved(kept)}
             found[name] = _plain({"value": value, "inner": inner})
@@ -82,13 +82,13 @@ def _given(saved: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, An
         inner = {"": saved[name]["value"], **saved[name]["inner"]}
         for path, part in _parts(metric):
             if path in inner and part.compute_with_cache:
-                # As torchmetrics' own loading of a state sets them.
+                # As torchmetrics sets them when it loads a state.
                 part._computed, part._update_count = _moved(inner[path], part.device), 1
     return found
 
 
 def _has_data(metric: Any) -> bool:
-    # Some wrappers say so of themselves from the beginning.
+    # Some wrappers report an update from the start, so only the innermost metrics count.
     parts = list(_parts(metric))
     inmost = [part for path, part in parts if not any(path != other and _is_in(other, path) for other, _ in parts)]
     return any(part.update_called for part in inmost) or not parts
@@ -99,12 +99,12 @@ def _is_in(inner: str, outer: str) -> bool:
 
 
 def _parts(metric: Any) -> Iterator[tuple[str, Any]]:
-    """A metric and those inside it, each with its path."""
+    """Yield a metric and its inner metrics, each with its path."""
     return ((path, part) for path, part in metric.named_modules() if hasattr(part, "_computed"))
 
 
 def _numbers_in(value: Any) -> int | None:
-    """How many numbers there are in a value, or None where it has something that a checkpoint cannot hold."""
+    """Return how many numbers a value contains, or None if a checkpoint cannot hold it."""
     if isinstance(value, Tensor):
         return None if hasattr(value, "placements") else value.numel()
     if value is None or isinstance(value, (bool, int, float, str, np.number)):
@@ -126,7 +126,7 @@ def _may_be_saved(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A copy on the host, of classes that torch.load reads without being told of them."""
+    """Return a copy on the host, of classes that ``torch.load(weights_only=True)`` allows."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if isinstance(value, np.number):

@@ -1,4 +1,4 @@
-"""Order the checkpoints of a folder, the newest first."""
+"""Order the checkpoints of a folder from newest to oldest, for resuming."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Found:
 
     Attributes:
         name: Relative to the folder.
-        modified: When it was written, in seconds since 1970, or nanoseconds where all are so.
+        modified: Modification time since the epoch, in seconds or nanoseconds; the same unit in all that are compared.
 
     >>> Found("ep1.pt", 0.0).name
     'ep1.pt'
@@ -27,16 +27,16 @@ class Found:
 
 
 def newest_first(found: Sequence[Found], template: str, link: Found | None) -> list[Found]:
-    """Return the checkpoints that a run can resume from, the newest first.
+    """Return the checkpoints that a run can resume from, newest first.
 
-    The newest is the one that the link points at, unless a crash has come between a checkpoint and its link. Older
-    ones follow, to fall back to. A checkpoint that counts further than what the link points at, but was written before
-    the link, was left by another run and is not among them.
+    The first is the target of the link, unless a crash came between saving a checkpoint and updating the link. Older
+    ones follow as fallbacks. A checkpoint with higher counters than the target of the link, but written before the
+    link, belongs to another run and is left out.
 
     Args:
         found: The checkpoints in the folder.
-        template: Their names, with ``{epoch}``, ``{batch}`` and the like.
-        link: The name that the link points at, and when the link was written; None if there is no link.
+        template: Template of their names, with ``{epoch}``, ``{batch}`` and the like.
+        link: Name of the link's target, and when the link was written; None if there is no link.
 
     >>> found = [Found("ep1.pt", 10), Found("ep2.pt", 20), Found("ep9.pt", 5)]
     >>> [one.name for one in newest_first(found, "ep{epoch}.pt", Found("ep2.pt", 21))]
@@ -44,14 +44,15 @@ def newest_first(found: Sequence[Found], template: str, link: Found | None) -> l
     """
 
     def age(one: Found) -> tuple[float, tuple[int, ...]]:
-        # Many stores count whole seconds; then the counters in the names tell.
+        # Many object stores have a resolution of seconds; the counters in the names break ties.
         return one.modified, counters(one.name, template)
 
     if link is None:
         return sorted(found, key=age, reverse=True)
     come = counters(link.name, template)
     others = [one for one in found if one.name != link.name]
-    # Later by the clock alone is what a copy of the folder may make of any; further alone, what another run left.
+    # A copy of the folder can change any modification time, and another run may have left higher counters: a newer
+    # checkpoint needs both.
     later = [
         one for one in others if one.modified > link.modified and (counters(one.name, template) > come or not come)
     ]

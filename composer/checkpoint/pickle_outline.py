@@ -1,9 +1,9 @@
-"""Parse a pickle into inert nodes, so that it can be checked before anything unpickles it; nothing is called.
+"""Parse a pickle into inert nodes without calling anything, so that it can be checked before it is unpickled.
 
-What a pickle calls becomes a :class:`Call`, what it names a :class:`Named`. Hostile pickles need not call anything to
-do harm: self-references and deep nesting end in a ``RecursionError`` of whoever walks the result, shared references
-expand to more nodes than there is memory, and a memo with a large index takes gigabytes in Python's own unpickler. So
-size, depth and expansion are bounded here.
+A call in the pickle becomes a :class:`Call`, a global name a :class:`Named`. Hostile pickles can do harm without any
+call: self-references and deep nesting cause a ``RecursionError`` in code that walks the result, shared references
+expand to more nodes than fit into memory, and a memo with a large index takes gigabytes in Python's own unpickler. So
+size, depth and expansion are limited here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["Call", "CodeError", "Named", "Outline", "Persistent", "nodes_of", "o
 _MOST_BYTES = 1 << 28
 _MOST_INSTRUCTIONS = 1 << 24
 _MOST_DEPTH = 128
-# Nodes for each byte when all shared references are followed; common files have less than one.
+# Nodes per byte when all shared references are expanded; ordinary files have less than one.
 _MOST_EXPANSION = 16
 
 
 class CodeError(ValueError):
-    """A pickle has an instruction that only serves to make objects of its own choice.
+    """A pickle contains an instruction that can construct arbitrary objects.
 
     >>> issubclass(CodeError, ValueError)
     True
@@ -31,10 +31,10 @@ class CodeError(ValueError):
 
 
 class Named:
-    """A class or function that a pickle names, which is not looked up.
+    """A class or function that a pickle names; it is not imported.
 
     Args:
-        name: Its module and name.
+        name: Module and name, joined by a dot.
 
     >>> Named("os.system").name
     'os.system'
@@ -47,10 +47,10 @@ class Named:
 
 
 class Call:
-    """An object that a pickle makes, which is not made.
+    """An object that a pickle constructs by a call; the call is not made.
 
     Args:
-        function: What it calls, as a rule a :class:`Named`.
+        function: The callee, usually a :class:`Named`.
         args: The arguments.
 
     >>> Call(Named("os.system"), ("ls",)).name
@@ -63,21 +63,21 @@ class Call:
         self.function = function
         self.args = args
         self.items: list[Any] = []
-        """What is put into it afterwards; keys and values take turns."""
+        """Items added to it afterwards; keys and values alternate."""
         self.states: list[Any] = []
-        """What it is given as its state afterwards."""
+        """States set on it afterwards, as by ``__setstate__``."""
 
     @property
     def name(self) -> str:
-        """What is called, or nothing if that has no name."""
+        """The name of the callee, or an empty string if it has none."""
         return self.function.name if isinstance(self.function, Named) else ""
 
 
 class Persistent:
-    """Something outside of the pickle, in files of torch a storage.
+    """A persistent ID: an object outside the pickle, in torch files a storage.
 
     Args:
-        key: What the pickle says of it.
+        key: The persistent ID.
 
     >>> Persistent(("storage", "0")).key
     ('storage', '0')
@@ -90,33 +90,33 @@ class Persistent:
 
 
 class Outline(NamedTuple):
-    """What a pickle describes.
+    """The parsed content of a pickle.
 
     >>> outline(b"K\\x01.").end
     3
     """
 
     root: Any
-    """The object: plain values and containers, and the nodes of this module."""
+    """The root object: plain values and containers, and the nodes of this module."""
     nodes: list[Any]
-    """All containers and nodes of this module that are in it, each once."""
+    """All containers, and nodes of this module, below the root, each once."""
     names: set[str]
-    """Of all classes and functions that it names, whether it calls them or not."""
+    """Names of all classes and functions that the pickle refers to, whether it calls them or not."""
     end: int
-    """Where the pickle ends."""
+    """The position after the pickle."""
 
 
 def outline(data: Any, begin: int = 0) -> Outline:
-    """Return what a pickle describes.
+    """Parse a pickle without unpickling it.
 
     Args:
-        data: Bytes, or a mapped file, that have it.
-        begin: Where it begins.
+        data: Bytes, or a memory-mapped file, that contain the pickle.
+        begin: Position of its first byte.
 
     Raises:
-        CodeError: It has an instruction that torch never writes, and that makes objects.
-        ValueError: It is none, or is larger or more deeply nested than those of checkpoints are.
-        IndexError: It is none.
+        CodeError: It contains an instruction that constructs objects, and that torch never writes.
+        ValueError: It is not a valid pickle, or is larger or more deeply nested than those of checkpoints.
+        IndexError: It is not a valid pickle.
 
     >>> import pickle
     >>> outline(pickle.dumps({"weight": [1, 2.0, None]})).root
@@ -131,14 +131,14 @@ def outline(data: Any, begin: int = 0) -> Outline:
 
 
 def nodes_of(root: Any, most: int = _MOST_BYTES) -> list[Any]:
-    """Return the containers and nodes in an object, itself included, each once; those that hold others come last.
+    """Return the containers and nodes below an object, itself included, each once, in postorder.
 
     Args:
         root: The object.
-        most: How many there may be if those with several references are counted for each, leaves included.
+        most: The largest number of nodes, leaves included, if shared references are expanded.
 
     Raises:
-        ValueError: It holds itself, is too deeply nested, or has too many nodes.
+        ValueError: The object contains itself, is too deeply nested, or has too many nodes.
 
     >>> shared = [1]
     >>> nodes_of((shared, shared))
@@ -146,7 +146,7 @@ def nodes_of(root: Any, most: int = _MOST_BYTES) -> list[Any]:
     """
     known: dict[int, tuple[int, int]] = {}
     found: list[Any] = []
-    # Each with what is left of it, and depth and size as far as they are known.
+    # The stack of a depth-first search: node, its remaining children, and its depth and size so far.
     open_: list[list[Any]] = [[None, iter((root,)), 0, 0]]
     while open_:
         frame = open_[-1]
@@ -189,7 +189,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 
 class _Machine:
-    """Runs the instructions of a pickle, none of which can do more than put things into containers."""
+    """Interprets the instructions of a pickle; none of them can do more than fill containers."""
 
     def __init__(self, data: Any, begin: int) -> None:
         self.data = data
@@ -307,7 +307,7 @@ class _Machine:
 
     def named(self) -> None:
         module, name = self.line(), self.line()
-        # As unpicklers do, torch's included, for what Python 2 calls otherwise.
+        # As unpicklers do, torch's included, for names that differ in Python 2.
         module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
         self.name(f"{module}.{name}")
 
@@ -343,7 +343,7 @@ def _text(machine: _Machine, length: int) -> None:
 
 
 _Act = Callable[[_Machine], object]
-# By the codes of https://docs.python.org/3/library/pickletools.html, of protocols 2 to 5.
+# By opcode; see https://docs.python.org/3/library/pickletools.html. Protocols 2 to 5.
 _ACTS: dict[int, _Act] = {
     0x80: lambda m: m.take(1),  # PROTO
     0x95: lambda m: m.take(8),  # FRAME

@@ -1,4 +1,4 @@
-"""Delete checkpoints of a run's own folder, and nothing that lies outside of it."""
+"""Delete checkpoints inside the checkpoint folder of a run, and nothing outside it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 def own_checkpoint(folder: Path, name: str) -> Path | None:
-    """Return the path of a checkpoint in a folder; None if there is none, or if it lies elsewhere.
+    """Return the path of a checkpoint in a folder, or None if there is none or it is outside the folder.
 
-    Neither the checkpoint nor a folder on the way to it may be a symbolic link, which could lead anywhere. A folder is
-    a checkpoint if it has the file that is written last.
+    Neither the checkpoint nor a folder on the path to it may be a symbolic link. A folder counts as a checkpoint if it
+    has the file that is written last.
 
     Args:
         folder: The folder, which may itself be a link.
@@ -40,17 +40,17 @@ def own_checkpoint(folder: Path, name: str) -> Path | None:
         if path.is_symlink():
             return None
     is_there = path.is_file() or (path.is_dir() and (path / REST).is_file())
-    # Where links have other kinds, such as junctions.
+    # Catches other kinds of links, such as junctions on Windows.
     return path if is_there and path.resolve() == folder.resolve() / name else None
 
 
 def remove_checkpoint(folder: Path, name: str, template: str) -> None:
-    """Remove a checkpoint, a file or a folder, if it is one of ours; none is left that looks complete and is not.
+    """Delete a checkpoint file or folder of this run; a partly deleted one never looks complete.
 
     Args:
         folder: The folder that a run saves to.
         name: Name of the checkpoint relative to it.
-        template: The names of the run's checkpoints. Folders that are named by a placeholder go when they are empty.
+        template: Template of the run's checkpoint names. Empty folders whose name has a placeholder are deleted too.
 
     >>> (tmp_path / "ep1").mkdir()
     >>> (tmp_path / "ep1" / "ba4.pt").touch()
@@ -65,7 +65,7 @@ def remove_checkpoint(folder: Path, name: str, template: str) -> None:
     if path.is_dir():
         path = path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp"))
     _remove(path)
-    # The folders of the name that differ from checkpoint to checkpoint, the innermost first.
+    # Folders in the name that differ between checkpoints, the innermost first.
     levels = template.split("/")
     for depth in range(len(levels) - 1, 0, -1):
         if "{" not in levels[depth - 1]:
@@ -77,11 +77,11 @@ def remove_checkpoint(folder: Path, name: str, template: str) -> None:
 
 
 def remove_partial_files(folder: Path | str, template: str) -> None:
-    """Remove what a process that was killed had begun to write.
+    """Delete temporary files that a killed process left.
 
     Args:
-        folder: The folder; may be absent.
-        template: Name of the files, with ``{epoch}``, ``{batch}`` and the like.
+        folder: The folder; need not exist.
+        template: Template of the file names, with ``{epoch}``, ``{batch}`` and the like.
 
     >>> (tmp_path / ".ep3.pt.0123abcd.tmp").touch()
     >>> remove_partial_files(tmp_path, "ep{epoch}.pt")

@@ -1,7 +1,7 @@
-"""The list of the checkpoints that a run has saved in its folder, by which retention removes the superfluous ones.
+"""The list of checkpoints that a run has saved in its folder, from which retention deletes superfluous ones.
 
-The list is part of each checkpoint, so that a resumed run goes on with it. What is loaded is never trusted to name
-files: see :meth:`SavedList.load_state_dict`.
+The list is part of each checkpoint, so that a resumed run continues it. A loaded list is not trusted to name files to
+delete: see :meth:`SavedList.load_state_dict`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _Lists = tuple[list[SavedCheckpoint], list[str], list[str]]
 
 
 class SavedList:
-    """The checkpoints that are kept in a folder, those that are to be removed, and those that could not be read.
+    """The checkpoints of a folder: those to keep, those to delete, and those that could not be read.
 
     Args:
-        retention: Which are kept.
-        place: Tells the folder and the names of its checkpoints from those of other savers of the run, also where the
-            run is copied elsewhere.
+        retention: Decides which checkpoints are kept.
+        place: Identifies the folder and its checkpoint names among several savers of a run, also after the run is
+            copied to another folder; see :func:`place_of`.
 
     Attributes:
-        entries: What is kept, oldest first.
-        obsolete: Names of what is to be removed once the newest checkpoint is complete.
-        damaged: Names of newer checkpoints that resumption has passed over, since they could not be read.
+        entries: Checkpoints to keep, oldest first.
+        obsolete: Names of checkpoints to delete once the newest checkpoint is complete.
+        damaged: Names of newer checkpoints that could not be read, so that the run resumed from an earlier one.
 
     >>> saved = SavedList(Retention(newest=1))
     >>> for batch in (1, 2):
@@ -51,12 +51,12 @@ class SavedList:
     def begin(
         self, folder: LocalCheckpoints | RemoteCheckpoints | None, templates: Sequence[str], run_name: str | None
     ) -> None:
-        """Begin an empty list.
+        """Start an empty list.
 
         Args:
-            folder: Where the checkpoints are; None as long as the run is unknown.
-            templates: What the names match.
-            run_name: The name that was given to the run, None for one that is made anew with each start.
+            folder: The folder of the checkpoints; None before the run is known.
+            templates: Templates of the checkpoint names.
+            run_name: The run name that the user gave; None if it is generated on each start.
         """
         self._folder, self._templates, self._run_name = folder, tuple(templates), run_name
         self._saved_place = self.place
@@ -67,28 +67,28 @@ class SavedList:
 
     @property
     def paths(self) -> list[str]:
-        """Paths or URIs of what is kept, oldest first."""
+        """Paths or URIs of the checkpoints to keep, oldest first."""
         return [self._path(one.name) for one in self.entries]
 
     @property
     def best(self) -> BestCheckpoint | None:
-        """The checkpoint with the best score; None if none has one."""
+        """The checkpoint with the best score, or None if none has a score."""
         one = next(iter(self.retention.ranked(self.entries)), None)
         return None if one is None or one.score is None else BestCheckpoint(self._path(one.name), one.score)
 
     def add(self, name: str, batch: int, score: float | None) -> _Lists:
-        """Add a checkpoint that is about to be written, and note what is superfluous with it.
+        """Add a checkpoint that is about to be written, and mark those that it makes superfluous.
 
         Args:
             name: Its name in the folder.
-            batch: After how many batches of training.
+            batch: Number of batches trained.
             score: Value of the monitored metric, or None.
 
         Returns:
-            What :meth:`put_back` takes, if it cannot be written.
+            The lists before, for :meth:`put_back` if writing fails.
         """
         before = self.entries, self.obsolete, self.damaged
-        # One that is written again, with how the run ended, keeps its number.
+        # A checkpoint that is saved again, to record how the run ended, keeps its number.
         number = next((one.number for one in self.entries if one.name == name), self._number)
         entries = [one for one in self.entries if one.name != name]
         entries.append(SavedCheckpoint(name, batch, number, score))
@@ -100,18 +100,18 @@ class SavedList:
         return before
 
     def put_back(self, before: _Lists) -> None:
-        """Take back what :meth:`add` has done.
+        """Undo :meth:`add`.
 
         Args:
-            before: What that returned.
+            before: What :meth:`add` returned.
         """
         self.entries, self.obsolete, self.damaged = before
 
     def snapshot(self, *, present_only: bool = False) -> _Lists:
-        """Return the lists, for other processes or for :meth:`put_back`.
+        """Return the lists, for other ranks or for :meth:`put_back`.
 
         Args:
-            present_only: Whether to leave out what the folder does not have.
+            present_only: Whether to leave out checkpoints that are missing in the folder.
         """
         entries = self.entries
         if present_only and self._folder is not None:
@@ -120,16 +120,16 @@ class SavedList:
         return entries, self.obsolete, self.damaged
 
     def pass_over(self, paths: Sequence[str]) -> None:
-        """Note checkpoints that could not be read.
+        """Record checkpoints that could not be read.
 
         Args:
-            paths: Their paths or URIs; those that are not in the folder are left out.
+            paths: Their paths or URIs; those outside the folder are ignored.
         """
         names = [] if self._folder is None else [name for path in paths if (name := self._folder.name_of(path))]
         self.damaged = list(dict.fromkeys([*self.damaged, *names]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the lists, the name of the run and the place."""
+        """Return the lists, the run name and the place."""
         return {
             "saved": [one.state_dict() for one in self.entries],
             "obsolete": list(self.obsolete),
@@ -140,16 +140,16 @@ class SavedList:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the list of an earlier process of the same run.
+        """Restore the list of an earlier process of the same run.
 
-        A checkpoint may come from another run, from a copy of its folder, or from a stranger. So only those entries are
-        kept that belong to this run, have a name that its checkpoints can have, and lie in this run's folder. Lists of
-        earlier versions hold paths in place of names, and no name of the run.
+        A checkpoint may come from another run, from a copy of its folder, or from an untrusted source. So only entries
+        that belong to this run, match its checkpoint names, and are inside its folder are kept. Lists of earlier
+        versions hold paths instead of names, and no run name.
 
         Args:
             state: What :meth:`state_dict` returned.
         """
-        if self._folder is None:  # as long as the run is unknown, it is as it was saved
+        if self._folder is None:  # before the run is known, the saved name stays
             self._run_name = state.get("run_name")
         self.begin(self._folder, self._templates, self._run_name)
         if self._folder is None:
@@ -180,7 +180,7 @@ class SavedList:
             name = None if made is None else own(made.name)
             if made is not None and name is not None:
                 self.entries.append(replace(made, name=name))
-        if isinstance(self._folder, LocalCheckpoints):  # elsewhere it takes a request, when training begins
+        if isinstance(self._folder, LocalCheckpoints):  # a remote folder is listed when training begins
             self.entries = self.snapshot(present_only=True)[0]
 
     def _path(self, name: str) -> str:
@@ -188,11 +188,11 @@ class SavedList:
 
 
 def place_of(folder: str, filename: str) -> str:
-    """Return the last part of a folder's name with that of its checkpoints: the same for a copy of the run elsewhere.
+    """Return the last component of a folder with the checkpoint name template: the same for a copy of the run.
 
     Args:
-        folder: A path or URI with placeholders; a user and password in it are left out.
-        filename: Name of the checkpoints, with placeholders.
+        folder: A path or URI with placeholders; user and password are left out.
+        filename: Template of the checkpoint names.
 
     >>> place_of("/data/night/best", "ep{epoch}.pt"), place_of("sftp://ann:secret@host/", "ep{epoch}.pt")
     ('best/ep{epoch}.pt', 'host/ep{epoch}.pt')

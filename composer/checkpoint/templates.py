@@ -15,21 +15,21 @@ from composer.core._names import PROCESS_KEYS, TIME_KEYS, with_run_name
 __all__ = ["COUNTERS", "PARTIAL", "bind", "counters", "is_plain", "names_in", "partial_files", "pattern"]
 
 COUNTERS = ("epoch", "batch", "sample", "token", "iteration", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-"""The placeholders that count, the largest unit first."""
+"""The placeholders for counters of training time, from the largest unit to the smallest."""
 
-# No more digits than a count has, since names may be a stranger's.
+# Limited digits, since names may come from an untrusted source.
 _COUNT = "[0-9]{1,20}"
 _SECONDS = rf"{_COUNT}(?:\.{_COUNT})?(?:e[+-]?[0-9]{{1,3}})?"
 
 PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
-"""The name of a file that is being written; its group is the name that the file gets when it is complete."""
+"""Matches the name of a file that is being written; the group is the name of the complete file."""
 
 
 def bind(template: str, run_name: str) -> str:
-    """Return a template of names below a folder for one run: ``{run_name}`` is replaced, other placeholders are left.
+    """Replace ``{run_name}`` in a template of names in a folder; other placeholders are kept.
 
     Args:
-        template: The name with placeholders.
+        template: The template.
         run_name: Name of the run.
 
     >>> bind("./{run_name}/ep{epoch}.pt", "night")
@@ -40,10 +40,10 @@ def bind(template: str, run_name: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def pattern(template: str) -> re.Pattern[str]:
-    """Return a regular expression for the names that a template can have, with a group for each placeholder.
+    """Return a regular expression that matches the names of a template, with a group for each placeholder.
 
     Args:
-        template: The name with placeholders, or one level of its folders.
+        template: The template, or one path component of it.
 
     >>> pattern("ep{epoch}.pt").fullmatch("ep3.pt")["epoch"]
     '3'
@@ -62,11 +62,11 @@ def pattern(template: str) -> re.Pattern[str]:
 
 
 def counters(name: str, template: str) -> tuple[int, ...]:
-    """Return the counts in the name of a checkpoint, the largest unit first; none if the template does not match.
+    """Return the counters in a checkpoint name, largest unit first; an empty tuple if the template does not match.
 
     Args:
-        name: Of a checkpoint, relative to its folder.
-        template: The name with placeholders.
+        name: Name of the checkpoint, relative to its folder.
+        template: The template.
 
     >>> counters("ba20-ep3.pt", "ba{batch}-ep{epoch}.pt")
     (3, 20)
@@ -78,10 +78,10 @@ def counters(name: str, template: str) -> tuple[int, ...]:
 
 
 def is_plain(name: str) -> bool:
-    """Tell whether a name leads to something below its folder: it is relative, without ``..``, drive or scheme.
+    """Return whether a name stays inside its folder: it is relative, without ``..``, drive or URI scheme.
 
     Args:
-        name: The name, with ``/`` between folders.
+        name: The name, with ``/`` as the separator.
 
     >>> is_plain("sub/ep1.pt"), is_plain("../ep1.pt"), is_plain("/ep1.pt"), is_plain("s3://bucket/ep1.pt")
     (True, False, False, False)
@@ -94,11 +94,11 @@ def is_plain(name: str) -> bool:
 
 
 def names_in(folder: Path, template: str) -> list[str]:
-    """Return the names below a folder that match a template, in order; no symbolic link is returned or followed.
+    """Return the sorted names below a folder that match a template; no symbolic link is returned or followed.
 
     Args:
-        folder: The folder; may be absent.
-        template: The name with placeholders; its folders may have some too.
+        folder: The folder; need not exist.
+        template: The template; any path component may have placeholders.
 
     >>> (tmp_path / "sub").mkdir()
     >>> (tmp_path / "sub" / "ep3.pt").touch(), (tmp_path / "ep3.pt").touch()
@@ -107,18 +107,18 @@ def names_in(folder: Path, template: str) -> list[str]:
     ['sub/ep3.pt']
     """
     levels = [pattern(level) for level in template.split("/")]
-    # A placeholder that is in two levels has the same value in both.
+    # A placeholder in two path components must have the same value in both.
     return [
         name for name, entry in _below(folder, levels) if pattern(template).fullmatch(name) if not entry.is_symlink()
     ]
 
 
 def partial_files(folder: Path, template: str) -> list[Path]:
-    """Return what was left of writing files of a template, as a killed process leaves it.
+    """Return the temporary files, of names that match a template, that a killed process left.
 
     Args:
-        folder: The folder; may be absent.
-        template: The name with placeholders.
+        folder: The folder; need not exist.
+        template: The template.
 
     >>> (tmp_path / ".ep3.pt.0123abcd.tmp").touch()
     >>> [path.name for path in partial_files(tmp_path, "ep{epoch}.pt")]
@@ -135,7 +135,7 @@ def partial_files(folder: Path, template: str) -> list[Path]:
 
 
 def _below(folder: Path, levels: list[re.Pattern[str]], above: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Names below a folder, each level of which matches, and what is there."""
+    """Yield the names below a folder whose path components match, each with its directory entry."""
     first, *rest = levels
     try:
         with os.scandir(folder) as scanned:

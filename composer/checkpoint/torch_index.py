@@ -1,9 +1,9 @@
-"""Check what the index of a ``torch.save`` file describes before ``torch.load`` makes it: storages, tensors, arrays.
+"""Check the pickled index of a ``torch.save`` file (storages, tensors, arrays) before ``torch.load`` unpickles it.
 
-``torch.load(weights_only=True)`` decides which functions an index may call. It does not see to all of their arguments:
-``torch.Tensor(1000)`` is memory that nobody has written, a state can give a tensor attributes that it must not have, an
-array can be told to be larger than its bytes. So calls of the functions that it allows must look as ``torch.save``
-writes them. What is not in the table here is left to ``torch.load``.
+``torch.load(weights_only=True)`` restricts which functions an index may call, but does not check all of their
+arguments: ``torch.Tensor(1000)`` is uninitialized memory, a state can set any attribute of a tensor, and an array can
+claim to be larger than its bytes. So calls of the allowed functions must have the form that ``torch.save`` writes.
+Functions that are not in the table below are left to ``torch.load``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from composer.checkpoint.pickle_outline import Call, CodeError, Named, Outline, 
 
 __all__ = ["Storage", "check_index", "paths_of_storages", "storage_of"]
 
-# Views of the same storage may repeat its elements, as those of expanded tensors do, but not for ever.
+# Views may repeat the elements of a storage, as expanded tensors do, up to this limit.
 _MOST_REPEATS = 8
 _ALWAYS_ALLOWED = 64 << 20
 _ARRAY = re.compile(r"numpy\.(_)?core\.multiarray\.(_reconstruct|scalar)")
@@ -30,12 +30,12 @@ _NUMBER = re.compile(r"b1|[iu][1248]|f(2|4|8|16)|\?")
 
 @dataclass(frozen=True)
 class Storage:
-    """The memory of tensors, as an index refers to it.
+    """A reference to a storage in an index.
 
     Attributes:
-        key: Its name in the file.
+        key: Key of the storage in the file.
         size: Number of bytes.
-        itemsize: Bytes of an element.
+        itemsize: Number of bytes per element.
 
     >>> Storage("0", 8, 4).key
     '0'
@@ -48,7 +48,7 @@ class Storage:
 
 @dataclass
 class _Seen:
-    """What is known of a file while its index is checked: bytes of each record, and the views of them."""
+    """State of the check: bytes of each storage in the file, keys in use, and the views seen so far."""
 
     sizes: Mapping[str, int]
     storages: set[str] = field(default_factory=set)
@@ -56,18 +56,18 @@ class _Seen:
 
 
 def check_index(described: Outline, sizes: Mapping[str, int]) -> set[str]:
-    """Refuse an index that describes what its file does not have.
+    """Check that an index describes only what its file contains.
 
     Args:
-        described: The index.
+        described: The parsed index.
         sizes: Number of bytes of each storage in the file, by its key.
 
     Returns:
         The keys of the storages in use.
 
     Raises:
-        CodeError: It has an array of objects.
-        ValueError: The index and the file do not go together, or the index is not such as torch writes.
+        CodeError: The index has an array of objects.
+        ValueError: The index does not match the file, or does not have the form that torch writes.
 
     >>> from composer.checkpoint.pickle_outline import outline
     >>> check_index(outline(b"\\x80\\x02}q\\x00."), {})
@@ -86,13 +86,13 @@ def check_index(described: Outline, sizes: Mapping[str, int]) -> set[str]:
 
 
 def storage_of(node: Persistent) -> Storage:
-    """Return what an index says of a storage.
+    """Return the storage that a persistent ID refers to.
 
     Args:
-        node: Where it refers to it.
+        node: The persistent ID.
 
     Raises:
-        ValueError: It says it in another way than torch.
+        ValueError: It does not have the form that torch writes.
 
     >>> storage_of(Persistent(("storage", Named("torch.FloatStorage"), "0", "cpu", 2)))
     Storage(key='0', size=8, itemsize=4)
@@ -110,11 +110,11 @@ def storage_of(node: Persistent) -> Storage:
 
 
 def paths_of_storages(node: Any, path: str = "") -> list[tuple[str, str]]:
-    """Return the path in a checkpoint, and the key of its storage, of each tensor that an index describes.
+    """Return the path in the checkpoint and the storage key of each tensor in an index.
 
     Args:
         node: The root of the index.
-        path: What stands before the paths.
+        path: Prefix of the paths.
 
     >>> paths_of_storages({"a": [Persistent(("storage", Named("torch.FloatStorage"), "7", "cpu", 2))]})
     [('a/0', '7')]
@@ -156,7 +156,7 @@ def _check_call(call: Call, seen: _Seen) -> None:
 
 
 def _has(call: Call, count: int, *more: int, states: int = 0, items: bool = False) -> tuple[Any, ...]:
-    """The arguments of a call that has as many as it should, and nothing beside."""
+    """Return the arguments of a call after checking their number, and that it has no unexpected states or items."""
     args = call.args
     if len(args) not in (count, *more) or len(call.states) > states or (call.items and not items):
         raise ValueError(f"it makes {call.name!r} in another way than torch does")
@@ -246,13 +246,13 @@ def _check_attributes(state: Any) -> None:
                 raise ValueError(f"it gives a tensor the attribute {name!r}")
 
 
-# Attributes by which tensors of several processes are known.
+# Attributes by which distributed tensors are recognized.
 _OF_SUBCLASSES = frozenset({"placements", "device_mesh", "to_local", "full_tensor", "_local_tensor", "_spec"})
 
 
 def _check_ordered(call: Call, seen: _Seen) -> None:
     _has(call, 0, 1, states=1, items=True)
-    # What torch keeps beside the weights of a state dict.
+    # The metadata that torch stores with a state dict.
     if call.states and (type(call.states[0]) is not dict or set(call.states[0]) - {"_metadata", b"_metadata"}):
         raise ValueError("it gives a dict attributes")
 
@@ -269,7 +269,7 @@ def _check_no_bytes(call: Call, seen: _Seen) -> None:
 
 def _check_encoded(call: Call, seen: _Seen) -> None:
     text, codec = _has(call, 2)
-    # Others take time and memory that have nothing to do with the length of the text.
+    # Other codecs can take time and memory out of proportion to the text.
     if type(text) is not str or codec not in ("latin1", "latin-1", "ascii", "utf-8"):
         raise ValueError("it has bytes that are encoded in another way than Python does")
 
@@ -318,7 +318,7 @@ def _check_elements(dtype: Any, count: int, content: Any) -> None:
 
 
 def _length(content: Any) -> int:
-    """Of bytes, which are text to protocols that do not know them."""
+    """Return the length of bytes, which pickle protocol 2 stores as encoded text; -1 for anything else."""
     if isinstance(content, Call) and content.name == "_codecs.encode" and content.args[1:] == ("latin1",):
         content = content.args[0]
     elif isinstance(content, Call) and content.name == "builtins.bytes":
@@ -365,16 +365,16 @@ _CHECKS: dict[str, Callable[[Call, _Seen], None]] = {
 
 @functools.lru_cache(maxsize=1)
 def _itemsizes() -> dict[str, int]:
-    """Bytes of an element of each class of storages, by its name."""
+    """Return the bytes per element of each storage class, by class name."""
     classes: Any = torch._storage_classes  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportAttributeAccessIssue]
-    # Their public attribute says that it is deprecated.
+    # The public attribute raises a deprecation warning.
     found = {f"{one.__module__}.{one.__name__}": getattr(one, "_dtype", torch.uint8) for one in classes}
     return {name: dtype.itemsize if isinstance(dtype, torch.dtype) else 1 for name, dtype in found.items()}
 
 
 @functools.lru_cache(maxsize=1)
 def _uninitialized() -> frozenset[str]:
-    """Classes whose objects have what was in memory before, where they are made in another way than torch does."""
+    """Return the classes whose constructors return uninitialized memory."""
     classes: Any = (*torch._tensor_classes, *torch._storage_classes)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportAttributeAccessIssue]
     names = {f"{one.__module__}.{one.__name__}" for one in classes}
     return frozenset({*names, "torch.Tensor", "torch.nn.parameter.Parameter"})

@@ -1,11 +1,11 @@
-"""The layout of the zip files that ``torch.save`` writes: every byte outside the records is compared with it.
+"""Check the zip layout of ``torch.save`` files: every byte outside the records must be as torch writes it.
 
-torch's reader believes the directory of a file and compares no checksum. One changed bit there can make it skip a
-record and hand out memory as weights: a directory attribute, a size, a method, an offset. ``torch.save`` leaves no
-choice in these fields, in any release since 1.6: records are stored uncompressed, one after the other without gaps,
-each between a local header and a descriptor, and the directory says the same again. So the fields are not judged one by
-one: the headers that torch would have written for the names, sizes and checksums at hand are made, and compared byte by
-byte. Together with the checksum of each record this accounts for every byte of a file.
+torch's reader trusts the central directory of a file and verifies no checksums. One flipped bit there (attribute, size,
+method or offset) can make it skip a record and return uninitialized memory as weights. These fields are fully
+determined in every release of torch since 1.6: records are stored uncompressed and without gaps, each between a local
+header and a data descriptor, and the directory repeats the same values. So the fields are not validated one by one: the
+headers that torch would write for the given names, sizes and checksums are constructed and compared byte by byte.
+Together with the checksum of each record, this covers every byte of a file.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ __all__ = ["Record", "crc32_of", "records"]
 _LOCAL, _CENTRAL, _DESCRIPTOR = b"PK\x03\x04", b"PK\x01\x02", b"PK\x07\x08"
 _CENTRAL_SIZE, _END_SIZE = 46, 98
 _MOST16, _MOST32 = 0xFFFF, 0xFFFFFFFF
-# Names are UTF-8; sizes follow a record that has any.
+# Flags: names are UTF-8; a data descriptor follows a record that is not empty.
 _UTF8, _FOLLOWED = 0x800, 0x8
-# What pads headers so that records are aligned.
+# Padding of the headers, which aligns the records.
 _PADDING_ID, _PADDING = b"FB", b"Z"
 
 
 @dataclass(frozen=True)
 class Record:
-    """One record of a file.
+    """A record of a zip file.
 
     Attributes:
-        name: Its name, without the folder that all have in common.
-        offset: Where its content begins.
-        size: Number of bytes of the content.
-        crc32: Of the content, as the directory says.
+        name: Name without the common top-level folder.
+        offset: Offset of the content.
+        size: Size of the content in bytes.
+        crc32: Checksum of the content according to the directory.
 
     >>> Record("data/0", 64, 4, 0).size
     4
@@ -48,14 +48,14 @@ class Record:
 
 
 def records(file: BinaryIO, size: int) -> list[Record]:
-    """Return the records of a file, in their order, if all of its bytes beside them are as ``torch.save`` writes them.
+    """Return the records of a file in order, after checking all bytes outside them.
 
     Args:
         file: The file.
-        size: Number of its bytes.
+        size: Size of the file in bytes.
 
     Raises:
-        ValueError: Some are not; the text says which.
+        ValueError: Some bytes differ from what ``torch.save`` writes; the message says which.
 
     >>> import io
     >>> file = io.BytesIO()
@@ -73,7 +73,7 @@ def records(file: BinaryIO, size: int) -> list[Record]:
         above, _, last = name.partition("/")
         if not last or (found and above != folder):
             raise ValueError(f"the record {name!r} is not in the folder {folder!r} of the others")
-        if name.lower() in names:  # torch's reader does not tell capitals from small letters
+        if name.lower() in names:  # torch's reader ignores case
             raise ValueError(f"there are two records {name!r}")
         names.add(name.lower())
         folder = above
@@ -86,7 +86,7 @@ def records(file: BinaryIO, size: int) -> list[Record]:
 
 
 def crc32_of(file: BinaryIO, record: Record) -> int:
-    """Return the checksum of the content of a record.
+    """Compute the CRC-32 of the content of a record.
 
     Args:
         file: The file.
@@ -99,13 +99,13 @@ def crc32_of(file: BinaryIO, record: Record) -> int:
     """
     file.seek(record.offset)
     value, left = 0, record.size
-    while left and (block := file.read(min(left, 1 << 20))):  # fits into the cache of a processor
+    while left and (block := file.read(min(left, 1 << 20))):  # fits into the CPU cache
         value, left = zlib.crc32(block, value), left - len(block)
     return value
 
 
 def _directory(file: BinaryIO, size: int) -> tuple[int, list[tuple[str, int, int, int]]]:
-    """Where the directory begins, and name, checksum, size and offset of each record in it."""
+    """Return the offset of the central directory, and name, checksum, size and offset of each record in it."""
     if size < _END_SIZE:
         raise ValueError("its end is missing")
     end = _bytes(file, size - _END_SIZE, _END_SIZE)
@@ -122,7 +122,7 @@ def _directory(file: BinaryIO, size: int) -> tuple[int, list[tuple[str, int, int
 
 
 def _end(count: int, length: int, begin: int, size: int) -> bytes:
-    """What follows the directory."""
+    """Return the bytes that follow the central directory."""
     return (
         struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", 44, 0x31E, 45, 0, 0, count, count, length, begin)
         + struct.pack("<4sIQI", b"PK\x06\x07", 0, size - _END_SIZE, 1)
@@ -164,14 +164,14 @@ def _central(name: bytes, crc32: int, size: int, offset: int) -> bytes:
 
 
 def _content(file: BinaryIO, name: str, size: int, offset: int, crc32: int, end: int) -> int:
-    """Where the content of a record begins, whose header and descriptor are as they should be."""
+    """Return the offset of the content of a record, after checking its local header and data descriptor."""
     raw = name.encode()
     if offset + 30 + len(raw) + size > end:
         raise ValueError(f"the record {name!r} is longer than the file")
     head = _bytes(file, offset, 30)
     (extra_length,) = struct.unpack_from("<H", head, 28)
     extra = _bytes(file, offset + 30 + len(raw), extra_length)
-    # The size that the compressed content is to have is not known there, and is 0.
+    # torch writes 0 as the compressed size here.
     wide = _wide(size, 0, offset)
     padding = extra_length - len(wide) - 4
     written = struct.pack("<4s5HIIIHH", _LOCAL, 0, _flags(size), 0, 0, 0, 0, 0, 0, len(raw), extra_length) + raw
@@ -189,14 +189,14 @@ def _content(file: BinaryIO, name: str, size: int, offset: int, crc32: int, end:
 
 
 def _descriptor(size: int, offset: int, crc32: int) -> bytes:
-    """What follows a record."""
+    """Return the data descriptor that follows a record."""
     if not size:
         return b""
     return struct.pack("<4sIQQ" if _wide(size, size, offset) else "<4sIII", _DESCRIPTOR, crc32, size, size)
 
 
 def _wide(size: int, stored: int, offset: int) -> bytes:
-    """The numbers of a header that need 64 bits."""
+    """Return the zip64 extra field, for numbers of a header that need 64 bits."""
     numbers = [*([size, stored] if size >= _MOST32 else []), *([offset] if offset >= _MOST32 else [])]
     return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
 

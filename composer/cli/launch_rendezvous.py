@@ -1,4 +1,4 @@
-"""The rendezvous of a run on one node: a store on loopback, which no other machine can connect to."""
+"""Rendezvous for a single node: a TCP store on loopback, to which no other host can connect."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from composer.dist.loopback import LOOPBACK, loopback_store
 __all__ = ["BACKEND", "LoopbackRendezvous", "register"]
 
 BACKEND = "composer-loopback"
-"""Its name for torch's launcher."""
+"""Name of the rendezvous backend in torch's launcher."""
 
-_TIMEOUT = 300.0  # seconds that a store waits for an answer; torch's own default
+_TIMEOUT = 300.0  # store timeout in seconds; the default of torch
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """Gives the only node its rank and a store. Each attempt of a run that is restarted has a store of its own.
+    """Assigns rank 0 to the only node, with a new store for each restart of the run.
 
     Args:
-        port: That stores listen on; 0 takes a free one each time.
+        port: The port that stores listen on; 0 selects a free one each time.
         run_id: Name of the run.
 
     >>> rendezvous = LoopbackRendezvous(0, "night")
@@ -42,16 +42,16 @@ class LoopbackRendezvous(RendezvousHandler):
         self._closed = False
 
     def get_backend(self) -> str:
-        """Return the name of this kind of rendezvous."""
+        """Return the name of the backend."""
         return BACKEND
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether ranks use the store of the launcher rather than one of rank 0."""
+        """Whether ranks use the store of the launcher instead of one of rank 0."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Make a store for the next attempt, and give up that of the one before.
+        """Create a store for the next attempt, and release that of the previous one.
 
         Raises:
             RuntimeError: The port is taken.
@@ -71,11 +71,11 @@ class LoopbackRendezvous(RendezvousHandler):
         return self._closed
 
     def set_closed(self) -> None:
-        """Note that the run has ended."""
+        """Record that the run has ended."""
         self._closed = True
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes want to join: there is one only."""
+        """Return the number of nodes that wait to join, which is always 0."""
         return 0
 
     def get_run_id(self) -> str:
@@ -83,13 +83,13 @@ class LoopbackRendezvous(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Let go of the store."""
+        """Release the store."""
         self._closed, self._store = True, None
         return True
 
 
 def register() -> None:
-    """Let torch's launcher know of it.
+    """Register the backend with torch's launcher.
 
     >>> register()
     >>> register()

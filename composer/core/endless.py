@@ -1,4 +1,4 @@
-"""Data without an end, such as ``itertools.cycle``: recognize infinite loaders, and warn of passes that may be."""
+"""Detect infinite data, such as ``itertools.cycle``, and warn of very long epochs and evaluations."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from composer.warnings import ComposerWarning
 
 __all__ = ["PassWatch", "refuse_endless", "why_endless"]
 
-# At a microsecond a batch it would take eleven days.
+# Lengths from here on count as infinite: at a microsecond per batch, an epoch would take eleven days.
 _MANY: Final = 10**12
 
 
 def why_endless(data: Any) -> str | None:
-    """Return why data is known to yield without end; None if it ends, or nobody can know without reading it.
+    """Return why data is known to be infinite, or None if it is finite or cannot be known without reading it.
 
-    Known are infinite iterators of :mod:`itertools`, also inside ``map``, ``zip``, ``filter``, ``enumerate`` and
+    Detects infinite iterators of :mod:`itertools`, also inside ``map``, ``zip``, ``filter``, ``enumerate`` and
     generator expressions; generator functions, and ``__iter__`` methods written as such, that have no way to return
-    (``while True`` without ``break`` or ``return``); loaders of such data sets or samplers; lengths that are infinite;
+    (``while True`` without ``break`` or ``return``); loaders of such datasets or samplers; infinite lengths;
     ``repeat`` of Hugging Face ``datasets`` and of WebDataset without a number.
 
     Args:
-        data: A loader, data set, sampler or iterator.
+        data: A loader, dataset, sampler or iterator.
 
     >>> why_endless(map(str, itertools.cycle([1, 2])))
     'itertools.cycle yields without end'
@@ -46,7 +46,7 @@ def why_endless(data: Any) -> str | None:
     if isinstance(data, itertools.repeat):
         return None if operator.length_hint(data, -1) >= 0 else "itertools.repeat has no number of times"
     if isinstance(data, (map, filter, zip, enumerate)):
-        # The arguments: of map and filter the function is the first, of enumerate the number is the last.
+        # The arguments, without the function of map and filter and the start of enumerate.
         parts = [part for part in data.__reduce__()[1] if isinstance(part, Iterator)]
         found = [why_endless(part) for part in parts]
         return found[0] if found and None not in found else None
@@ -59,15 +59,15 @@ def why_endless(data: Any) -> str | None:
 
 
 def refuse_endless(what: str, data: Any, remedy: str) -> None:
-    """Refuse data that is known to yield without end where it would be read to its end.
+    """Raise an error for data that is known to be infinite but would be read to its end.
 
     Args:
-        what: Begins the message: the argument, or what it would do.
+        what: Subject of the error message, such as the argument.
         data: The data.
-        remedy: What to do instead, a sentence.
+        remedy: What to do instead, as a sentence.
 
     Raises:
-        ValueError: It is.
+        ValueError: The data is infinite.
 
     >>> refuse_endless("eval_dataloader", itertools.count(), "Give eval_subset_num_batches.")
     Traceback (most recent call last):
@@ -80,12 +80,12 @@ def refuse_endless(what: str, data: Any, remedy: str) -> None:
 
 
 class PassWatch:
-    """Warns once of a pass over data of unknown length that has become so long that it may have no end.
+    """Warns once if an iteration over data of unknown length becomes so long that the data may be infinite.
 
     Args:
-        message: What to warn of.
-        seconds: How long a pass may take.
-        batches: How many batches it may have.
+        message: Text of the warning.
+        seconds: Seconds after which to warn.
+        batches: Number of batches after which to warn.
 
     >>> watch = PassWatch("This may be endless.", batches=2)
     >>> with warnings.catch_warnings(record=True) as caught:
@@ -102,10 +102,10 @@ class PassWatch:
         self._warned = False
 
     def look(self, number: float) -> None:
-        """Look at the pass after another batch.
+        """Check the iteration after another batch.
 
         Args:
-            number: How many there were.
+            number: Number of batches so far.
         """
         if self._warned or (number < self._batches and time.perf_counter() - self._begun < self._seconds):
             return
@@ -114,7 +114,7 @@ class PassWatch:
 
 
 def _declared(data: Any) -> float | None:
-    """The length that data says it has, one that :func:`len` refuses too."""
+    """Return the declared length of data, including values that :func:`len` does not accept."""
     length, method = length_of(data), getattr(type(data), "__len__", None)
     if length is not None or method is None:
         return length
@@ -134,17 +134,17 @@ def _of_generator(generator: types.GeneratorType[Any, Any, Any]) -> str | None:
 
 
 def _never_returns(code: types.CodeType) -> bool:
-    """Whether a generator function loops, and can end by no more than an exception of what it calls."""
+    """Return whether a generator function loops and can end only by an exception in a function that it calls."""
     if not code.co_flags & inspect.CO_GENERATOR:
         return False
-    # The compiler leaves out a return that is never reached. A raise may be how it ends.
+    # The compiler drops an unreachable return. A raise may be how the function ends.
     steps = {step.opname for step in get_instructions(code)}
     loops = any("JUMP_BACKWARD" in step and "NO_INTERRUPT" not in step for step in steps)
     return loops and not steps & {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS"}
 
 
 def _of_parts(data: Any) -> str | None:
-    """Look at what a loader or data set of a known class reads from."""
+    """Check the source of a loader or dataset of a known class."""
     if isinstance(data, DataLoader):
         if not _is_of(type(data).__iter__, "torch", "torchdata"):
             return None
@@ -168,7 +168,7 @@ def _is_of(thing: Any, *packages: str) -> bool:
 
 
 def _of_examples(examples: Any) -> str | None:
-    """Follow the steps of an iterable data set of Hugging Face from the last to the first."""
+    """Walk the steps of a Hugging Face iterable dataset from the last to the first."""
     while examples is not None and "Take" not in type(examples).__name__:
         if getattr(examples, "num_times", 0) is None:
             return "repeat(None) has no number of times"
@@ -177,7 +177,7 @@ def _of_examples(examples: Any) -> str | None:
 
 
 def _of_pipeline(data: Any) -> str | None:
-    """Look at the repetitions of a WebDataset, and at shards that are drawn again and again."""
+    """Check a WebDataset for unlimited repetitions and resampled shards."""
     stages: list[Any] = getattr(data, "pipeline", [])
     if not stages or getattr(data, "nsamples", 0) > 0:  # with_epoch
         return None

@@ -1,4 +1,4 @@
-"""Random state before the first batch of a data set: data that sample values lazily and keep them resume exactly."""
+"""Random state before the first batch of a dataset, so that data sampled lazily and kept is resumed exactly."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["FirstDraws"]
 
 
 class FirstDraws:
-    """Notes the generators' states before the first batch is fetched, if that draws; in another process draws again.
+    """Records the random state before the first batch if fetching it samples values, and replays that after a resume.
 
-    A data set may make all of its values when it is first asked for one, from the generators of the process. A run that
-    is resumed asks first with the generators of the checkpoint, which are elsewhere, and would train on other data.
+    A dataset may create all of its values at the first access, from the random generators of the process. In a resumed
+    run, the first access would use the random state of the checkpoint instead, and training would see other data.
 
     >>> first = FirstDraws()
     >>> batches = list(first.noting([], (torch.rand(1) for _ in range(2))))
@@ -38,19 +38,19 @@ class FirstDraws:
         self._is_loaded = False
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Take over what another process noted.
+        """Load the state that an earlier process recorded.
 
         Args:
-            state: Its :attr:`state`.
+            state: The :attr:`state` of that process.
         """
         self.state, self._loader, self._is_loaded = None if state is None else dict(state), None, state is not None
 
     def noting(self, loader: Any, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return the batches, of which the first is watched if it is the first of a loader.
+        """Return the batches; if they are the first of a loader, record the random state before the first batch.
 
         Args:
-            loader: Where they come from.
-            batches: A pass that begins.
+            loader: The loader of the batches.
+            batches: An iterator at its beginning.
         """
         if self._loader is loader:
             return batches
@@ -58,11 +58,11 @@ class FirstDraws:
         return itertools.chain(self._first(batches), batches)
 
     def repeat(self, loader: Any, begin: Callable[[], Iterator[Batch]]) -> None:
-        """Fetch the first batch as the other process did, once; the generators are put back afterwards.
+        """Fetch the first batch once as the earlier process did; the random state is restored afterwards.
 
         Args:
-            loader: Where the batches come from.
-            begin: Begins a pass.
+            loader: The loader of the batches.
+            begin: Creates an iterator over the batches.
         """
         if not self._is_loaded or self.state is None:
             return
@@ -81,7 +81,7 @@ class FirstDraws:
 
 
 def _are_same(one: Any, other: Any) -> bool:
-    """Whether two states of the generators are equal."""
+    """Return whether two random states are equal."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):

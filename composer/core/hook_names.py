@@ -1,4 +1,4 @@
-"""Which event a misspelt hook, or one of another library, stands for: ``on_epoch_end``, ``after_backwards``."""
+"""Map misspelled hooks, and hooks of other libraries, to events: ``on_epoch_end``, ``after_backwards``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["is_like_a_hook", "is_misspelt", "meant_event", "words"]
 _EVENTS: Final = {event.value for event in Event}
 _MOMENTS: Final = {"before", "after", "start", "end"}
 
-# What people, and other libraries, write for the words in the names of events.
+# Synonyms for the words in event names, as users and other libraries write them.
 _SYNONYMS: Final = {
     "pre": "before", "post": "after",
     "begin": "start", "begins": "start", "begun": "start", "starts": "start", "started": "start", "starting": "start",
@@ -30,13 +30,13 @@ _SYNONYMS: Final = {
     "gradients": "gradient",
 }  # fmt: skip
 
-# Words of which the name of a hook may consist; a name with any other is a helper's.
+# Words that may appear in the name of a hook; a name with any other word is a helper method.
 _WORDS: Final = (
     {word for name in _EVENTS for word in name.split("_")} - {"init", "checkpoint"}
     | {"train", "step", "optimizer", "gradient", "zero", "stage", "microbatch"}
 )  # fmt: skip
 
-# Hooks of Lightning, Keras, Hugging Face, fastai and others whose words do not lead to the event; without "on".
+# Hooks of Lightning, Keras, Hugging Face, fastai and others that the synonyms do not cover; without "on".
 _ELSEWHERE: Final = {
     "setup": "init",
     "init_end": "init",
@@ -61,7 +61,7 @@ _ELSEWHERE: Final = {
 
 
 def words(name: str) -> list[str]:
-    """Return the words of a name in lower case, whether it is written in snake case or in camel case.
+    """Split a name in snake case or camel case into lowercase words.
 
     Args:
         name: The name.
@@ -73,7 +73,7 @@ def words(name: str) -> list[str]:
 
 
 def meant_event(name: str) -> Event | None:
-    """Return the event for which another library's hook, or a misspelt one, stands; None where it is not clear.
+    """Return the event that a misspelled hook, or a hook of another library, stands for; None if unclear.
 
     Args:
         name: Name of the method.
@@ -96,13 +96,13 @@ def meant_event(name: str) -> Event | None:
 
 
 def is_like_a_hook(name: str, parameters: tuple[str, ...] = ()) -> bool:
-    """Tell whether a method was most likely written to be called at an event.
+    """Return whether a method was most likely written as a hook.
 
-    Helpers such as ``after_save``, ``epoch_name``, ``evaluate`` or ``batch_send`` are none. Where a name alone is no
-    proof, as ``end_epoch``, parameters named as those of hooks are.
+    Helpers such as ``after_save``, ``epoch_name``, ``evaluate`` or ``batch_send`` are not. If a name is ambiguous, such
+    as ``end_epoch``, the parameter names decide.
 
     Args:
-        name: Name of the method, which is not that of an event.
+        name: Name of the method, not that of an event.
         parameters: Names of its parameters.
 
     >>> is_like_a_hook("on_epoch_end"), is_like_a_hook("after_backwards"), is_like_a_hook("after_save")
@@ -121,16 +121,16 @@ def is_like_a_hook(name: str, parameters: tuple[str, ...] = ()) -> bool:
     if event is None:
         return False
     joined, meant = "".join(written), event.value.replace("_", "")
-    # A name of this length is near another by mistake only, as is one whose letters are swapped.
+    # Long names, or names with swapped letters, are close to an event only by a typo.
     return has_state or len(event.value) >= 12 or sorted(joined) == sorted(meant)
 
 
 def is_misspelt(name: str, known: str) -> bool:
-    """Tell whether a name can hardly be another than a known one of some length, written wrong.
+    """Return whether a name is most likely a misspelling of a known name.
 
     Args:
-        name: What was written.
-        known: What is known.
+        name: The name in question.
+        known: The known name.
 
     >>> is_misspelt("eval_foward", "eval_forward"), is_misspelt("loadStateDict", "load_state_dict")
     (True, True)
@@ -146,7 +146,7 @@ def _canonical(written: list[str]) -> list[str]:
 
 
 def _forms(canonical: list[str]) -> list[str]:
-    """Names of events that these words may stand for, the likeliest first."""
+    """Return candidate event names for these words, the likeliest first."""
     moments = [word for word in canonical if word in _MOMENTS]
     thing = [word for word in canonical if word not in _MOMENTS]
     if len(moments) != 1 or not thing:
@@ -173,7 +173,7 @@ def _near(written: list[str]) -> Event | None:
 
 
 def _differ_by_slips(joined: str, written: list[str], event: str) -> bool:
-    """Whether nothing but underscores, one slip in all, or one in each long word is wrong."""
+    """Return whether a name differs only by underscores, by one typo, or by one typo in each long word."""
     if len(event) < 7:
         return joined == event
     if joined == event.replace("_", "") or is_slip(joined, event.replace("_", "")):

@@ -1,4 +1,4 @@
-"""Check algorithms, callbacks and loggers when they are registered: hooks that can never run, or not as written."""
+"""Check hooks of algorithms, callbacks and loggers on registration: wrong signatures, and misspelled names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["check_listener"]
 
 _EVENTS: Final = {event.value for event in Event}
 _HOOK: Final = ("state", "logger")
-# What else is called by position, with what.
+# Other methods that are called with positional arguments.
 _CALLED_WITH: Final = {
     "run_event": ("event", "state", "logger"),
     "wrap_handlers": ("event", "handlers"),
@@ -38,7 +38,7 @@ _CALLED_WITH: Final = {
     "state_dict": (),
     "load_state_dict": ("state",),
 }
-# Names that loggers of other libraries have.
+# Method names in loggers of other libraries.
 _LOGGER_NAMES: Final = {
     "log_hyperparams": "log_hyperparameters",
     "log_hparams": "log_hyperparameters",
@@ -49,18 +49,18 @@ _LOGGER_NAMES: Final = {
 }
 _REMEDY: Final = "If other code calls it, let its name begin with an underscore, or filter this warning."
 
-# Classes that were found to be right, or were warned of.
+# Classes that were already checked.
 _done: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def check_listener(listener: Hooks) -> None:
-    """Refuse hooks that cannot be called, and warn once per class of methods that look like hooks but are none.
+    """Raise on hooks that cannot be called; warn once per class of methods that look like hooks but are never called.
 
     Args:
         listener: An algorithm, a callback or a logger.
 
     Raises:
-        TypeError: A hook takes other parameters than it is given, or is a coroutine, a generator, or no function.
+        TypeError: A hook has wrong parameters, or is a coroutine, a generator, or not callable.
 
     >>> class Mistaken(Callback):
     ...     def epoch_end(self, state): ...
@@ -71,7 +71,7 @@ def check_listener(listener: Hooks) -> None:
     """
     kind = type(listener)
     base = next((b for b in (LoggerDestination, Callback, Algorithm) if issubclass(kind, b)), None)
-    if base is None:  # such as a mock, which has every method
+    if base is None:  # for example a mock, which has every method
         return
     is_known = kind in _done
     for name, arguments in _called(listener, base):
@@ -88,7 +88,7 @@ def check_listener(listener: Hooks) -> None:
 
 
 def _called(listener: Hooks, base: type[Hooks]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The names of the methods that it has in place of the base class's, each with what it will be given."""
+    """Yield the names of the overridden methods, each with the arguments that it will be called with."""
     kind = type(listener)
     dispatches = ("run_event",) if issubclass(kind, Callback) else ("match", "apply")
     own = [name for name in (*_CALLED_WITH, *dispatches) if hasattr(base, name) and _replaces(listener, base, name)]
@@ -128,7 +128,7 @@ def _check_call(listener: Hooks, name: str, arguments: tuple[str, ...]) -> None:
 
 
 def _never_called(kind: type[Hooks], base: type[Hooks]) -> Iterator[str]:
-    """What is to be said of the methods and attributes of a class that have no effect."""
+    """Yield a warning for each method or attribute of a class that has no effect."""
     known = [name for name in dir(base) if not name.startswith("_") and name not in _EVENTS]
     methods = [name for name in known if callable(getattr(base, name))]
     for name, function, classes in own_methods(kind, base):
@@ -149,7 +149,7 @@ def _never_called(kind: type[Hooks], base: type[Hooks]) -> Iterator[str]:
 
 
 def _is_lost(name: str, function: Callable[..., Any], there: Any) -> bool:
-    """Whether a method is meant for an event that has no other."""
+    """Return whether a method looks like a hook for an event that has no other hook."""
     if name in _EVENTS or name.startswith("_"):
         return False
     meant = meant_event(name)

@@ -1,4 +1,4 @@
-"""Whether larger or smaller values of a metric are better: for early stopping, the best checkpoint, plateaus."""
+"""Determine whether higher or lower metric values are better, for early stopping, best checkpoint and plateaus."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _HIGHER: Final = _set(
     "acc accuracy auc auprc auroc averageprecision bleu dice exactmatch f1 f1score fbeta hitrate iou jaccard map "
     "matthewscorrcoef miou mrr ndcg precision psnr r2 recall rouge sensitivity specificity ssim"
 )
-# What stands behind the word that says what is measured, or before it, without changing what is better.
+# Words next to the measured quantity that do not change the direction.
 _NEUTRAL: Final = _set(
     "at avg average best coefficient ema epoch eval index k last macro mean metric micro rate score test top total "
     "train val valid validation value weighted"
 )
-# Beside these a word may stand for its contrary, as in "neg_mean_squared_error" and "1 - accuracy".
+# Words that may reverse the direction, as in "neg_mean_squared_error" and "1 - accuracy".
 _CONTRARY: Final = _set("anti complement inverse inverted minus neg negated negative no non not one")
 _SUBTRACTED: Final = re.compile(r"\s*(1\s*)?-")  # "1-accuracy", "-loss"
 _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
-_LONGEST: Final = 3  # words of one term, as in "mIoU", which is written like three
+_LONGEST: Final = 3  # words in one term: "mIoU" splits into three
 
 
 def larger_is_better(name: str, metric: Any = None) -> bool | None:
-    """Return whether larger values of a metric are better, or None where neither the metric nor its name says so.
+    """Return whether larger values of a metric are better, or None if neither the metric nor its name says so.
 
-    The attribute ``higher_is_better`` of the metric decides; of a wrapper that has none, that of the metric inside; of
-    a collection, that on which all members agree. Else the name decides, and after it the name of the metric's class:
-    if its last word is one of the usual ones (loss, error, perplexity, cross entropy, ...; accuracy, F1, AUROC, IoU,
-    ...). Whole words count, not parts of words.
+    The attribute ``higher_is_better`` of the metric decides; for a wrapper without it, that of the inner metric; for a
+    collection, the value that all members share. Otherwise the name decides, and then the name of the metric's class,
+    if its last word is a common one (loss, error, perplexity, cross entropy, ...; accuracy, F1, AUROC, IoU, ...). Only
+    complete words are matched.
 
     Args:
         name: Name of the metric, such as "MulticlassAccuracy" or "eval/val_loss".
@@ -58,7 +58,7 @@ def larger_is_better(name: str, metric: Any = None) -> bool | None:
             return stated
     last = name.rpartition("/")[2]
     named = _by_name(last)
-    # The label of the data says nothing, and a name that contradicts itself is not outvoted by its class.
+    # The label of the dataset is ignored. The class decides only if the name has no known word at all.
     return _by_name(type(metric).__name__) if named is None and metric is not None and not _known(last) else named
 
 
@@ -68,7 +68,7 @@ def require_direction(name: str, metric: Any, remedy: str) -> bool:
     Args:
         name: Name of the metric.
         metric: The metric, or None.
-        remedy: What to give where that is not known, such as "comp='less' or comp='greater'".
+        remedy: What to pass if the direction is unknown, such as "comp='less' or comp='greater'".
 
     Raises:
         ValueError: Neither the metric nor its name says so.
@@ -88,7 +88,7 @@ def require_direction(name: str, metric: Any, remedy: str) -> bool:
 
 
 def _stated(metric: Any) -> bool | None:
-    """What a metric says of itself, or the metrics that it is made of do."""
+    """Return ``higher_is_better`` of a metric, or of the metrics that it contains."""
     own = getattr(metric, "higher_is_better", None)
     if isinstance(own, bool):
         return own
@@ -98,30 +98,30 @@ def _stated(metric: Any) -> bool | None:
 
 
 def _parts(metric: Any) -> list[Any]:
-    """The members of a collection of metrics, or the metric that a wrapper passes everything on to."""
+    """Return the members of a metric collection, or the inner metric of a wrapper."""
     kinds = {cls.__name__ for cls in type(metric).__mro__}
     if "MetricCollection" in kinds:
         return list(metric.values())
-    # Not those that hold metrics to compute something else of them: a difference, the least value, a spread.
+    # Not wrappers that compute another quantity: a difference, a minimum, a spread.
     if kinds & {"Running", "MetricInputTransformer", "ClasswiseWrapper", "MultioutputWrapper"}:
         return [part for part in metric.children() if hasattr(part, "higher_is_better")][:1]
     return []
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name; a number at the end of one belongs to it in "F1" and is a count in "loss2"."""
+    """Split a name into words; a trailing number is part of the word in "F1" and a count in "loss2"."""
     found = [word.lower() for word in _WORD.findall(name)]
     return [word if word in _LOWER | _HIGHER else word.rstrip("0123456789") or word for word in found]
 
 
 def _terms(words: list[str]) -> set[str]:
-    """All runs of words, written as one."""
+    """Return all sequences of adjacent words, joined."""
     ends = range(1, len(words) + 1)
     return {"".join(words[max(end - size, 0) : end]) for end in ends for size in range(1, _LONGEST + 1)}
 
 
 def _known(name: str) -> bool:
-    """Whether any word of a name is one of the usual ones."""
+    """Return whether a name contains a word with a known direction."""
     return bool(_terms(_words(name)) & (_LOWER | _HIGHER))
 
 

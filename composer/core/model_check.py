@@ -1,4 +1,4 @@
-"""Check a model when it is given to the trainer: methods that look like overrides but are never called."""
+"""Warn about methods of a model that look like overrides but that the trainer never calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from composer.warnings import ComposerWarning
 
 __all__ = ["check_model_methods"]
 
-# What a model may define beside the methods of the base class.
+# Optional methods of a model that the base class does not define.
 _OPTIONAL: Final = {
     "count_targets": "batch",
     "flops_per_batch": "batch",
@@ -23,7 +23,7 @@ _OPTIONAL: Final = {
     "activation_checkpointing_fn": "module",
     "param_init_fn": "module",
 }
-# Methods of other libraries' models, and what takes their place.
+# Methods of models in other libraries, and their equivalents.
 _EVALUATION: Final = ("eval_forward", "update_metric")
 _ELSEWHERE: Final = {
     "training_step": ("forward", "loss"),
@@ -45,14 +45,14 @@ _done: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def check_model_methods(model: ComposerModel, *, has_optimizers: bool) -> None:
-    """Warn, once per class, of methods that the trainer does not call but seem to be written for it.
+    """Warn, once per class, about methods that look like they are for the trainer but are never called.
 
-    These are near misses (``eval_foward``, ``update_metrics``), methods of other libraries (``validation_step``) and
-    hooks, which belong into a callback. What the class itself calls, or another base class has, is left alone.
+    These are misspellings (``eval_foward``, ``update_metrics``), methods of other libraries (``validation_step``) and
+    hooks, which belong in a callback. Methods that the class itself calls, or another base class has, are ignored.
 
     Args:
         model: The model.
-        has_optimizers: Whether the trainer was given optimizers, so that the model need not make them.
+        has_optimizers: Whether optimizers were passed to the trainer, so that the model need not create them.
 
     >>> class Net(ComposerModel):
     ...     def eval_foward(self, batch, outputs=None): ...

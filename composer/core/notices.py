@@ -1,4 +1,4 @@
-"""One line for what happens to a run: resumed, stopped early, interrupted, a NaN loss; on the console and in logs."""
+"""Report run events (resumed, stopped early, interrupted, NaN loss) in one line each, on the console and in logs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _log = logging.getLogger("composer")
 
 
 class Notices:
-    """Says each thing once, on rank 0: in the console, by Python's ``logging``, and in the summary at the end.
+    """Reports a line once, on rank 0: on the console, through Python's ``logging``, and in the final summary.
 
     Args:
-        show: Shows a line on the console and returns whether there is one.
+        show: Shows a line on the console; returns whether there is a console.
 
     Attributes:
-        texts: What was said since the last summary.
+        texts: The lines since the last summary.
 
     >>> notices = Notices(lambda text: print(text) is None)
     >>> notices.tell("resumed from ep3.pt at epoch 3, batch 312")
@@ -34,18 +34,18 @@ class Notices:
         self._show = show
 
     def tell(self, text: str, *, urgent: bool = False) -> None:
-        """Say something.
+        """Report a line.
 
         Args:
             text: One line.
-            urgent: Whether it is a warning, which a run without a console prints to stderr where Python's ``logging``
-                is not set up.
+            urgent: Whether it is a warning, which goes to stderr in a run without a console if Python's ``logging`` is
+                not configured.
         """
         if dist.get_global_rank() != 0:
             return
         text = mask_text(text)
         self.texts.append(text)
         shown = self._show(text)
-        # Without handlers, logging prints warnings itself, which would be twice on the same screen.
+        # Without handlers, logging prints warnings to stderr, and the line would appear twice.
         if not shown or _log.hasHandlers():
             _log.log(logging.WARNING if urgent else logging.INFO, "%s", text)

@@ -1,4 +1,4 @@
-"""What a user's class adds to one of our base classes, as far as nobody but the base class would call it."""
+"""Find public methods and attributes that a subclass adds and that its own code does not use."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from typing import Any, Final
 
 __all__ = ["own_attributes", "own_methods", "parameters_of"]
 
-# How the interpreter reads an attribute, in one version or another.
+# Bytecode instructions that read an attribute, in the supported Python versions.
 _READS: Final = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 
 
 def own_methods(kind: type, base: type) -> Iterator[tuple[str, Callable[..., Any], list[type]]]:
-    """Yield the public methods that a class and its parents define beside ``base``, if no code of theirs uses them.
+    """Yield the public methods that a class and its parents add to ``base`` and that their own code does not use.
 
-    Left out are methods that ``base`` has, that code of the classes or a function of their module names
-    (``self.on_done()``), or that belong to the interface of a class from another package.
+    Methods of ``base`` are left out, and so are methods that code of the classes or a function in their module refers
+    to (``self.on_done()``), and methods of the interface of a class from another package.
 
     Args:
         kind: The class.
         base: One of its parents.
 
     Yields:
-        Name and function of a method, and the classes that come no later in the order of resolution than the one that
-        defines it.
+        Name and function of a method, and the classes in the method resolution order up to the one that defines it.
 
     >>> class Base: ...
     >>> class Mine(Base):
@@ -53,7 +52,7 @@ def own_methods(kind: type, base: type) -> Iterator[tuple[str, Callable[..., Any
 
 
 def own_attributes(kind: type, base: type) -> Iterator[str]:
-    """Yield the names of public attributes, not methods, of a class and its parents that ``base`` does not have.
+    """Yield the names of unused public attributes, without methods, that a class and its parents add to ``base``.
 
     Args:
         kind: The class.
@@ -74,7 +73,7 @@ def own_attributes(kind: type, base: type) -> Iterator[str]:
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's parameters, ``self`` apart; none if they cannot be known.
+    """Return the parameter names of a function without ``self``; an empty tuple if they cannot be determined.
 
     Args:
         function: The function.
@@ -94,7 +93,7 @@ def _own_classes(kind: type, base: type) -> list[type]:
 
 
 def _interfaces(kind: type, base: type, classes: list[type]) -> set[str]:
-    """Public names of those of the classes that are of other packages than the ones derived from ``base``."""
+    """Return the names defined by mixins and interfaces from other packages."""
     packages = {_package(owner) for owner in classes if issubclass(owner, base)} | {"__main__"}
     foreign = [owner for owner in classes if not issubclass(owner, base) and _package(owner) not in packages]
     return {name for owner in foreign for name in vars(owner)}
@@ -105,7 +104,7 @@ def _package(kind: type) -> str:
 
 
 def _function(member: object) -> types.FunctionType | None:
-    """The function behind a method in whichever form, decorators that say so removed."""
+    """Return the function behind a method, with ``functools.wraps`` decorators removed, or None."""
     if isinstance(member, (staticmethod, classmethod)):
         member = member.__func__
     if isinstance(member, (functools.partialmethod, functools.partial)):
@@ -115,7 +114,7 @@ def _function(member: object) -> types.FunctionType | None:
 
 
 def _names_in_code(classes: list[type]) -> tuple[set[str], tuple[str, ...]]:
-    """The names that code of these classes, and functions beside them, use; and how names begin that they look up."""
+    """Return the names used by these classes and functions in their modules, and prefixes for ``getattr`` lookups."""
     used: set[str] = set()
     strings: set[str] = set()
     for owner in classes:
@@ -126,7 +125,7 @@ def _names_in_code(classes: list[type]) -> tuple[set[str], tuple[str, ...]]:
             for function in map(_function, functions):
                 if function is not None:
                     names, constants = _in_code(function.__code__)
-                    used |= names - {name}  # super().name() in it is no use
+                    used |= names - {name}  # super().name() inside it does not count as use
                     strings |= constants - {function.__doc__ or ""}
     for module in {owner.__module__ for owner in classes}:
         for name, value in list(vars(sys.modules.get(module, types)).items()):
@@ -137,19 +136,19 @@ def _names_in_code(classes: list[type]) -> tuple[set[str], tuple[str, ...]]:
 
 
 def _in_code(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """The attributes that a piece of code reads, and its strings."""
+    """Return the attributes that a code object reads, and its string constants."""
     names, strings, constants = _read_in(code), set[str](), list[Any](code.co_consts)
-    for constant in constants:  # grows on the way
+    for constant in constants:  # grows during the iteration
         if isinstance(constant, str):
             strings.add(constant)
         elif isinstance(constant, (tuple, frozenset)):
             constants.extend(constant)
-        elif isinstance(constant, types.CodeType) and constant.co_flags & inspect.CO_OPTIMIZED:  # no body of a class
+        elif isinstance(constant, types.CodeType) and constant.co_flags & inspect.CO_OPTIMIZED:  # not a class body
             names |= _read_in(constant)
             constants.extend(constant.co_consts)
     return names, strings
 
 
 def _read_in(code: types.CodeType) -> set[str]:
-    # Not co_names, where a class in a function has the names of its methods.
+    # Not co_names, which also holds the method names of a class defined in a function.
     return {step.argval for step in dis.get_instructions(code) if step.opname in _READS or step.argval == "getattr"}

@@ -1,4 +1,4 @@
-"""Begins passes over the training data, each anywhere, so that an epoch is resumed where another process left it."""
+"""Create iterators over the training data at any position, to resume in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PassFactory:
-    """Begins passes over a loader, each anywhere.
+    """Creates iterators over a loader, each starting at any position of an epoch.
 
-    How a pass is taken up depends on what the loader offers, the first of these that there is: the ``state_dict`` of a
-    data set that asks for the number of samples that all processes had (as streaming's does); the loader's own (as
-    torchdata's ``StatefulDataLoader`` has); its data set's; the indices of its samples, which are known without
-    fetching any; else the batches before are fetched again.
+    How an epoch is resumed depends on the loader. The first of these that it supports is used: the ``state_dict`` of a
+    dataset that takes the number of samples consumed by all ranks (as streaming datasets do); the ``state_dict`` of the
+    loader (such as torchdata's ``StatefulDataLoader``); the ``state_dict`` of its dataset; the sample indices, which
+    are known without fetching samples. Otherwise the earlier batches are fetched again.
 
-    In several processes data with indices is dealt out, see :class:`.Indices`; other loaders are each process's own, as
-    is the place in them. A loader that deals itself out says so by ``is_dealt = True``: its state is then the same in
-    all processes and fits any number of them, and ``steps_left`` is the number of steps from there to the end.
+    In distributed training, data with indices is sharded among ranks, see :class:`.Indices`; other loaders, and the
+    position in them, are separate on each rank. A loader that shards its data itself declares ``is_dealt = True``: its
+    state is then the same on all ranks and fits any number of ranks, and ``steps_left`` is the number of steps that
+    remain.
 
-    Before each pass the epoch is told to all of sampler, data set and loader that have ``set_epoch``, or ``next_epoch``
-    as streaming's data sets do: one that begins in another process has the order that it would have had.
+    Before each epoch, ``set_epoch`` of sampler, dataset and loader is called, or ``next_epoch`` is set as in streaming
+    datasets, so that a resumed run has the same order.
 
     Args:
         loader: Yields batches.
-        seed: Of the run, the same in all processes.
-        share: What this process gets.
-        whole_batches: Whether the loader's own batches are dealt out, rather than the samples of a step.
+        seed: Seed of the run, the same on all ranks.
+        share: The data shard of this rank.
+        whole_batches: Whether complete batches of the loader are sharded, instead of the samples of a step.
 
     >>> next(PassFactory([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None}))
     3
@@ -57,28 +58,28 @@ class PassFactory:
 
     @property
     def kind(self) -> str:
-        """By what a pass is taken up: "loader", "dataset", "indices" or "replay"."""
+        """How an epoch is resumed: "loader", "dataset", "indices" or "replay"."""
         dataset = getattr(self.loader, "dataset", None)
         if _keeps_state(dataset) and counts_samples(dataset):
-            return "dataset"  # before the loader's, which may hold for as many processes as there are now only
+            return "dataset"  # before the loader's, which may be valid only for the current number of ranks
         if _keeps_state(self.loader):
             return "loader"
         by_index = type(self.loader) is DataLoader and not isinstance(dataset, IterableDataset)
         if _keeps_state(dataset) and not (by_index or self._has_workers):
             return "dataset"
-        # A class of one's own may do more than fetch what its sampler says.
+        # A custom loader class may do more than fetch the indices of its sampler.
         return "indices" if by_index else "replay"
 
     @property
     def length(self) -> int | None:
-        """Number of steps of a whole pass, or None where the loader does not tell."""
+        """Number of steps in a full epoch, or None if the loader has no length."""
         if self.kind != "indices":
             return length_of(self.loader)
         return Indices(self.loader, self.share, whole_batches=self.whole_batches).steps_after(0)
 
     @property
     def is_own(self) -> bool:
-        """Whether this process's data, and the place in it, are not those of the others."""
+        """Whether data, and the position in it, are separate on each rank."""
         if self.kind == "dataset":
             return not counts_samples(self.loader.dataset)
         if self.kind == "loader":
@@ -90,7 +91,7 @@ class PassFactory:
             indices = Indices(self.loader, self.share, whole_batches=self.whole_batches)
             indices.seed = self.seed
             if self.share.size > 1 and not indices.is_divided:
-                # Each process may have been given a generator of its own.
+                # Each rank may have a generator with a different seed.
                 own_seed = [indices.own_seed]
                 dist.broadcast_object_list(own_seed)
                 indices.own_seed = own_seed[0]
@@ -99,25 +100,25 @@ class PassFactory:
 
     @property
     def _has_workers(self) -> bool:
-        """Whether the data set that changes is a copy in another process."""
+        """Whether DataLoader workers hold copies of the dataset, whose state changes there."""
         return getattr(self.loader, "num_workers", 0) > 0
 
     def begin(self, epoch: int, batch: int = 0, saved: Mapping[str, Any] | None = None) -> DataPass:
-        """Begin a pass.
+        """Create an iterator over an epoch.
 
         Args:
-            epoch: Which, from 0.
-            batch: Number of batches of it that are done.
-            saved: What :meth:`place` gave when they were; None at the beginning of a pass.
+            epoch: Number of the epoch, from 0.
+            batch: Number of batches of the epoch that are done.
+            saved: What :meth:`place` returned at that point; None at the beginning of an epoch.
 
         Raises:
-            ValueError: The loader is of another kind than the one that was saved, or its place cannot be found by this
-                number of processes.
+            ValueError: The loader is resumed in another way than the saved one, or its position cannot be restored on
+                this number of ranks.
         """
         self._tell_epoch(epoch)
         kind = self.kind
         if saved is not None and saved["kind"] == "any":
-            # Written by a version that kept no more than the number of batches.
+            # Written by a version that saved only the number of batches.
             kind = kind if kind == "indices" else "replay"
             saved = {"kind": kind, "ranks": [{"kind": kind, "rng": None}] * self.share.size}
         if saved is not None and saved["kind"] != kind:
@@ -136,7 +137,7 @@ class PassFactory:
             owner.load_state_dict(saved["state"])
         if saved is not None and saved.get("over"):
             if kind == "loader" and isinstance(self.loader, DataLoader):
-                # A loader of torch draws its numbers when it begins again: for the pass that is over now, not later.
+                # A torch DataLoader samples its seed when iteration starts: do it now for the finished epoch.
                 iterate(self.loader)
             return DataPass(kind, iter(()), owner=owner)
         if kind == "indices":
@@ -153,29 +154,29 @@ class PassFactory:
                 each.next_epoch = epoch
 
     def place(self, current: DataPass, sample: int, *, sized: bool = True) -> dict[str, Any]:
-        """Return what later processes need to go on where this one and the others are; all of them have to call this.
+        """Return the position for a checkpoint, from which later processes resume; all ranks must call this.
 
         Args:
-            current: The pass of this process.
-            sample: Number of samples of the pass that are done, by all processes.
-            sized: Whether the number of batches tells where the pass ends.
+            current: The iterator of this rank.
+            sample: Number of samples of the epoch that are done on all ranks.
+            sized: Whether the number of batches determines where the epoch ends.
         """
         if self.share.size == 1 or not self.is_own:
             return current.state_dict(sample, sized=sized)
-        # Others may have more batches than this process.
+        # Other ranks may have more batches than this one.
         return self.gather(current.state_dict(sample, sized=False))
 
     def place_after(self, ended: DataPass, sample: int, batch: int, *, sized: bool = True) -> dict[str, Any] | None:
-        """Return what later processes need to begin the pass after one that has ended; all have to call this.
+        """Return the state to begin the epoch after a finished one, or None; all ranks must call this.
 
-        Data that keep their own place may keep more: the generator that the next order comes from. Of others there is
-        nothing to be kept.
+        Data with its own ``state_dict`` may hold more than a position, such as the generator of the next order. Other
+        data needs no state.
 
         Args:
-            ended: The pass of this process.
-            sample: Number of samples that all processes had.
+            ended: The finished iterator of this rank.
+            sample: Number of samples on all ranks.
             batch: Number of batches.
-            sized: Whether the number of batches told where the pass ended.
+            sized: Whether the number of batches determined where the epoch ended.
         """
         if not ended.has_owner:
             return None
@@ -183,11 +184,11 @@ class PassFactory:
         return {**(self.gather(place) if self.share.size > 1 and self.is_own else place), "ended": batch}
 
     def go_after(self, epoch: int, saved: Mapping[str, Any]) -> None:
-        """Bring the data to where they were at the end of a pass; other data than were saved begin anew.
+        """Restore the data to the end of an epoch; data other than the saved one starts from the beginning.
 
         Args:
-            epoch: That pass.
-            saved: What :meth:`place_after` gave.
+            epoch: Number of that epoch.
+            saved: What :meth:`place_after` returned.
         """
         if saved["kind"] != self.kind or (self.is_own and len(saved.get("ranks", [saved])) != self.share.size):
             _log.warning("The training data is not what it was when the checkpoint was saved; it begins anew.")
@@ -195,27 +196,27 @@ class PassFactory:
         self.begin(epoch, saved["ended"], saved)
 
     def gather(self, mine: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the places of all processes, of which each has its own; all of them have to call this.
+        """All-gather the positions of all ranks; all ranks must call this.
 
         Args:
-            mine: What the pass of this process gave.
+            mine: The position of this rank.
         """
         ranks = dict(dist.all_gather_object((self.share.rank, mine)))
         return {"kind": mine["kind"], "ranks": [ranks[rank] for rank in range(self.share.size)]}
 
     @property
     def can_be_touched(self) -> bool:
-        """Whether the first batch may be fetched by this process, and then a pass begun as if it had not been."""
+        """Whether the first batch can be fetched here without an effect on an epoch that begins afterwards."""
         return self.kind in ("indices", "replay") and not (self._has_workers or isinstance(self.loader, Iterator))
 
     def rewind(self, current: DataPass, epoch: int, batch: int, fetched: tuple[Batch, ...]) -> bool:
-        """Have a pass yield again what was fetched last, or what failed to be fetched; tell whether it can.
+        """Make an iterator yield the last batch again, or the batch that failed to load; return whether it can.
 
         Args:
-            current: The pass.
-            epoch: Its number.
-            batch: Number of batches of it that are done.
-            fetched: The batch, which is fetched again where the data has indices; empty if that failed.
+            current: The iterator.
+            epoch: Number of its epoch.
+            batch: Number of batches of the epoch that are done.
+            fetched: The last batch, which is fetched again if the data has indices; empty if fetching failed.
         """
         if current.kind == "indices":
             place = current.step_back(1 if fetched else 0)
@@ -229,7 +230,7 @@ class PassFactory:
         return True
 
     def _of_this_rank(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What was saved of the own data of this process."""
+        """Return the saved position of this rank."""
         ranks: list[Any] = saved.get("ranks", [saved])
         if len(ranks) != self.share.size:
             now = plural(self.share.size, "rank")
@@ -245,7 +246,7 @@ class PassFactory:
         indices, loader = self._dealt()
         start = 0 if saved is None else saved.get("place", batch * indices.step)
         indices.epoch, indices.start = epoch, start
-        # Where processes or samples in a batch are not as many as before, the pass has another number of batches.
+        # With another number of ranks or another batch size, the epoch has another number of batches.
         rest = None if saved is None else indices.steps_after(start)
         length = None if rest is None else batch + rest
         return DataPass("indices", iterate(loader), owner=owner, place=start, step=indices.step, length=length)

@@ -1,4 +1,4 @@
-"""Why a run ended before its duration: early stopping, a threshold, a callback of the user's."""
+"""Why a run ended before its duration: early stopping, a threshold, or a custom callback."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Stop", "caller_of_stop"]
 
 @dataclass(frozen=True)
 class Stop:
-    """The end of a run before its duration.
+    """Records what stopped a run before its duration, and why.
 
     Attributes:
-        by: Class of the callback or algorithm that ended it, or "the script".
-        reason: Why, as part of a sentence; empty if that was not said.
+        by: Class name of the callback or algorithm that stopped the run, or "the script".
+        reason: The reason, as part of a sentence; empty if none was given.
 
     >>> str(Stop("EarlyStopper", "CrossEntropy 0.24 not below 0.23 for 3 evaluations"))
     'stopped by EarlyStopper: CrossEntropy 0.24 not below 0.23 for 3 evaluations'
@@ -32,12 +32,12 @@ class Stop:
 
 
 def caller_of_stop(state: State) -> str:
-    """Return the class of the callback or algorithm whose method is running, or "the script" if none is.
+    """Return the class name of the callback or algorithm whose method is running, or "the script" if none is.
 
-    The call stack tells, so that callbacks need not give their name; it is looked at once, when a run ends.
+    It is found by the call stack, so that callbacks need not pass their name; this happens once, when a run stops.
 
     Args:
-        state: The state, whose callbacks and algorithms are looked for.
+        state: The state, whose callbacks and algorithms are searched for.
 
     >>> import torch
     >>> from composer import State
@@ -48,7 +48,7 @@ def caller_of_stop(state: State) -> str:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
-        # The first parameter of a method, whatever it is called.
+        # The first parameter of a method, whatever its name.
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if first is not None and any(first is one for one in listeners):
             return type(first).__name__

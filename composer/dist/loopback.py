@@ -1,4 +1,4 @@
-"""Stores and interfaces of a run on one node, which listen on loopback only: no other machine can connect to them."""
+"""TCP stores on loopback for single-node runs, so that no other host can connect to them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 __all__ = ["LOOPBACK", "is_one_node", "loopback_store"]
 
 LOOPBACK = "127.0.0.1"
-"""The address by which the ranks of one node reach each other."""
+"""The address of the loopback interface."""
 
 
 def is_one_node(world_size: int) -> bool:
-    """Return whether all ranks run on this node, as the launcher says.
+    """Return whether all ranks run on this node, according to the launcher's environment variables.
 
     Args:
         world_size: Number of ranks.
@@ -27,16 +27,16 @@ def is_one_node(world_size: int) -> bool:
 
 
 def loopback_store(port: int, timeout: float) -> TCPStore:
-    """Return a store that listens on loopback, where a :class:`torch.distributed.TCPStore` listens on all interfaces.
+    """Create a store that listens on loopback; a plain :class:`torch.distributed.TCPStore` listens on all interfaces.
 
-    Whoever reaches a store can read and set its keys, and ranks unpickle what they find there.
+    Anyone who can reach a store can read and set its keys, and ranks unpickle the values.
 
     Args:
-        port: To listen on; 0 takes a free one, which is the store's ``port``.
-        timeout: Seconds that the store waits for an answer.
+        port: The port to listen on; 0 selects a free one, see the ``port`` of the store.
+        timeout: Store timeout in seconds.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The port is in use.
 
     >>> store = loopback_store(0, timeout=5)
     >>> store.set("key", "value")
@@ -47,7 +47,7 @@ def loopback_store(port: int, timeout: float) -> TCPStore:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, port))
         listener.listen(socket.SOMAXCONN)
-        # The store closes the socket at its end.
+        # The store closes its duplicate of the socket.
         return TCPStore(
             LOOPBACK,
             listener.getsockname()[1],

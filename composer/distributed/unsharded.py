@@ -1,4 +1,4 @@
-"""The unsharded parameters of a model sharded by ``fully_shard``, which are the leaves of its autograd graph."""
+"""Access the unsharded parameters of an FSDP2 model (``fully_shard``), which are the leaves of its autograd graph."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["drop_unsharded_gradients", "fsdp_parameters", "unsharded_parameters"
 
 
 def fsdp_parameters(modules: Iterable[nn.Module]) -> Iterator[Any]:
-    """Iterate over what ``fully_shard`` keeps of each parameter that it has sharded.
+    """Iterate over the internal ``FSDPParam`` objects of ``fully_shard``.
 
     Args:
-        modules: Those that it was applied to; others are passed over.
+        modules: Modules; those without ``fully_shard`` are skipped.
 
     >>> list(fsdp_parameters([nn.Linear(1, 1)]))
     []
@@ -26,7 +26,7 @@ def fsdp_parameters(modules: Iterable[nn.Module]) -> Iterator[Any]:
 
 
 def unsharded_parameters(model: nn.Module) -> Iterator[Tensor]:
-    """Iterate over the unsharded parameters that a forward pass has used; gradients arrive at these first.
+    """Iterate over the unsharded parameters that a forward pass has all-gathered; these receive the gradients first.
 
     Args:
         model: The model.
@@ -40,7 +40,7 @@ def unsharded_parameters(model: nn.Module) -> Iterator[Tensor]:
 
 
 def drop_unsharded_gradients(model: nn.Module) -> None:
-    """Drop the gradients of unsharded parameters, which the optimizers do not know of.
+    """Clear the gradients of unsharded parameters, which ``optimizer.zero_grad()`` does not reach.
 
     Args:
         model: The model.

@@ -1,4 +1,4 @@
-"""Resume from the newest checkpoint that can be read, of a run's folders and of the loggers that keep files."""
+"""Resume from the newest intact checkpoint in the folders of a run, or in loggers that store files (``autoresume``)."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _DAMAGE = (DamagedCheckpointError, FileNotFoundError)
 
 
 def resume_newest(run: Run) -> bool:
-    """Give a run the newest checkpoint of its folders that can be read; tell whether there is one.
+    """Load the newest intact checkpoint of a run; return whether there is one.
 
-    One that is damaged or missing is passed over with a warning, for the one before it. Where the folders have none, as
-    on another machine, the loggers that keep files are asked. All ranks take the same checkpoint.
+    A corrupted or missing checkpoint is skipped with a warning, and the one before it is loaded. If the folders have no
+    checkpoint, as on a new host, the loggers that store files are searched. All ranks load the same checkpoint.
 
     Args:
         run: The run.
 
     Raises:
-        ValueError: No saver keeps what resumption needs, or all would look in a new folder with each start.
-        RuntimeError: Some ranks see a checkpoint and others do not.
+        ValueError: No saver saves full checkpoints with a link, or each start would look in a new folder.
+        RuntimeError: Only some ranks see a checkpoint.
         DamagedCheckpointError: There are checkpoints, but none can be read.
         UnsafeCheckpointError: Reading a checkpoint would run code.
     """
@@ -77,12 +77,12 @@ def resume_newest(run: Run) -> bool:
 
 
 def _told(passed: Mapping[str, str]) -> str:
-    """The checkpoints that could not be read, and why."""
+    """Return a message that names the skipped checkpoints with the reasons."""
     return mask_text("; ".join(f"{path!r}: {reason}" for path, reason in passed.items()))
 
 
 def _resumable(state: State) -> list[CheckpointSaver]:
-    """The savers that keep what resumption needs, and of which one has the same folder with each start."""
+    """Return the savers to resume from; raise if there are none, or if each start would look in a new folder."""
     savers = [saver for saver in savers_of(state) if saver.latest_filename is not None and not saver.weights_only]
     if not savers:
         raise ValueError(
@@ -99,14 +99,14 @@ def _resumable(state: State) -> list[CheckpointSaver]:
 
 
 def _is_elsewhere_next_time(saver: CheckpointSaver) -> bool:
-    """Whether another name of the run hides what was saved: by the folder, or by both names in it."""
+    """Return whether a different run name leads to a different folder, or to different names in it."""
     latest = saver.latest_filename or ""
     names = placeholders(saver.filename), placeholders(latest)
     return "run_name" in placeholders(saver.folder) or all("run_name" in found for found in names)
 
 
 def _places(state: State, savers: Sequence[CheckpointSaver]) -> Iterator[LoadOptions]:
-    """Where checkpoints are, the newest first; the same on all ranks, which ask for the next one together."""
+    """Yield the checkpoints, newest first, in the same order on all ranks; all ranks must iterate together."""
     found = _merged([saver.candidates(state) for saver in savers])
     answers: list[list[str]] = dist.all_gather_object([one.name for one in found])
     absent = [rank for rank, answer in enumerate(answers) if not answer]
@@ -126,7 +126,7 @@ def _places(state: State, savers: Sequence[CheckpointSaver]) -> Iterator[LoadOpt
 
 
 def _merged(lists: Sequence[Sequence[Found]]) -> list[Found]:
-    """The checkpoints of several savers, each in its order, the later written first."""
+    """Merge the checkpoints of several savers by modification time, keeping the order of each saver."""
     left, merged = [list(one) for one in lists if one], list[Found]()
     while left:
         newest = max(left, key=lambda one: one[0].modified)
@@ -136,7 +136,7 @@ def _merged(lists: Sequence[Sequence[Found]]) -> list[Found]:
 
 
 def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: State) -> list[str]:
-    """The names of a saver's checkpoints that a logger keeps, the newest first; the first rank looks."""
+    """Return the names of a saver's checkpoints in a logger, newest first; rank 0 lists them."""
     if saver.latest_remote_file_name is None or saver.remote_file_name is None:
         return []
     link = f"{format_name(saver.latest_remote_file_name, state.run_name, state.timestamp, rank=0)}{LINK_SUFFIX}"
@@ -153,7 +153,7 @@ def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: St
         beside = link.rpartition("/")[0]
         target = extract_path_from_symlink(link, keeper)
         ordered = newest_first(found, template, Found(f"{beside}/{target}" if beside else target, 0.0))
-        # The link itself in place of what it names, which older versions counted from the bucket.
+        # The link itself instead of its target, which older versions wrote relative to the bucket.
         return [link, *(one.name for one in ordered[1:])]
 
     return by_first(look, f"look for checkpoints in {mask_text(keeper.bucket_uri)!r}")
@@ -162,7 +162,7 @@ def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: St
 def _attempt(
     run: Run, options: LoadOptions, stack: contextlib.ExitStack, *, is_fallback: bool
 ) -> tuple[dict[str, Any] | None, str]:
-    """The content of a checkpoint, or None and the reason if any rank finds it damaged; all ranks agree."""
+    """Return the content of a checkpoint, or None and the reason if it is corrupted on any rank; all ranks agree."""
 
     def found() -> Path:
         local = stack.enter_context(fetched(str(options.path), options.object_store))
@@ -171,7 +171,7 @@ def _attempt(
         return local
 
     def read(local: Path) -> dict[str, Any]:
-        # One without the file that is written last would be taken for weights of another program.
+        # Without the file that is written last, it would be read as the weights of another program.
         if local.is_dir() and not (local / REST).is_file():
             raise DamagedCheckpointError(f"the file {REST!r} is missing.")
         content = opened(run, local)
@@ -185,7 +185,7 @@ def _attempt(
 
 
 def _together(act: Callable[[], Value], options: LoadOptions) -> tuple[Value | None, str]:
-    """What a function returns here, or None and the reason if any rank finds the checkpoint damaged."""
+    """Return the result of a function, or None and the reason if the checkpoint is corrupted on any rank."""
     value, failure = None, None
     try:
         value = act()

@@ -1,4 +1,4 @@
-"""When a run ends: early stopping, a changed ``max_duration``; a resumed run that had ended trains no further."""
+"""Track how a run ends (duration, early stopping), so that a complete run is not trained further after a resume."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["forget", "is_complete", "rest_of", "training"]
 
 
 def is_complete(run: Run, duration: object, ratio: float = 1.0) -> bool:
-    """Return whether the training that was to be resumed has ended, by its duration or before it; warn if so.
+    """Return whether the resumed run is already complete, by its duration or by early stopping; warn if so.
 
     Args:
-        run: The run, with what was loaded.
-        duration: How much further to train, if that is given.
-        ratio: By what ``max_duration`` is scaled, where no duration is given.
+        run: The run, after a checkpoint was loaded.
+        duration: The ``duration`` of ``fit``, or None.
+        ratio: The scale factor of ``max_duration`` if ``duration`` is None.
     """
     state = run.state
     if run.loaded is None or state.train_phase.stage is not None:
@@ -38,11 +38,11 @@ def is_complete(run: Run, duration: object, ratio: float = 1.0) -> bool:
 
 
 def rest_of(run: Run, duration: int | str | Time | None) -> int | str | Time | None:
-    """Return how much of a duration is left of the training that is resumed.
+    """Return the remaining duration of a resumed run.
 
     Args:
-        run: The run, with what was loaded.
-        duration: How much further to train, as it was given when that training began.
+        run: The run, after a checkpoint was loaded.
+        duration: The ``duration`` of ``fit`` in the original run.
     """
     end = None if run.loaded is None else _time(run.loaded.planned_duration or run.loaded.max_duration)
     if duration is None or end is None:
@@ -51,7 +51,7 @@ def rest_of(run: Run, duration: int | str | Time | None) -> int | str | Time | N
 
 
 def forget(run: Run) -> None:
-    """Let what a checkpoint says of the end of its run no longer hold, as where time begins anew.
+    """Discard what a checkpoint records about the end of its run, for example when training time is reset.
 
     Args:
         run: The run.
@@ -62,11 +62,11 @@ def forget(run: Run) -> None:
 
 @contextlib.contextmanager
 def training(run: Run, *, resumed: bool) -> Generator[None]:
-    """Keep in the state, for its checkpoints, how long a training was to take and who ended it before that.
+    """Record in the state, for checkpoints, the planned duration of training and what stopped it early.
 
     Args:
         run: The run, whose ``max_duration`` is final.
-        resumed: Whether what a checkpoint says of the end holds, as after ``autoresume``.
+        resumed: Whether the end recorded in the checkpoint applies, as after ``autoresume``.
     """
     state = run.state
     state.planned_duration, state.stop = state.max_duration, None
@@ -87,7 +87,7 @@ def training(run: Run, *, resumed: bool) -> Generator[None]:
 
 
 def _changed_end(run: Run, planned: Time | None) -> Time | None:
-    """The end of a run that changed it itself, if that run was to take as long as this one is."""
+    """Return the changed duration of the loaded run if its planned duration is that of this run; otherwise None."""
     loaded = run.loaded
     if loaded is None or planned is None or loaded.planned_duration != str(planned):
         return None

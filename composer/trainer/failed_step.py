@@ -1,4 +1,4 @@
-"""Continues after an exception inside a step: puts the batch back, waits for collectives that are still under way."""
+"""Recover after an exception inside a step: train the batch again, and finish outstanding collectives."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["own_containers", "put_back", "recover"]
 
 
 def put_back(run: Run) -> None:
-    """Have the batch in work trained by the next fit, after an exception before the optimizers stepped.
+    """Make the next ``fit`` train the current batch again, after an exception before the optimizers stepped.
 
-    A data loader fetches it again; of other data the batch itself is kept.
+    A ``DataLoader`` fetches the batch again; for other data the batch itself is kept. A warning is raised if the batch
+    cannot be restored: the optimizers may have stepped, or data that can be read only once failed.
 
     Args:
-        run: The run. A warning is given where the batch cannot be put back: the optimizers may have stepped, or data
-            that can be read once failed.
+        run: The run.
     """
     phase, fetched, run.fetched = run.state.train_phase, run.fetched, None
     if fetched is None:
         return
     run.failed = True
     if run.lockstep is not None and run.lockstep.is_idle:
-        return  # it was a batch in the place of one
+        return  # a dummy batch of a rank without data
     if run.steps:
         _warn(run, "came while the optimizers stepped, so that parameters may be updated, all or some of them")
     elif isinstance(phase.iterator, DataPass) and phase.passes is not None:
@@ -42,17 +42,17 @@ def put_back(run: Run) -> None:
         if not phase.passes.rewind(phase.iterator, epoch, batch, fetched):
             _warn(run, "came from data that cannot be read again from there")
     else:
-        phase.iterator = None  # of batches that are repeated, whose place is known
+        phase.iterator = None  # repeated batches, whose position is known
 
 
 def recover(run: Run) -> None:
-    """Leave the middle of a step that an exception ended; all ranks call this when they begin to train.
+    """Reset the state of a step that an exception interrupted; all ranks call this when training starts.
 
     Args:
         run: The run.
 
     Raises:
-        RuntimeError: The exceptions left some ranks a batch behind the others.
+        RuntimeError: The ranks have trained different numbers of batches.
     """
     if run.exchange is not None:
         run.exchange.discard()
@@ -70,15 +70,15 @@ def recover(run: Run) -> None:
     run.failed = False
     run.strategy.recover(run.state)
     if run.state.scaler is not None:
-        # Which refuses to unscale gradients a second time.
+        # Otherwise the gradient scaler refuses to unscale the gradients again.
         cast("Any", run.state.scaler)._per_optimizer_states.clear()
 
 
 def own_containers(batch: Batch) -> Batch:
-    """Return the same tensors in containers of their own, which algorithms that edit a batch in place do not reach.
+    """Copy the containers of a batch but not its tensors, so that in-place edits of the containers do not affect it.
 
     Args:
-        batch: What the loader yielded.
+        batch: A batch of the loader.
 
     >>> batch = {"x": [torch.ones(1)]}
     >>> kept = own_containers(batch)

@@ -1,4 +1,4 @@
-"""Frees the model's outputs, the loss and the autograd graph once nothing reads them."""
+"""Free the model's outputs, the loss and the autograd graph once nothing reads them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["detach_outputs", "free_outputs", "free_unread_outputs"]
 
 
 def detach_outputs(state: State) -> None:
-    """Free the autograd graph after the backward pass: it would live as long as the outputs and the loss.
+    """Detach outputs and loss after the backward pass, so that the autograd graph is freed.
 
     Args:
-        state: The state; outputs and loss become detached, in the same containers.
+        state: The state; outputs and loss are replaced by detached tensors in containers of the same types.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> state.outputs = {"logits": state.model(torch.ones(1, 1))}
@@ -30,13 +30,13 @@ def detach_outputs(state: State) -> None:
 
 
 def free_unread_outputs(run: Run) -> None:
-    """Free graph and outputs before the optimizer's step; the outputs not if a custom listener may read them after it.
+    """Free graph and outputs before the optimizer's step, but keep detached outputs for custom listeners.
 
-    Algorithms and callbacks from outside this package that listen to ``AFTER_TRAIN_BATCH`` or ``BATCH_END`` find the
-    outputs and the loss of the last microbatch there, detached.
+    Algorithms and callbacks outside this package that listen to ``AFTER_TRAIN_BATCH`` or ``BATCH_END`` can read the
+    detached outputs and loss of the last microbatch.
 
     Args:
-        run: The run; the metrics have been updated with its outputs.
+        run: The run, after its metrics were updated with the outputs.
     """
     engine = run.engine
     if engine.custom_listens(Event.AFTER_TRAIN_BATCH) or engine.custom_listens(Event.BATCH_END):
@@ -46,7 +46,7 @@ def free_unread_outputs(run: Run) -> None:
 
 
 def free_outputs(state: State) -> None:
-    """Free the outputs, and the loss with its graph; of a scalar loss the value stays.
+    """Free the outputs, and the loss with its graph; a scalar loss keeps its value.
 
     Args:
         state: The state.

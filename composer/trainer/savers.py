@@ -1,4 +1,4 @@
-"""The checkpoint savers of a run: that of the Trainer's save arguments, those in callbacks, and the best checkpoint."""
+"""Create the Trainer's ``CheckpointSaver``, check it against those in callbacks, and load the best checkpoint."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = ["check_distinct", "load_best", "make_saver"]
 
 
 def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
-    """Return what saves checkpoints.
+    """Return the ``CheckpointSaver`` of the ``save_*`` arguments.
 
     Args:
-        arguments: Those of the trainer.
+        arguments: The arguments of the trainer.
 
     >>> import inspect
     >>> from composer import Trainer
@@ -43,9 +43,9 @@ def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
     """
     folder: str = arguments["save_folder"]
     filename, latest = arguments["save_filename"], arguments["save_latest_filename"]
-    # Loggers that keep files have buckets of their own.
+    # Loggers that store files have separate buckets.
     above = parse_uri(folder)[2] if is_remote(folder) else folder
-    if ".." in (parts := above.split("/")):  # which is the user's own choice here, and leads nowhere there
+    if ".." in (parts := above.split("/")):  # allowed in a local path, but not in a remote name
         above = "/".join(part for part in parts if part not in (".", ".."))
     return CheckpointSaver(
         folder,
@@ -65,14 +65,14 @@ def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
 
 
 def check_distinct(state: State, *, uploads: bool = False) -> None:
-    """Refuse savers that would write the same checkpoint or link, and so replace what the other has saved.
+    """Check that savers do not write the same checkpoint or link, and so overwrite each other's files.
 
     Args:
         state: The state of the run.
-        uploads: Whether loggers keep files, whose names must differ as well.
+        uploads: Whether loggers store files, whose names must differ as well.
 
     Raises:
-        ValueError: There are two, or one whose link has the name of a checkpoint.
+        ValueError: Two savers conflict, or the link of one can have the name of a checkpoint.
 
     >>> from composer import State
     >>> savers = [CheckpointSaver("a"), CheckpointSaver("a", save_interval="10ba")]
@@ -101,7 +101,7 @@ def check_distinct(state: State, *, uploads: bool = False) -> None:
 
 
 def _names(saver: CheckpointSaver, state: State, uploads: bool) -> Iterator[tuple[str, str]]:
-    """Templates of all that a saver writes, with only counters left in braces."""
+    """Yield the templates of all files that a saver writes; only counters remain as placeholders."""
     folder = format_name(saver.folder, state.run_name)
     root = folder.rstrip("/") if is_remote(folder) else os.path.realpath(local_path(folder))
     root = root.replace("{", "{{").replace("}", "}}")
@@ -117,20 +117,20 @@ def _names(saver: CheckpointSaver, state: State, uploads: bool) -> Iterator[tupl
 def _described(saver: CheckpointSaver) -> str:
     scheme, found, rest = saver.folder.partition("://")
     host, slash, path = rest.partition("/")
-    # Without a user and password.
+    # Without user and password.
     folder = f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}" if found else saver.folder
     return f"CheckpointSaver({folder!r}, {saver.filename!r}, latest_filename={saver.latest_filename!r})"
 
 
 def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
-    """Load the weights of the best checkpoint, with the state of the algorithms, such as averages; all ranks call this.
+    """Load model weights and algorithm state, such as weight averages, of the best checkpoint; all ranks call this.
 
     Args:
         run: The run.
-        monitor: Of which metric, where savers monitor several.
+        monitor: The monitored metric, if savers monitor several.
 
     Raises:
-        ValueError: No saver monitors a metric, or several do, or there was no evaluation before a checkpoint.
+        ValueError: No saver monitors a metric, several do and ``monitor`` is None, or no checkpoint has a score.
     """
     savers = {saver.monitor: saver for saver in savers_of(run.state) if saver.monitor is not None}
     if not savers:
@@ -142,7 +142,7 @@ def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
         raise ValueError(f"There is a best checkpoint by each of {sorted(savers)}; choose one by monitor=.")
     name = next(iter(savers)) if monitor is None else one_of("monitor", monitor, sorted(savers))
     saver = savers[name]
-    saver.fit_end(run.state, run.logger)  # waits until it is written, and has arrived
+    saver.fit_end(run.state, run.logger)  # waits until it is written and uploaded
     answer = [saver.best_checkpoint]
     dist.broadcast_object_list(answer)
     best = answer[0]

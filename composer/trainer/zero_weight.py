@@ -1,8 +1,8 @@
-"""Microbatches whose loss has weight zero, since none of their targets counts: their gradients are masked.
+"""Mask the gradients of microbatches without valid targets, whose loss has weight zero.
 
     g_i = d(w_i * l_i)/dp:      w_i = 0  =>  g_i = 0,  also where  d(l_i)/dp  is infinite or NaN
 
-A masked mean ``(l * m).sum() / m.sum()`` has the gradient 0 * (1 / 0) = NaN there, whatever weight its value gets.
+The gradient of a masked mean ``(l * m).sum() / m.sum()`` is then 0 * (1 / 0) = NaN, whatever the weight of the loss.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["mask_gradients", "weighted"]
 
 _WHATEVER: AbstractContextManager[None] = nullcontext()
 
-# With indices as targets it gives the logits of those that do not count the gradient 0, whatever it averages over.
+# With class indices as targets, the logits of ignored targets get gradient 0, even if all targets are ignored.
 _CROSS_ENTROPY = ("NllLossBackward0", "NllLoss2DBackward0")
 
 
 def weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
-    """Return a loss times its weight; with weight 0 it is 0, also if the loss is NaN or infinite.
+    """Multiply a loss by its weight; with weight 0 the result is 0, even if the loss is NaN or infinite.
 
     Args:
         loss: A scalar.
-        weight: 0 or greater.
+        weight: The nonnegative weight.
 
     >>> weighted(torch.tensor(float("inf")), 0.0)
     tensor(0.)
@@ -43,14 +43,14 @@ def weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
 
 
 def mask_gradients(state: State, count: int | Tensor) -> AbstractContextManager[None]:
-    """Return a context in which the backward pass of a loss that averages over nothing adds 0 to the gradients.
+    """Return a context in which the backward pass of a loss over zero targets adds 0 to the gradients.
 
-    The gradients of other losses are left alone, NaN included. Where only the device knows the count, nobody waits for
-    it: each gradient is masked on its way, unless the loss is a cross entropy, whose gradient is 0 by itself.
+    Gradients of other losses are unchanged, including NaN. If the count is a tensor, there is no host-device
+    synchronization: every gradient is masked by a hook, unless the loss is a cross entropy, whose gradient is 0 anyway.
 
     Args:
-        state: The state after a forward pass; parameters of its model and its optimizers are masked.
-        count: What ``state.loss`` averages over.
+        state: The state after a forward pass; gradients of parameters of its model and its optimizers are masked.
+        count: Number of samples or tokens that ``state.loss`` averages over.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> with mask_gradients(state, 0):
@@ -65,7 +65,7 @@ def mask_gradients(state: State, count: int | Tensor) -> AbstractContextManager[
 
 @contextlib.contextmanager
 def _masked(state: State, counts: Tensor | None) -> Generator[None]:
-    """Mask gradients; ``counts`` is a boolean on the device, or None where nothing counts."""
+    """Mask gradients; ``counts`` is a boolean tensor on the device, or None if there are no valid targets."""
 
     def mask(gradient: Tensor) -> Tensor:
         local: Any = gradient
@@ -89,7 +89,7 @@ def _where(counts: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _leaves(state: State) -> Iterator[Tensor]:
-    """Tensors at which gradients arrive."""
+    """Yield the tensors that accumulate gradients."""
     yield from state.model.parameters()
     for optimizer in state.optimizers:
         for group in optimizer.param_groups:
