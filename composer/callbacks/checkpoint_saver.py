@@ -118,7 +118,7 @@ class CheckpointSaver(Callback):
         self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
         self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
         self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
-        self.monitor = monitor
+        self.monitor, self.mode = monitor, mode
         check_format("filename", self.filename, weights_only=weights_only)
         self._finds_mode = mode is None and monitor is not None
         retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)

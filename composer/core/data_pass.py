@@ -46,7 +46,7 @@ class DataPass:
     ) -> None:
         self.kind = kind
         self.length = length
-        self._iterator = iterator
+        self._iterator = self._source = iterator
         self._owner = owner
         self.start = start
         self._place, self._step = place, step
@@ -67,8 +67,8 @@ class DataPass:
 
     @property
     def source(self) -> Iterator[Batch]:
-        """The iterator that batches are fetched from."""
-        return self._iterator
+        """The iterator that batches are fetched from, whatever watches the first one."""
+        return self._source
 
     @property
     def has_owner(self) -> bool:
@@ -108,7 +108,8 @@ class DataPass:
         Args:
             begin: Returns their iterator; called when the next one is wanted, and no random number is drawn by it.
         """
-        self._held, self._iterator = [], _Later(begin)
+        self._held = []
+        self._iterator = self._source = _Later(begin)
 
     def leave(self) -> None:
         """Fetch no more, and let go of the workers."""

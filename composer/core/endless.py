@@ -45,6 +45,8 @@ def why_endless(data: Any) -> str | None:
         return f"itertools.{type(data).__name__} yields without end"
     if isinstance(data, itertools.repeat):
         return None if operator.length_hint(data, -1) >= 0 else "itertools.repeat has no number of times"
+    if isinstance(data, (map, filter)) and not _never_stops(data.__reduce__()[1][0]):
+        return None
     if isinstance(data, (map, filter, zip, enumerate)):
         # The arguments, without the function of map and filter and the start of enumerate.
         parts = [part for part in data.__reduce__()[1] if isinstance(part, Iterator)]
@@ -131,6 +133,12 @@ def _of_generator(generator: types.GeneratorType[Any, Any, Any]) -> str | None:
     if generator.gi_code.co_name == "<genexpr>" and generator.gi_frame is not None:
         return why_endless(generator.gi_frame.f_locals.get(".0"))
     return None
+
+
+def _never_stops(function: Any) -> bool:
+    """Return whether a function of ``map`` or ``filter`` is known not to raise ``StopIteration``, which ends them."""
+    is_known = function is None or isinstance(function, (type, types.BuiltinFunctionType))
+    return is_known and getattr(function, "__name__", "") not in ("next", "__next__")
 
 
 def _never_returns(code: types.CodeType) -> bool:

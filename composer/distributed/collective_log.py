@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +73,17 @@ class CollectiveLog:
         rest = [collective for kind in kinds for collective in self._lists[kind]][done:]
         for collective in rest:
             collective.start()
+
+    @contextlib.contextmanager
+    def microbatch(self, *, is_last: bool) -> Generator[None]:
+        """Write the list of a microbatch, which is kept if the microbatch comes to its end.
+
+        Args:
+            is_last: Whether it is the last of its batch.
+        """
+        self.begin(is_last=is_last)
+        yield
+        self.end()
 
     def abandon(self) -> None:
         """Leave the list of a microbatch that broke off; that of the one of its kind before stays."""

@@ -234,9 +234,7 @@ class FSDPStrategy(Strategy):
             elif self.degrees.replicate > 1:
                 self._root.set_requires_all_reduce(is_last)
             self._syncs = is_last
-        if self._log is not None:
-            self._log.begin(is_last=is_last)
-        return nullcontext()
+        return nullcontext() if self._log is None else self._log.microbatch(is_last=is_last)
 
     def watch(self) -> None:
         """Write down what is gathered and reduced."""
@@ -268,8 +266,6 @@ class FSDPStrategy(Strategy):
 
     def reduce(self) -> None:
         """Average the gradients of weights that are not divided."""
-        if self._log is not None:
-            self._log.end()
         if trained := [parameter for parameter in self._whole if parameter.requires_grad]:
             average_gradients(trained, self.data_group)
         if self.degrees.tensor > 1:

@@ -66,7 +66,7 @@ class LoopSpans:
             elif event.is_before_event:
                 after.append(self._opening(event, name))
         if event is Event.BATCH_END:
-            after.append(profiler.end_batch)
+            after.append(profiler.save_if_due)
         elif event is Event.FIT_END:
             after.append(profiler.end_fit)
         return (*(owned(h, profiler) for h in before), *wrapped, *(_owned(h, profiler) for h in after))

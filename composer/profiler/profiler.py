@@ -284,7 +284,7 @@ class Profiler(Callback):
         for recorder in self._recorders:
             recorder.begin_batch(action, state)
 
-    def end_batch(self, state: State, logger: Logger) -> None:
+    def save_if_due(self, state: State, logger: Logger) -> None:
         """Save if the schedule says so; called by the wrapped handlers.
 
         Args:

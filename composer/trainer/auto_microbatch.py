@@ -189,6 +189,12 @@ class AutoMicrobatch:
         )
         replay = Replay(state)
         replay.note()
+
+        def undo() -> None:
+            state.batch, run.steps = batch, False
+            before.restore()
+            replay.restore()
+
         while True:
             error = None
             try:
@@ -201,13 +207,15 @@ class AutoMicrobatch:
                 error = raised
             if error is not None:
                 free(state, error)
-            if not self._agree(run, samples, error):
-                return
+            try:
+                if not self._agree(run, samples, error):
+                    return
+            except _NothingFitsError:
+                undo()
+                raise
             if run.exchange is not None:
                 run.exchange.averages({})  # those on their way are of an update that is undone
-            state.batch = batch
-            before.restore()
-            replay.restore()
+            undo()
             self._larger = False
 
     def _agree(self, run: Run, samples: int, error: Exception | None) -> bool:

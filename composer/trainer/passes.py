@@ -59,7 +59,7 @@ class OnePass:
         spec: DataSpec = phase.loader
         phase.mark = time.perf_counter()
         pass_under_way = _begin(run, spec)
-        watch = _watch(phase, pass_under_way) if phase.length is None else None
+        watch = _watch(phase) if phase.length is None else None
         rest = itertools.islice(pass_under_way, phase.length)
         while True:
             batch = next(rest, END)
@@ -140,10 +140,8 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
         state.metric_outputs = None
 
 
-def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch:
-    """Refuse an iterator that has no end; watch one of which that cannot be known."""
-    source = iterator.source if isinstance(iterator, DataPass) else iterator
-    refuse_endless(f"A pass over the data {phase.label!r}", source, _REMEDY)
+def _watch(phase: Phase) -> PassWatch:
+    """Watch an iteration of which it cannot be known whether it has an end."""
     return PassWatch(
         f"A pass over the data {phase.label!r} has become very long, and {phase.loader.dataloader!r} has no length. If "
         f"it yields without end, the pass never ends. {_REMEDY}"
@@ -155,7 +153,11 @@ def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
     passes = spec.passes(state.rank_zero_seed, state.data_share)
 
     def begin() -> Iterator[Batch]:
-        return iterate(loader) if state.data_share.size == 1 else passes.begin(epoch=0)
+        batches = iterate(loader) if state.data_share.size == 1 else passes.begin(epoch=0)
+        if state.phase.length is None:
+            source = batches.source if isinstance(batches, DataPass) else batches
+            refuse_endless(f"A pass over the data {state.phase.label!r}", source, _REMEDY)
+        return batches
 
     if not passes.can_be_touched:
         return begin()

@@ -41,7 +41,7 @@ def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
     >>> make_saver({**arguments, "save_folder": "runs"}).filename
     'ep{epoch}-ba{batch}-rank{rank}.pt'
     """
-    folder: str = arguments["save_folder"]
+    folder = os.fspath(arguments["save_folder"])
     filename, latest = arguments["save_filename"], arguments["save_latest_filename"]
     # Loggers that store files have separate buckets.
     above = parse_uri(folder)[2] if is_remote(folder) else folder
