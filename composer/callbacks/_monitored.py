@@ -170,7 +170,7 @@ def _evaluated(state: State, monitor: str) -> Any:
 
 
 def _one_number(value: Any, monitor: str) -> Tensor:
-    if isinstance(value, Mapping) or (isinstance(value, Tensor) and value.numel() != 1):
+    if isinstance(value, (Mapping, list, tuple)) or (isinstance(value, Tensor) and value.numel() != 1):
         raise TypeError(f"monitor={monitor!r} is a metric of several values, of which none can be compared: {value!r}.")
     return torch.as_tensor(value).detach().reshape(()).cpu()
 

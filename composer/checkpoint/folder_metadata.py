@@ -62,6 +62,8 @@ def read_metadata(folder: Path) -> Any:
     """
     path = folder / METADATA
     with damage_of(repr(str(path)), "its description of the tensors"):
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it has {path.stat().st_size} bytes")
         content = path.read_bytes()
         described = outline(content)
         for name in sorted(described.names):
@@ -194,6 +196,9 @@ def _properties(name: str, node: Any) -> Any:
         raise ValueError(f"the tensor {name!r} has no dtype")
     return _classes().TensorProperties(dtype=getattr(torch, said.name.removeprefix("torch.")))
 
+
+_MOST_BYTES = 1 << 30
+"""Of the description; that of a million shards takes a tenth."""
 
 _LONGEST_NAME = 255
 """Of a file, on the systems of today."""

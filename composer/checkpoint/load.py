@@ -229,11 +229,7 @@ def restore(
     >>> state.model.weight.item()
     1.0
     """
-    if "engine" in content:
-        _check_ignored(ignore_keys, content["engine"]["name"])
-    if "model" not in content.get("state", {}) and "engine" not in content:
-        message = f"{source} holds no weights: the model keeps those that it has."
-        warnings.warn(message, ComposerWarning, stacklevel=3)
+    _check_content(content, ignore_keys, source)
     drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
     _recreate(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
@@ -293,6 +289,15 @@ def _give(part: Part, state: State, value: Any, source: str) -> None:
         if part.name in ("algorithms", "callbacks"):
             raise
         raise archive.DamagedCheckpointError(f"{source} is damaged in 'state/{part.name}': {error!r}.") from error
+
+
+def _check_content(content: dict[str, Any], ignore: IgnoreKeys, source: str) -> None:
+    """Refuse to leave out what an engine reads, and warn of a checkpoint without weights."""
+    if "engine" in content:
+        _check_ignored(ignore, content["engine"]["name"])
+    elif "model" not in content.get("state", {}):
+        message = f"{source} holds no weights: the model keeps those that it has."
+        warnings.warn(message, ComposerWarning, stacklevel=4)
 
 
 def _check_shapes(model: nn.Module, saved: dict[str, Any]) -> None:

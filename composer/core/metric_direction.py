@@ -90,8 +90,8 @@ def require_direction(name: str, metric: Any, remedy: str) -> bool:
 def _stated(metric: Any) -> bool | None:
     """Return ``higher_is_better`` of a metric, or of the metrics that it contains."""
     own = getattr(metric, "higher_is_better", None)
-    if isinstance(own, bool):
-        return own
+    if isinstance(own, (bool, int)):
+        return bool(own)
     inner = list(metric.values()) if isinstance(metric, Mapping) else _parts(metric)
     said = {_stated(one) for one in inner}
     return said.pop() if len(said) == 1 else None

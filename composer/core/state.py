@@ -152,8 +152,7 @@ class State(StateNames):
         self._algorithms = WatchedList[Any](trees.ensure_tuple(algorithms), self._notify)
         self._callbacks = WatchedList[Any](trees.ensure_tuple(callbacks), self._notify)
         self.find_algorithm = find_algorithm
-        self.data_share = WHOLE
-        self.seed_rank = dist.get_global_rank()
+        self.data_share, self.seed_rank = WHOLE, dist.get_global_rank()
         self.evaluators: list[Evaluator] = list(trees.ensure_tuple(evaluators))
 
         self.train_phase = Phase(TrainerMode.TRAIN, "train")

@@ -68,7 +68,7 @@ class LoopSpans:
         if event is Event.BATCH_END:
             after.append(profiler.save_if_due)
         elif event is Event.FIT_END:
-            after.append(profiler.end_fit)
+            after.append(profiler.save_last_window)
         return (*(owned(h, profiler) for h in before), *wrapped, *(_owned(h, profiler) for h in after))
 
     def close(self) -> None:

@@ -296,7 +296,7 @@ class Profiler(Callback):
         if self._action is ProfilerAction.ACTIVE_AND_SAVE:
             self._save(state, logger)
 
-    def end_fit(self, state: State, logger: Logger) -> None:
+    def save_last_window(self, state: State, logger: Logger) -> None:
         """Save what a window that has not ended holds; called by the wrapped handlers.
 
         Args:

@@ -63,6 +63,7 @@ def resume_newest(run: Run) -> bool:
                 told = _told(passed)
                 message = f"autoresume resumes from {mask_text(path)!r}, since newer checkpoints cannot be read: {told}"
                 warnings.warn(message, ComposerWarning, stacklevel=3)
+            _warn_of_another_run(run.state, path, content)
             give(run, options, path, content)
             for saver in savers:
                 saver.pass_over(list(passed))
@@ -74,6 +75,16 @@ def resume_newest(run: Run) -> bool:
             f"with the link to the newest, to begin anew."
         )
     return False
+
+
+def _warn_of_another_run(state: State, path: str, content: dict[str, Any]) -> None:
+    name = content.get("state", {}).get("run_name")
+    if state.run_name_given and name is not None and name != state.run_name:
+        message = (
+            f"autoresume: {mask_text(path)!r} is a checkpoint of the run {name!r}, which this run, {state.run_name!r}, "
+            f"resumes. Give each run a folder of its own, such as save_folder='{{run_name}}/checkpoints'."
+        )
+        warnings.warn(message, ComposerWarning, stacklevel=4)
 
 
 def _told(passed: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ def is_complete(run: Run, duration: object, ratio: float = 1.0) -> bool:
     end = planned if end is None else end
     if end is None or not state.timestamp.has_reached(end):
         return False
-    stop = run.loaded.stop
+    stop = state.stop = run.loaded.stop
     told = f"having come to {state.timestamp.get(end.unit)}" if stop is None else str(stop)
     warnings.warn(f"autoresume: this training is complete, {told}; nothing is done.", ComposerWarning, stacklevel=3)
     return True

@@ -241,7 +241,7 @@ def test_refuses_impossible_arguments(arguments, error, message) -> None:
         EarlyStopper("M", "train", **arguments)
 
 
-@pytest.mark.parametrize("value", [{"a": 1.0}, torch.zeros(3)])
+@pytest.mark.parametrize("value", [{"a": 1.0}, torch.zeros(3), (torch.ones(1), torch.ones(1))])
 def test_refuses_a_metric_of_several_values(value) -> None:
     with pytest.raises(TypeError, match="several values"):
         epochs_trained(EarlyStopper("M", "train"), [value])

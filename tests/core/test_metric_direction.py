@@ -91,3 +91,10 @@ def test_asks_where_nobody_knows() -> None:
     assert require_direction("loss", None, "mode='min'") is False
     with pytest.raises(ValueError, match=r"monitor='Spread': .*Give comp='less'\."):
         require_direction("Spread", torchmetrics.MeanMetric(), "comp='less'")
+
+
+def test_a_number_says_it_too() -> None:
+    class Spread:
+        higher_is_better = 1
+
+    assert larger_is_better("spread", Spread()) is True

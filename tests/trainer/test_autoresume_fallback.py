@@ -263,3 +263,11 @@ def test_what_is_tried_is_in_the_order_of_training(tmp_path) -> None:
     flip(tmp_path / "ep1-ba8-rank0.pt")
     with pytest.warns(ComposerWarning, match="resumes from"):
         assert batch(make(tmp_path)) == 6
+
+
+def test_a_checkpoint_of_another_run_is_named(tmp_path) -> None:
+    build(shuffled(), save_folder=str(tmp_path), run_name="one", max_duration="4ba", schedulers=None).fit()
+    with pytest.warns(ComposerWarning, match="is a checkpoint of the run 'one', which this run, 'two', resumes"):
+        build(
+            shuffled(), save_folder=str(tmp_path), run_name="two", max_duration="6ba", schedulers=None, autoresume=True
+        )

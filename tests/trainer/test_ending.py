@@ -127,9 +127,9 @@ def test_RestartIdempotent_of_each_stopper(kind, interval, tmp_path) -> None:
     assert first.state.stop is not None
     assert int(first.state.timestamp.batch) < 24
     for _ in range(2):
-        assert outcome(
-            again(tmp_path, STOPPERS[kind](), match=str(first.state.stop)[:30], save_interval=interval)
-        ) == outcome(first)
+        restarted = again(tmp_path, STOPPERS[kind](), match=str(first.state.stop)[:30], save_interval=interval)
+        assert outcome(restarted) == outcome(first)
+        assert restarted.state.stop == first.state.stop
 
 
 def test_RestartIdempotent_of_a_target_of_MLPerf(tmp_path) -> None:
