@@ -55,6 +55,9 @@ class Shares:
         self._on_device = any(isinstance(part, Tensor) for part in counts.parts)
         self._work: Any = None
         self._world_size = 1
+        self._is_all = run.exchange is None and len(counts.parts) == 1
+        if self._is_all:
+            return
         if run.exchange is None:
             self._total = _sum(run, counts) if self._on_device else sum(cast("Sequence[int]", counts.parts))
             return
@@ -81,7 +84,7 @@ class Shares:
         return self._counts[number] if self.has(number) else 0
 
     def of(self, number: int) -> float | Tensor:
-        """Return the weight of a microbatch's loss.
+        """Return the weight of a microbatch's loss; of a batch that is one microbatch, a bool that says if it counts.
 
         Args:
             number: Which, from 0.
@@ -94,6 +97,8 @@ class Shares:
         count = self.count(number)
         if not self.has(number):
             return 0.0
+        if self._is_all:
+            return count > 0 if isinstance(count, Tensor) else float(count > 0)
         if isinstance(self._total, Tensor):
             # A batch without any token that counts has no loss to weight.
             return count * self._world_size / self._total.clamp(min=1)
