@@ -144,6 +144,7 @@ def train(
     sizes: dict[int, int] | None = None,
     samples: int = 8,
     norm: bool = True,
+    thaw: int = 0,
     batches: tuple[int, ...] = (6, 6),
     **arguments: Any,
 ) -> tuple[str, list[int], list[int]]:
@@ -156,6 +157,7 @@ def train(
         sizes: Given sizes from numbers of batches on.
         samples: In a batch.
         norm: Whether the model normalises batches, of which it needs two samples.
+        thaw: Number of the batch from which on the running statistics are no longer frozen.
         batches: Number of them, of each rank.
         arguments: For the trainer.
     """
@@ -168,6 +170,7 @@ def train(
 
     def begin(state) -> None:
         limit.batch = state.timestamp.batch.value
+        model.norm.train(limit.batch >= thaw)
         if sizes and limit.batch in sizes:
             state.device_train_microbatch_size = sizes[limit.batch]
 

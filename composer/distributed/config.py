@@ -75,8 +75,9 @@ class FSDPConfig:
         load_planner: Of ``torch.distributed.checkpoint``, for sharded checkpoints.
         mixed_precision: ``"DEFAULT"`` gathers weights in the precision of the training and adds up gradients in
             float32, ``"PURE"`` does both in the precision of the training, ``"FULL"`` both in the dtype of the weights.
-            With the first two, normalizations and embeddings are gathered in float32, except embeddings that share
-            their weight with another layer. Or ``{"param_dtype": ..., "reduce_dtype": ...}``.
+            With the first two, normalizations (modules with "norm" in the name of their class) and embeddings are
+            gathered in float32, except embeddings that share their weight with another layer. Or
+            ``{"param_dtype": ..., "reduce_dtype": ...}``.
         process_group: None.
         reshard_after_forward: Whether blocks are freed after their forward pass and gathered again for the backward
             pass; a number is of how many processes then hold a block together. None goes by ``sharding_strategy``.

@@ -16,7 +16,7 @@ from composer.core.types import Batch
 from composer.trainer.metrics import update_train_metrics
 from composer.trainer.outputs import detach_outputs, free_unread_outputs
 from composer.trainer.run import Run
-from composer.trainer.shares import Shares, agree_on_shares, count
+from composer.trainer.shares import Shares, agree_on_shares, averages_over_tokens, count
 from composer.trainer.zero_weight import mask_gradients, weighted
 
 __all__ = ["accumulate_gradients", "as_many_as_others", "conclude", "named_losses", "run_microbatches"]
@@ -52,7 +52,8 @@ def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
     run.microbatches_left = None
     # One that keeps step with other processes counts no samples, and has some all the same.
     whole = size is None or size >= (run.samples or spec.get_num_samples_in_batch(batch))
-    if whole and run.exchange is None:
+    # Samples always count; of tokens perhaps none does, and then the loss and its gradients are masked.
+    if whole and run.exchange is None and not averages_over_tokens(run, batch):
         return _run_microbatch(run, None)
 
     microbatches = [batch] if whole else list(spec.split_batch(batch, cast(int, size)))[:most]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricStates", "Replay"]
 
-# After so many batches it is known which buffers a forward pass changes.
+# Smaller buffers are copied in every batch; larger ones, such as masks and tables of positions, only if they change,
+# which so many batches show.
+_LARGE = 2**20  # bytes
 _BATCHES_TO_LEARN = 3
 
 
@@ -39,73 +41,135 @@ class Replay:
         self._state = state
         self._generators: dict[str, Any] = {}
         self._metrics: MetricStates | None = None
-        self._watched: list[_Buffer] = []
-        self._changing: dict[tuple[int, str], _Buffer] = {}
-        self._noted = 0
+        # A model's modules stay; which buffers they have may change.
+        self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+        self._names: list[str] = []
+        self._buffers: dict[tuple[int, str], _Buffer] = {}
 
     def note(self) -> None:
         """Remember how things are before a batch."""
         self._generators = rng.get_local_rng_state()
         metrics = self._state.train_metrics
         self._metrics = MetricStates(metrics) if metrics else None
-        if self._noted <= _BATCHES_TO_LEARN:
-            self._learn()
-        for buffer in self._watched:
+        self._find_buffers()
+        for buffer in self._buffers.values():
             buffer.note()
 
     def restore(self) -> None:
-        """Put things back; may be called again."""
+        """Put things back; may be called again.
+
+        Raises:
+            RuntimeError: A large buffer, unchanged in its first batches, was written where torch counts no version.
+        """
         rng.set_local_rng_state(self._generators)
         if self._metrics is not None:
             self._metrics.restore()
-        for buffer in self._watched:
+        for module, table in self._tables:
+            for name in [name for name in table if (id(module), name) not in self._buffers]:
+                del table[name]  # made since
+                module._non_persistent_buffers_set.discard(name)  # pyright: ignore[reportPrivateUsage]
+        for buffer in self._buffers.values():
             buffer.restore()
 
-    def _learn(self) -> None:
-        """Watch all buffers at first, then those that were seen to change: masks and tables do not.
-
-        To see it waits for the device, in the first batches.
-        """
-        for buffer in self._watched:
-            if buffer.has_changed():
-                self._changing[id(buffer.module), buffer.name] = buffer
-        if self._noted == _BATCHES_TO_LEARN:
-            self._watched = list(self._changing.values())
-        elif self._noted == 0:
-            model = self._state.model
-            self._watched = [_Buffer(module, name) for module in model.modules() for name in module._buffers]  # pyright: ignore[reportPrivateUsage]
-        self._noted += 1
+    def _find_buffers(self) -> None:
+        """Know those that there are now: some modules make them in a forward pass."""
+        if not self._tables:
+            self._tables = [(module, module._buffers) for module in self._state.model.modules()]  # pyright: ignore[reportPrivateUsage]
+        names = [name for _, table in self._tables for name in table]
+        if names != self._names:
+            known, self._names = self._buffers, names
+            keys = {(id(module), name): (module, name) for module, table in self._tables for name in table}
+            self._buffers = {key: known.get(key) or _Buffer(*where) for key, where in keys.items()}
 
 
 class _Buffer:
-    """A buffer of a module: which tensor it is, and its values."""
+    """A buffer of a module: which tensor it is, and its values at the beginning of a batch.
+
+    A large one that the first batches did not change has one copy, on the host, from then on. That it still is so at
+    the beginning of a batch is told by its version, without waiting for the device. The version of a small one tells
+    nothing: the running statistics of batch normalization are written without counting one.
+    """
 
     def __init__(self, module: nn.Module, name: str) -> None:
-        self.module, self.name = module, name
+        self._module, self._name = module, name
         self._tensor: Tensor | None = None
         self._copy: Tensor | None = None
+        self._noted = 0
+        self._changes = False
+        # Of a large one that has not changed: its memory and its version.
+        self._unchanged: tuple[int, int] | None = None
 
     def note(self) -> None:
-        self._tensor = tensor = self._now()
-        if tensor is None:
-            return
-        if self._copy is not None and self._copy.shape == tensor.shape and self._copy.dtype == tensor.dtype:
-            self._copy.copy_(tensor)
-        else:
-            self._copy = tensor.detach().clone()
-
-    def has_changed(self) -> bool:
-        # By the values: batch normalisation writes where no version is counted.
+        """Remember it as it is now."""
         now = self._now()
-        return now is not self._tensor or (now is not None and not torch.equal(now, cast(Tensor, self._copy)))
+        if self._unchanged is not None:
+            if self._is_untouched(now):
+                return
+            self._unchanged, self._changes = None, True
+        elif now is not None and not self._changes and _is_large(now):
+            # To compare values waits for the device, in the first batches.
+            self._changes = self._noted > 0 and not (now is self._tensor and _equal(now, self._copy))
+            if self._noted == _BATCHES_TO_LEARN and not self._changes:
+                self._copy, self._unchanged = now.detach().to("cpu", copy=True), _mark(now)
+                return
+            self._noted += 1
+        self._tensor = now
+        if now is None:
+            self._copy = None
+        elif self._copy is not None and _is_like(self._copy, now) and self._copy.device == now.device:
+            self._copy.copy_(now.detach())
+        else:
+            self._copy = now.detach().clone()
 
     def restore(self) -> None:
-        self.module._buffers[self.name] = self._tensor  # pyright: ignore[reportPrivateUsage]
-        if self._tensor is not None:
-            self._tensor.detach().copy_(cast(Tensor, self._copy))
+        """Put it back; may be called again."""
+        now, tensor = self._now(), self._tensor
+        if self._unchanged is not None:
+            if self._is_untouched(now):
+                self._check()
+                return
+            self._unchanged, self._changes = None, True
+        self._module._buffers[self._name] = tensor  # pyright: ignore[reportPrivateUsage]
+        if tensor is None or _equal(tensor, self._copy):
+            return
+        copy = cast(Tensor, self._copy)
+        if _is_like(tensor, copy):
+            tensor.detach().copy_(copy)
+        else:
+            tensor.data = copy.to(tensor.device, copy=True)
+
+    def _check(self) -> None:
+        """Refuse to train on where a value is not known."""
+        if not _equal(cast(Tensor, self._tensor), self._copy):
+            raise RuntimeError(
+                f"Out of memory, and the buffer {self._name!r} of {type(self._module).__name__} cannot be restored: it "
+                f"did not change in the first {_BATCHES_TO_LEARN} batches, and was then written in a way that torch "
+                f"does not count, such as through `.data`. Write to the buffer itself, or give "
+                f"device_train_microbatch_size a number."
+            )
+
+    def _is_untouched(self, now: Tensor | None) -> bool:
+        return now is not None and now is self._tensor and _mark(now) == self._unchanged
 
     def _now(self) -> Tensor | None:
-        return self.module._buffers.get(self.name)  # pyright: ignore[reportPrivateUsage]
+        return self._module._buffers.get(self._name)  # pyright: ignore[reportPrivateUsage]
+
+
+def _is_large(tensor: Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() >= _LARGE
+
+
+def _mark(tensor: Tensor) -> tuple[int, int]:
+    """What tells that a tensor was written, of those that count it; nothing writes those of inference."""
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+
+
+def _is_like(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
+
+
+def _equal(tensor: Tensor, copy: Tensor | None) -> bool:
+    return copy is not None and _is_like(tensor, copy) and torch.equal(tensor.to(copy.device), copy)
 
 
 class MetricStates:

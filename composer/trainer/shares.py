@@ -14,7 +14,7 @@ from composer.core.data import DataSpec
 from composer.core.types import Batch
 from composer.trainer.run import Run
 
-__all__ = ["Counts", "Shares", "agree_on_shares", "count"]
+__all__ = ["Counts", "Shares", "agree_on_shares", "averages_over_tokens", "count"]
 
 
 class Counts(NamedTuple):
@@ -55,6 +55,9 @@ class Shares:
         self._on_device = any(isinstance(part, Tensor) for part in counts.parts)
         self._work: Any = None
         self._world_size = 1
+        self._is_all = run.exchange is None and len(counts.parts) == 1
+        if self._is_all:
+            return
         if run.exchange is None:
             self._total = _sum(run, counts) if self._on_device else sum(cast("Sequence[int]", counts.parts))
             return
@@ -81,7 +84,7 @@ class Shares:
         return self._counts[number] if self.has(number) else 0
 
     def of(self, number: int) -> float | Tensor:
-        """Return the weight of a microbatch's loss.
+        """Return the weight of a microbatch's loss; of a batch that is one microbatch, a bool that says if it counts.
 
         Args:
             number: Which, from 0.
@@ -94,6 +97,8 @@ class Shares:
         count = self.count(number)
         if not self.has(number):
             return 0.0
+        if self._is_all:
+            return count > 0 if isinstance(count, Tensor) else float(count > 0)
         if isinstance(self._total, Tensor):
             # A batch without any token that counts has no loss to weight.
             return count * self._world_size / self._total.clamp(min=1)
@@ -106,11 +111,25 @@ def count(run: Run, microbatches: Sequence[Batch]) -> Counts:
     Args:
         run: The run.
         microbatches: Those of this process.
+
+    Raises:
+        ValueError: Tokens are to be counted, and nothing says how.
     """
     spec: DataSpec = run.state.train_phase.loader
-    if not _by_tokens(run, microbatches[0]):
+    if not averages_over_tokens(run, microbatches[0]):
         return Counts([spec.get_num_samples_in_batch(microbatch) for microbatch in microbatches], by_tokens=False)
     return Counts([_count_tokens(run.state.model, spec, microbatch) for microbatch in microbatches], by_tokens=True)
+
+
+def averages_over_tokens(run: Run, batch: Batch) -> bool:
+    """Tell whether the loss of a batch averages over tokens, rather than samples.
+
+    Args:
+        run: The run.
+        batch: The batch.
+    """
+    by_tokens = run.options.weight_by_tokens
+    return _has_label_per_token(batch) if by_tokens is None else by_tokens
 
 
 def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
@@ -122,16 +141,11 @@ def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
         run: The run; ``state.batch`` is the batch.
         counts: Of this process; None where memory ran out before that was known, and nothing of it counts.
     """
-    known = Counts([], _by_tokens(run, run.state.batch)) if counts is None else counts
+    known = Counts([], averages_over_tokens(run, run.state.batch)) if counts is None else counts
     shares, number = Shares(run, known), len(known.parts)
     waits = run.exchange is not None and run.strategy.meets_in_forward
     run.microbatches_left = dist.largest(number) if waits and run.state.device_train_microbatch_size else number
     return shares
-
-
-def _by_tokens(run: Run, batch: Batch) -> bool:
-    by_tokens = run.options.weight_by_tokens
-    return _averages_over_tokens(batch) if by_tokens is None else by_tokens
 
 
 def _sum(run: Run, counts: Counts) -> Tensor:
@@ -149,10 +163,20 @@ def _sum(run: Run, counts: Counts) -> Tensor:
 def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor:
     """The tokens that the loss averages over; a model that computes it in its own way says so itself."""
     count = model.count_targets(microbatch) if hasattr(model, "count_targets") else None
-    return spec.get_num_tokens_in_batch(microbatch, "loss_generating") if count is None else count
+    if count is not None:
+        return count
+    count = spec.get_num_tokens_in_batch(microbatch, "loss_generating")
+    if not isinstance(count, Tensor) and not count and not spec.counts_tokens:
+        # Taken as it is, it would mean that nothing counts, and nothing would be trained.
+        raise ValueError(
+            "accumulate_train_batch_on_tokens=True, and a batch does not say how many tokens it has. Give "
+            "DataSpec(..., get_num_tokens_in_batch=...), batches with 'labels' or 'input_ids', or "
+            "accumulate_train_batch_on_tokens=False."
+        )
+    return count
 
 
-def _averages_over_tokens(batch: Batch) -> bool:
+def _has_label_per_token(batch: Batch) -> bool:
     """Whether the batch has a target for each token, as in language modelling, some of which may not count."""
     labels = cast("Mapping[str, Any]", batch).get("labels") if isinstance(batch, Mapping) else None
     return isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point()

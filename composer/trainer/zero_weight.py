@@ -32,12 +32,14 @@ def weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
 
     Args:
         loss: A scalar.
-        weight: The nonnegative weight.
+        weight: The nonnegative weight; of bools, True is 1.
 
     >>> weighted(torch.tensor(float("inf")), 0.0)
     tensor(0.)
     """
     if isinstance(weight, Tensor):
+        if weight.dtype == torch.bool:
+            return torch.where(weight, loss, 0)
         return torch.where(weight > 0, loss * weight, 0).to(loss.dtype)
     return loss * weight if weight else torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, 0)
 
@@ -66,12 +68,13 @@ def mask_gradients(state: State, count: int | Tensor) -> AbstractContextManager[
 @contextlib.contextmanager
 def _masked(state: State, counts: Tensor | None) -> Generator[None]:
     """Mask gradients; ``counts`` is a boolean tensor on the device, or None if there are no valid targets."""
+    nothing = None if counts is None else ~counts
 
     def mask(gradient: Tensor) -> Tensor:
         local: Any = gradient
         if is_divided(gradient):
             local = local.to_local()
-        return like(gradient, torch.zeros_like(local) if counts is None else _where(counts.to(local.device), local))
+        return like(gradient, torch.zeros_like(local) if nothing is None else _filled(local, nothing))
 
     handles = [leaf.register_hook(mask) for leaf in dict.fromkeys(_leaves(state)) if leaf.requires_grad]
     try:
@@ -81,11 +84,12 @@ def _masked(state: State, counts: Tensor | None) -> Generator[None]:
             handle.remove()
 
 
-def _where(counts: Tensor, gradient: Tensor) -> Tensor:
+def _filled(gradient: Tensor, nothing: Tensor) -> Tensor:
+    nothing = nothing.to(gradient.device)
     if gradient.is_sparse:
-        values = torch.where(counts, gradient._values(), 0)
+        values = gradient._values().masked_fill(nothing, 0)
         return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape, check_invariants=False)
-    return torch.where(counts, gradient, 0)
+    return gradient.masked_fill(nothing, 0)
 
 
 def _leaves(state: State) -> Iterator[Tensor]:

@@ -65,6 +65,11 @@ def test_MicrobatchOOM_of_one_rank_after_it_has_sent_some_gradients(two_ranks: R
     assert caught == [1]
 
 
+@pytest.mark.parametrize("where", ["loss", "backward"])
+def test_MicrobatchOOM_of_one_rank_where_a_frozen_layer_is_freed_later(two_ranks: Ranks, where) -> None:
+    check(two_ranks, where, {"size": 4, "since": 4}, {"size": 8, "sizes": {4: 4}}, thaw=4)
+
+
 def test_MicrobatchOOM_of_one_rank_in_its_last_microbatch(two_ranks: Ranks) -> None:
     """Of 11 samples in 4 and 4 and 3; the other rank has 2 microbatches of 8."""
     check(two_ranks, "forward", {"size": 2, "since": 2}, {"size": 11, "sizes": {2: 2}}, samples=11, norm=False)

@@ -374,3 +374,12 @@ def test_synchronised_batch_normalisation_of_one_process_is_taken() -> None:
     model.norm = nn.SyncBatchNorm(8).eval()
     trainer = trainer_of(model, regression_data(1, 8), device_train_microbatch_size="auto")
     assert trainer.state.auto_microbatching
+
+
+@pytest.mark.parametrize("since", [1, 3, 4, 5])
+def test_MicrobatchOOM_where_a_frozen_layer_is_freed_later(since) -> None:
+    """Its running statistics change for the first time in the batch that does not fit."""
+    found, sizes, failures = train(Limit("loss", 4, since=since), "auto", thaw=since)
+    assert found == train(Limit(), None, sizes={since: 4}, thaw=since)[0]
+    assert failures == [8]
+    assert sizes[since - 1 :] == [8] + [4] * (6 - since)

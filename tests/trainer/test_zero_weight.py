@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from composer import Algorithm, ComposerModel, DataSpec, dist
 from composer.distributed import DDPSyncStrategy
 from composer.trainer.zero_weight import weighted
-from tests.common import At, Received, regression_data, trainer_of
+from tests.common import At, Received, TwoLayers, regression_data, trainer_of
 from tests.ranks import Ranks
 
 DOUBLE = torch.float64
@@ -74,7 +74,7 @@ def masked_data(masks: list[list[int]], on_device: bool) -> DataSpec:
 
 
 def gradients(
-    model: ComposerModel, data: DataSpec, size: int | None, **arguments: Any
+    model: ComposerModel, data: DataSpec, size: int | str | None, **arguments: Any
 ) -> tuple[list[Tensor], list[float]]:
     """The gradient of each step, without ever moving the weights, and the logged losses."""
     found = At("after_train_batch", lambda s: torch.cat([whole(p.grad).flatten() for p in s.model.parameters()]))
@@ -178,6 +178,60 @@ def test_AccumEquality_of_sparse_gradients(on_device) -> None:
     assert_equal(gradients(model, data, 1), gradients(model, data, None))
 
 
+SIZES = [None, 4, 2, "auto"]
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("form", sorted(LOSSES))
+@pytest.mark.parametrize("size", SIZES)
+def test_a_batch_in_which_nothing_counts_adds_exactly_0(size, form, on_device) -> None:
+    """Also where it goes through the model whole, as the second of these does; the others are not touched."""
+    data = masked_data([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 0]], on_device)
+    torch.manual_seed(0)
+    model = Masked(form)
+    found, losses = gradients(model, data, size)
+    assert not found[1].any()
+    assert losses[1] == 0
+    for step in (0, 2):
+        batch = data.dataloader[step]
+        chosen = batch["mask"].flatten().bool()
+        model.zero_grad()
+        error = model.scale * (model(batch) - batch["y"]).square()
+        error[chosen].mean().backward()
+        expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        torch.testing.assert_close(found[step], expected, rtol=0, atol=1e-6)
+        assert losses[step] == pytest.approx(error[chosen].mean().item(), rel=1e-6)
+
+
+def test_samples_are_not_counted_where_a_batch_goes_through_whole() -> None:
+    """Samples always count: nothing has to be masked, so the ordinary step has nothing to count."""
+    model, (batch,) = TwoLayers(), regression_data(1, 4, seed=1)
+    calls: list[int] = []
+    spec = DataSpec([batch], get_num_tokens_in_batch=lambda batch: calls.append(1) or len(batch[0]))
+    counted = []
+    for by_tokens in (None, True):
+        calls.clear()
+        with trainer_of(model, spec, accumulate_train_batch_on_tokens=by_tokens) as trainer:
+            trainer.fit()
+        counted.append(len(calls))
+    assert counted[1] == counted[0] + 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tokens_that_nobody_can_count_are_refused(size) -> None:
+    """To take them as none would mean to train nothing."""
+    with (
+        trainer_of(
+            TwoLayers(),
+            regression_data(1, 4, seed=1),
+            accumulate_train_batch_on_tokens=True,
+            device_train_microbatch_size=size,
+        ) as trainer,
+        pytest.raises(ValueError, match=r"accumulate_train_batch_on_tokens=True.*get_num_tokens_in_batch"),
+    ):
+        trainer.fit()
+
+
 @pytest.mark.parametrize("on_device", [False, True])
 def test_a_loss_that_counts_and_is_nan_stays_nan(on_device) -> None:
     """Of a batch in two parts, one of which has no target; an error of the user's is not hidden."""
@@ -247,3 +301,29 @@ def test_AccumEquality_of_masked_means_on_two_ranks(two_ranks: Ranks, inside, on
         assert len(found) == len(ways)
         for one in found:
             assert_equal(one, expected)
+
+
+def steps_of_a_rank(on_device: bool, ways: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
+    """Batches in which nothing counts on this rank, on the other one, and on both."""
+    masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 1]], [[1, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]]
+    found = []
+    for size, arguments in ways:
+        torch.manual_seed(0)
+        data = masked_data(masks[dist.get_global_rank()], on_device)
+        found.append(gradients(Masked(), data, size, **arguments))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_batch_in_which_nothing_counts_adds_exactly_0_on_two_ranks(two_ranks: Ranks, on_device) -> None:
+    torch.manual_seed(0)
+    expected, losses = gradients(Masked(), masked_data([[1, 0, 1, 1]], False), None)
+    ways = [(size, arguments) for size in SIZES for arguments in ({}, FSDP)]
+    for found in two_ranks.run(steps_of_a_rank, on_device, ways, timeout=120):
+        assert len(found) == len(ways)
+        for steps, logged in found:
+            assert not steps[1].any()
+            assert logged == pytest.approx([losses[0], 0, losses[0]], rel=1e-6)
+            for step in (0, 2):
+                torch.testing.assert_close(steps[step], expected[0], rtol=0, atol=1e-6)
