@@ -6,7 +6,7 @@ import re
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["Secrecy", "secrecy_of"]
+__all__ = ["Secrecy", "is_data", "may_have_spaces", "secrecy_of"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -17,17 +17,31 @@ _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 # Names a secret anywhere in a name.
 _STRONG: Final = re.compile(
-    r"passwor[dt]|passwd|passphrase|passcode|passwrd|secret(?!ar)|credential|authorization|webhook"
+    r"pass[\W_]*wor[dt]|passwd|pass[\W_]*phrase|passcode|passwrd|seed[\W_]*phrase|secret(?!ar|[\W_]*santa)|credential"
+    r"|authorization|webhook|shared[\W_]*access[\W_]*signature|(?:access|unlock)[\W_]*code|session[\W_]*id"
     r"|(?:api|access|account|private|shared|signing|encryption|ssh|license)[\W_]*key|(?:auth|bearer)[\W_]*token"
     r"|conn(?:ection)?[\W_]*str(?:ing)?"
 )
 _STRONG_WORDS: Final = frozenset({"apikey", "authkey", "bearer", "cookie", "cookies", "cred", "creds", "jwt", "pwd"})
+# Names a secret at the end of a name. What ends in "pass" is listed: "bypass" and "compass" are none.
+_LAST_WORDS: Final = _words(
+    """
+    adminpass csrf dbpass dbpw dsn kubeconfig mnemonic mypass oauth otp pem pw rootpass sessionid sshpass totp userpass
+    xsrf
+    """
+)
+# Names whose secrets may have spaces, commas and the like in them.
+_SENTENCES: Final = re.compile(r"pass[\W_]*wor[dt]|passwd|pwd|pass[\W_]*phrase|seed[\W_]*phrase|mnemonic")
+_AUTH_HEADER: Final = re.compile(r"auth(?:orization)?[\W_]*headers?$")
+# What a mere "key" or "pass" may be when it is data: the name of a column, or of a part of a training.
+_WORD: Final = re.compile(r"[a-z]{1,15}(?:_[a-z]{1,15})?")
 # The name of a setting about a secret, or of where a secret is: ``key_filename``, ``secret_environ``, ``token_type``.
 _ABOUT: Final = _words(
     """
     algorithm algorithms class column count dim dir directory embedding embeddings enabled endpoint env environ
-    environment envvar expiry field file filename files folder format header len length limit manager method mode
-    name names path paths policy provider required scope scopes size store timeout type types uri url urls variable
+    environment envvar expiry field file filename files folder format header len length limit manager method mode model
+    name names path paths policy provider required scope scopes size store strength timeout type types uri
+    url urls variable
     """
 )
 # Words before "key" that make it a name of data: the columns of a batch, the entries of a dictionary.
@@ -35,13 +49,13 @@ _DATA: Final = _words(
     """
     answer answers array attention attn audio batch bbox boxes cache caption checkpoint choice choices class column
     columns config context data dataset dict document element embed embedding entry epoch eval example examples
-    extra feature features field file filter flag foreign frame frames function gradient graph group hidden id ids
+    extra feature features field file filter flag foreign frame frames function gradient graph group hash hidden id ids
     ignore image images index input inputs instance item join json key label labels layer length line list log
     logits logs lookup loss map mapping mask masks max meta metadata metric metrics min missing mode model module
     monitor msg name names node num object observation optimizer option order output outputs padding param parameter
     params parent partition patch path pixel pos position prediction predictions primary prompt property query
     question range record resize response result results reward row sample samples score scores
-    sequence sort source speaker split src start state step stop string sum summary table tag target targets
+    sequence sort source speaker split src start state step stop storage string sum summary table tag target targets
     task tensor tensors test text texts time timestamp train transform tree type unexpected unique val validation
     value values variable video view weight weights word x y
     """
@@ -71,7 +85,9 @@ _SUFFIXES: Final = _words(
     secondary staging str string test text user v value write
     """
 )
-_ANIMALS: Final = ("monkey", "turkey", "donkey", "hockey", "jockey", "whiskey")  # words that end in "key" by chance
+_ANIMALS: Final = ("monkey", "turkey", "donkey", "hockey", "jockey", "whiskey", "hotkey")  # end in "key" by chance
+# Words before "pass" that make it one of several over the same data.
+_PASSES: Final = _words("backward final first forward last multi nth one second single third two")
 
 
 class Secrecy(IntEnum):
@@ -106,13 +122,44 @@ def secrecy_of(name: object) -> Secrecy:
     if not isinstance(name, str):
         return Secrecy.NONE
     words = [word.lower() for word in _WORDS.findall(name)]
+    lower = name.lower()
+    if _AUTH_HEADER.search(lower):
+        return Secrecy.ANY
     if not words or words[-1] in _ABOUT:
         return Secrecy.ANY if "webhook" in words else Secrecy.NONE
-    if _STRONG.search(name.lower()) or _STRONG_WORDS.intersection(words) or "_".join(words).endswith("api_key"):
+    if _STRONG.search(lower) or _STRONG_WORDS.intersection(words) or "_".join(words).endswith("api_key"):
+        return Secrecy.ANY
+    last = [word for word in words if not word.isdecimal()][-1:]  # of oauth2
+    if _LAST_WORDS.intersection(last) or (words[-1] == "pat" and len(words) > 1):
         return Secrecy.ANY
     if words[-1] in ("auth", "pass", "sas"):
-        return Secrecy.TEXT if len(words) == 1 or words[-2] not in (*_DATA, "backward", "forward") else Secrecy.NONE
+        return Secrecy.TEXT if len(words) == 1 or words[-2] not in _DATA | _PASSES else Secrecy.NONE
     return Secrecy.TEXT if _names_access(words) else Secrecy.NONE
+
+
+def is_data(name: str, value: str) -> bool:
+    """Return whether a value is data although its name may be that of a secret: ``key: image``, ``pass: train``.
+
+    Args:
+        name: The name.
+        value: The value.
+
+    >>> is_data("key", "image"), is_data("key", "x7Fq"), is_data("api_key", "image")
+    (True, False, False)
+    """
+    return name.strip("-").lower() in ("key", "pass") and _WORD.fullmatch(value) is not None
+
+
+def may_have_spaces(name: str) -> bool:
+    """Return whether the secret of a name may be several words, as passwords and passphrases may.
+
+    Args:
+        name: The name.
+
+    >>> may_have_spaces("db_password"), may_have_spaces("api_key")
+    (True, False)
+    """
+    return _SENTENCES.search(name.lower()) is not None
 
 
 def _names_access(words: list[str]) -> bool:
@@ -126,6 +173,8 @@ def _names_access(words: list[str]) -> bool:
         return False
     if word.endswith("s"):
         return bool(_OF_ACCESS.intersection(before)) or word not in ("keys", "tokens")
+    if before[-2:] == ["azure", "storage"]:
+        return True
     if not before or word not in ("key", "token"):  # "key", or "mykey"
         return True
     return before[-1] not in (_DATA if word == "key" else _SPECIAL)

@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from composer import dist
 from composer.devices import DeviceCPU
 from composer.dist import setup
+from composer.dist.ranks import check_environment
 from composer.warnings import ComposerWarning
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
@@ -108,6 +109,51 @@ def test_bad_environment(environ, told, monkeypatch):
         for get in (dist.get_global_rank, dist.get_world_size, dist.get_local_rank, dist.get_local_world_size):
             get()
         dist.get_node_rank()
+
+
+@pytest.mark.parametrize("start", [lambda: dist.initialize_dist("cpu"), check_environment], ids=["start", "check"])
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        *(
+            ({"WORLD_SIZE": "1", name: value}, f"{name} must be a whole number, 0 or more, but is '{value}'. Unset it")
+            for name in ("RANK", "LOCAL_RANK", "NODE_RANK")
+            for value in ("", "-1", "abc", "1.5", "1_0", "٣")
+        ),
+        *(
+            ({"WORLD_SIZE": "1", name: "1"}, f"{name} is 1, but WORLD_SIZE is 1")
+            for name in ("LOCAL_RANK", "NODE_RANK")
+        ),
+        ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "1"}, "LOCAL_RANK is 1, but RANK is 0: .* Unset both"),
+    ],
+    ids=str,
+)
+def test_bad_environment_is_told_before_anything_depends_on_it(environ, told, start, monkeypatch):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=rf"^The environment variable {told}"):
+        start()
+
+
+def test_a_rank_of_how_many(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(dist.MissingEnvironmentError, match=r"RANK is 0, but WORLD_SIZE is not set\. Unset RANK"):
+        dist.initialize_dist("cpu")
+
+
+@pytest.mark.parametrize("module", ["composer.metrics", "composer.models"])
+def test_bad_environment_is_told_before_torchmetrics_reads_it(module):
+    code = (
+        "from composer.metrics import MIoU"
+        if module.endswith("metrics")
+        else (
+            "import torch; from composer.models import ComposerClassifier as C; C(torch.nn.Linear(2, 2), num_classes=2)"
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "LOCAL_RANK": "abc"}, capture_output=True, text=True
+    )
+    assert "ValueError: The environment variable LOCAL_RANK must be" in done.stderr
 
 
 def test_missing_environment(monkeypatch):

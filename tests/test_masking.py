@@ -55,6 +55,30 @@ TEXTS = [
     ("sent Bearer {}", "sent Bearer ***"),
     ("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----",
      "-----BEGIN PRIVATE KEY-----***-----END PRIVATE KEY-----"),
+    ("https://host/x?session={}&part=1", "https://host/x?session=***&part=1"),
+    ("https://api.telegram.org/bot123:{}/sendMessage", "https://api.telegram.org/bot***/sendMessage"),
+    # what would be half masked
+    ("password=ab {}", "password=***"),
+    ("login with password=ab, {} user=me", "login with password=*** user=me"),
+    ("--password=ab,{} --lr 1", "--password=*** --lr 1"),
+    ("Client(password=SecretStr('{}'), port=1)", "Client(password=***, port=1)"),
+    ("password=('{}', 1)", "password=***"),
+    ("credentials={{'x': '{}', 'y': (1, 2)}} and so on", "credentials=*** and so on"),
+    ("api_key=\\\"{}\\\"", "api_key=\\\"***\\\""),
+    ("{{\\\"api_key\\\": \\\"{}\\\"}}", "{\\\"api_key\\\": \\\"***\\\"}"),
+    ("{{'password': ('{}',), 'x': 1}}", "{'password': ***, 'x': 1}"),
+    ("{{'tokens': 1, 'hf_token': ['{}']}}", "{'tokens': 1, 'hf_token': ['***']}"),
+    ("{{'password': SecretStr('{}')}}", "{'password': ***}"),
+    ("api_key = {}", "api_key = ***"),
+    ("token = '{}'", "token = '***'"),
+    ("password='{}", "password=***"),
+    ("{{api_key: {}}}", "{api_key: ***}"),
+    ("{{lr: 1, api_key: {}, x: 2}}", "{lr: 1, api_key: ***, x: 2}"),
+    ("API key: {}", "API key: ***"),
+    ("refused API key: {} as unknown", "refused API key: *** as unknown"),
+    ("<password>{}</password>", "<password>***</password>"),
+    ("<s:apiKey kind='x'>{}</s:apiKey>", "<s:apiKey kind='x'>***</s:apiKey>"),
+    ("api_key=${{KEY:-{}}}", "api_key=***"),
 ]  # fmt: skip
 PLAIN = [
     "sftp://me@host:22/run",
@@ -75,6 +99,13 @@ PLAIN = [
     "api_key=${WANDB_API_KEY}",
     "--tokenizer bert --max_tokens 5",
     "at 12:30@home",
+    "by --callbacks.0.conf.api_key VALUE on the command line",
+    "callbacks.0.headers.Authorization: the secret was masked when this was saved",
+    "api_key: the secret is missing",
+    "a key = value pair",
+    "if token == 'x'",
+    "Sort(key='image', first_pass='train', hash_key='x', n=1)",
+    "password=None, x=1",
     "",
 ]
 
@@ -168,6 +199,18 @@ Pair = namedtuple("Pair", "user password")
         ({"api_key": {"class_path": "os.getenv", "args": ["KEY"]}},
          {"api_key": {"class_path": "os.getenv", "args": [MASK]}}),
         ({f"sftp://me:{CANARY}@host": 1}, {"sftp://me:***@host": 1}),
+        ({"x": Pair("me", CANARY)}, {"x": Pair("me", MASK)}),
+        ({"env": [{"name": "HF_TOKEN", "value": CANARY}, {"name": "LR", "value": "1"}]},
+         {"env": [{"name": "HF_TOKEN", "value": MASK}, {"name": "LR", "value": "1"}]}),
+        ({"key": "HF_TOKEN", "value": CANARY}, {"key": "HF_TOKEN", "value": MASK}),
+        ({"tokens": ["a1" * 10, "word", "antidisestablishmentarianism"]},
+         {"tokens": [MASK, "word", "antidisestablishmentarianism"]}),
+        ({"keys": ("image", "b2" * 10)}, {"keys": ["image", MASK]}),
+        *(({"password": text}, {"password": MASK})
+          for text in ["$ecCANARY", "<CANARY>", "[CANARY]", "${K:-CANARY}", "${k}", "${oc.env:K,CANARY}"]),
+        ({"password": "${oc.env:K}"}, {"password": "${oc.env:K}"}),
+        ({"key": "image", "pass": "train", "hash_key": "x", "storage_key": "y", "hotkey": "z", "first_pass": "train",
+          "password_strength_model": "small", "secret_santa": "me", "token": 3},) * 2,
     ],
 )  # fmt: skip
 def test_values(values: Any, expected: Any) -> None:
@@ -244,6 +287,29 @@ def test_exceptions(error: BaseException) -> None:
     # Without the lines of this file, in which there is only the name.
     assert CANARY not in "".join(traceback.format_exception(error))
     assert CANARY not in repr(error)
+
+
+class ManyError(ExceptionGroup):
+    def derive(self, excs: Any) -> ManyError:
+        return ManyError(self.message, excs)
+
+
+@pytest.mark.parametrize("kind", [ExceptionGroup, ManyError])
+def test_the_message_of_a_group(kind: type[ExceptionGroup[Exception]]) -> None:
+    """Which Python does not let change: a group of the same exceptions takes its place."""
+    first = ValueError("first")
+    group = kind(URI, [first, kind(URI, [KeyError("second")])])
+    group.add_note("noted")
+    masked = mask_error(group)
+    assert type(masked) is kind
+    assert masked.exceptions[0] is first
+    assert "noted" in masked.__notes__
+    assert CANARY not in "".join(traceback.format_exception(masked)) + repr(masked)
+    around = RuntimeError("around")
+    around.__cause__ = kind(URI, [first])
+    assert CANARY not in "".join(traceback.format_exception(mask_error(around)))
+    harmless = kind("several", [first])
+    assert mask_error(harmless) is harmless
 
 
 def test_a_masked_exception_of_python_goes_to_another_process() -> None:

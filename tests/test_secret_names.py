@@ -25,6 +25,9 @@ SECRET = _words("""
     my_credentials google_credentials_json creds Authorization proxy-authorization
     AZURE_STORAGE_CONNECTION_STRING connection_string conn_str slack_webhook_url webhook
     loggers.0.init_args.api_key loggers/0/token basic_auth db_pass
+    dsn sentry_dsn oauth oauth2 github_pat my_pat dbpass pw pass_phrase seed_phrase mnemonic SharedAccessSignature
+    session_id sessionid kubeconfig auth_header userpass pass_word otp pem csrf access_code unlock_code
+    AZURE_STORAGE_KEY
 """)
 DATA = _words("""
     input_key target_key batch_key label_key image_key sort_key primary_key keys input_keys ignore_keys load_ignore_keys
@@ -35,6 +38,7 @@ DATA = _words("""
     pad_token eos_token bos_token unk_token mask_token cls_token special_tokens additional_special_tokens image_token
     stop_token token_embedding
     key_filename key_environ secret_environ token_path password_file missing_host_key_policy credential_type secret_name
+    hash_key storage_key hotkey first_pass password_strength_model secret_santa pat compass
     author authors passes forward_pass secretary bypass lr seed max_duration
 """)
 

@@ -21,6 +21,9 @@ COUNTERS = ("epoch", "batch", "sample", "token", "iteration", "batch_in_epoch", 
 _COUNT = "[0-9]{1,20}"
 _SECONDS = rf"{_COUNT}(?:\.{_COUNT})?(?:e[+-]?[0-9]{{1,3}})?"
 
+_SPECIFICATION = re.compile(r"(?:(?P<fill>.)?(?P<align>[<>=^]))?(?P<sign>[+\- ])?z?#?(?P<zeros>0)?(?P<width>\d*)", re.S)
+_WIDEST = 255
+
 PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 """Matches the name of a file that is being written; the group is the name of the complete file."""
 
@@ -50,15 +53,33 @@ def pattern(template: str) -> re.Pattern[str]:
     """
     parts: list[str] = []
     named: set[str] = set()
-    for text, key, _, _ in string.Formatter().parse(template):
+    for text, key, specification, _ in string.Formatter().parse(template):
         parts.append(re.escape(text))
         if not key:
             continue
         is_count = key in COUNTERS or key in PROCESS_KEYS[1:]
         value = _COUNT if is_count else _SECONDS if key in TIME_KEYS else "[^/]+"
-        parts.append(rf"(?P={key})" if key in named else rf"(?P<{key}>{value})")
+        before, after = _padding(specification or "")
+        parts.append(before + (rf"(?P={key})" if key in named else rf"(?P<{key}>{value})") + after)
         named.add(key)
     return re.compile("".join(parts))
+
+
+def _padding(specification: str) -> tuple[str, str]:
+    """Return what matches the padding before and after a number, which is outside of its digits unless it is zeros.
+
+    Args:
+        specification: A format specification, such as ``>5`` in ``{batch:>5}``.
+    """
+    found = _SPECIFICATION.match(specification)
+    if found is None:
+        return "", ""
+    sign = r"\+?" if found["sign"] == "+" else " ?" if found["sign"] == " " else ""
+    if not found["width"] or (found["zeros"] and not found["align"]):
+        return sign, ""
+    fill, align = found["fill"] or ("0" if found["zeros"] else " "), found["align"] or ">"
+    padding = "" if fill in "0/" else rf"(?:{re.escape(fill)}){{0,{min(int(found['width']), _WIDEST)}}}"
+    return (padding if align in ">=^" else "") + sign, (padding if align in "<^" else "")
 
 
 def counters(name: str, template: str) -> tuple[int, ...]:

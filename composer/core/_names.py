@@ -31,6 +31,8 @@ __all__ = [
 # What a name may hold at any time, and what it may hold where the training time is known.
 PROCESS_KEYS: Final = ("run_name", "rank", "local_rank", "world_size", "local_world_size", "node_rank")
 TIME_KEYS: Final = tuple(UNITS)
+# Bytes of the name of a file or folder, on the systems in use.
+_LONGEST: Final = 255
 
 
 def format_name(template: str, run_name: str, timestamp: Timestamp | None = None, **more: Any) -> str:
@@ -158,7 +160,7 @@ def check_run_name(argument: str, name: str) -> str:
 
     Raises:
         TypeError: It is no string.
-        ValueError: It is empty, an absolute path, or has ``..`` or control characters in it.
+        ValueError: It is empty, an absolute path, too long, ends in a slash, or has ``..`` or control characters in it.
 
     >>> check_run_name("run_name", "sweep/lr-{0.1}")
     'sweep/lr-{0.1}'
@@ -168,7 +170,7 @@ def check_run_name(argument: str, name: str) -> str:
     """
     if not isinstance(name, str):
         raise TypeError(f"{argument} must be a string, but got {name!r}.")
-    reason = "has no name in it" if not name.strip() else _leads_out(name)
+    reason = "has no name in it" if not name.strip() else _leads_out(name) or _no_name_of_folders(name)
     if reason is not None:
         raise ValueError(f"{argument}={name!r} {reason}. A run is named by text such as 'night' or 'sweep/night'.")
     return name
@@ -215,11 +217,24 @@ def _leads_out(name: str) -> str | None:
     parts = re.split(r"[/\\]", name)
     if ".." in parts:
         return "leads out of its folder by '..'"
-    if parts[0] == "" or re.match(r"[A-Za-z]:", name):
+    if re.match(r"[A-Za-z]:", name):
+        return f"has a drive, {name[:2]!r}, at its beginning"
+    if parts[0] == "":
         return "is empty" if not name else "is an absolute path"
     if "" in parts[:-1] or "." in parts:
         return "has a part without a name in it"
     return None
+
+
+def _no_name_of_folders(name: str) -> str | None:
+    """Why no folders can have a name, or have it as it is; None if they can."""
+    if name[-1] in "/\\":
+        return "has a slash at its end"
+    try:
+        longest = max(len(part.encode()) for part in name.split("/"))
+    except UnicodeEncodeError:
+        return "has characters in it that are no text in UTF-8"
+    return f"has a part of {longest} bytes, of at most {_LONGEST}" if longest > _LONGEST else None
 
 
 def placeholders(template: str) -> tuple[str, ...]:

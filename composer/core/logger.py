@@ -253,7 +253,8 @@ class Logger:
         """
         if self._on_error == "raise":
             error.add_note(f"Raised by the logger {type(destination).__name__}.")
-            raise mask_error(error)
+            masked = mask_error(error)
+            raise masked from masked.__cause__
         if id(destination) not in self._failed:
             self._failed.add(id(destination))
             message = (

@@ -101,8 +101,11 @@ def _address(world_size: int) -> tuple[str, int]:
         if not os.environ.get(name):
             raise MissingEnvironmentError(missing_environment(name, world_size))
     text = os.environ["MASTER_PORT"]
-    if not text.isdecimal() or int(text) >= 2**16:
-        raise ValueError(f"The environment variable MASTER_PORT must be a port, 1 to 65535, but is {text!r}.")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5) or int(text) >= 2**16:
+        raise ValueError(
+            f"The environment variable MASTER_PORT must be a port, 1 to 65535, but is {text!r}. "
+            "Set it to a free one, or start the processes with `composer -n N script.py` or torchrun, which set it."
+        )
     # Addresses of IPv6 are written in brackets where a port may follow.
     return os.environ["MASTER_ADDR"].strip("[]"), int(text)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 
 import torch.distributed as torch_dist
 
 __all__ = [
     "MissingEnvironmentError",
+    "check_environment",
     "describe_ranks",
     "get_global_rank",
     "get_local_rank",
@@ -135,16 +137,46 @@ def get_node_rank() -> int:
     return _local(name, default=0)
 
 
+def check_environment() -> None:
+    """Refuse environment variables of a launcher that are no numbers, or that contradict one another.
+
+    They are looked at together, before anything depends on one of them: torchmetrics reads ``LOCAL_RANK`` when it is
+    imported, and a wrong ``NODE_RANK`` is in the names of files only.
+
+    Raises:
+        MissingEnvironmentError: ``RANK`` is set, and ``WORLD_SIZE`` is not.
+        ValueError: One is no number that is possible, or the rank on a node is greater than that among all.
+
+    >>> check_environment()
+    """
+    names = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
+    stated = {name: number for name in names if (number := _env(name)) is not None}
+    if "RANK" in stated and "WORLD_SIZE" not in stated and not is_initialized():
+        raise MissingEnvironmentError(
+            f"The environment variable RANK is {stated['RANK']}, but WORLD_SIZE is not set. Unset RANK, or start the "
+            "processes with `composer -n N script.py` or torchrun, which set both."
+        )
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"):
+        if name in stated:
+            _check_below(name, stated[name], "WORLD_SIZE", stated.get("WORLD_SIZE"))
+    if "LOCAL_RANK" in stated:
+        _check_below("LOCAL_RANK", stated["LOCAL_RANK"], "LOCAL_WORLD_SIZE", stated.get("LOCAL_WORLD_SIZE"))
+    if "RANK" in stated and stated.get("LOCAL_RANK", 0) > stated["RANK"]:
+        raise ValueError(
+            f"The environment variable LOCAL_RANK is {stated['LOCAL_RANK']}, but RANK is {stated['RANK']}: the rank on "
+            f"a node is at most that among all. Unset both, or start the processes with `composer -n N script.py` or "
+            f"torchrun, which set them."
+        )
+
+
 def _env(name: str) -> int | None:
     """The whole number in an environment variable, if it is set."""
     text = os.environ.get(name)
     if text is None:
         return None
     least = 1 if name.endswith("SIZE") else 0
-    try:
-        number = int(text)
-    except ValueError:
-        number = None
+    # Not all that `int` takes: of "1_0" nobody knows what was meant.
+    number = int(text) if re.fullmatch(r"\s*\+?[0-9]{1,10}\s*", text) else None
     if number is None or number < least:
         raise ValueError(
             f"The environment variable {name} must be a whole number, {least} or more, but is {text!r}. Unset it, or "

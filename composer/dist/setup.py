@@ -19,6 +19,7 @@ from composer.dist.interfaces import choose_loopback
 from composer.dist.meeting import meet
 from composer.dist.ranks import (
     MissingEnvironmentError,
+    check_environment,
     get_global_rank,
     get_local_rank,
     get_world_size,
@@ -78,6 +79,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     """
     delta = datetime.timedelta(seconds=positive("timeout", timeout))
     kind, backend = _kind_and_backend(device)
+    check_environment()
     world_size = get_world_size()
     if is_initialized():
         _check_backend(kind, backend)

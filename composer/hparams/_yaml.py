@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from composer._lazy import import_extra
 
-__all__ = ["dump", "load"]
+__all__ = ["WrittenInt", "dump", "load"]
 
+_INT: Final = "tag:yaml.org,2002:int"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 # A configuration has some hundred values, ten levels deep.
 _LARGEST: Final = 100_000
 _DEEPEST: Final = 100
+_MOST_DIGITS: Final = 1000
 
 
 def load(text: str) -> Any:
@@ -39,13 +41,24 @@ def dump(value: Any) -> str:
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
 
 
-def _check(node: Any, sizes: dict[int, int], yaml: Any) -> int:
+class WrittenInt(int):
+    """A whole number that is written otherwise than Python shows it: ``0123``, ``1:30``, ``0x1f``, ``1_000``.
+
+    Attributes:
+        text: How it is written.
+    """
+
+    text: str
+
+
+def _check(node: Any, sizes: dict[int, int], yaml: Any, loader: Any) -> int:
     """Refuse keys that stand twice, and aliases that make something huge; return how many nodes a node stands for.
 
     Args:
         node: A node; each is looked at once, however many aliases lead to it.
         sizes: Those that are known; 0 for what is under way.
         yaml: The package.
+        loader: What makes the values of keys.
     """
     if id(node) in sizes:
         if sizes[id(node)] == 0:
@@ -53,19 +66,37 @@ def _check(node: Any, sizes: dict[int, int], yaml: Any) -> int:
         return sizes[id(node)]
     sizes[id(node)], size = 0, 1
     if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE]
-        if len(set(keys)) < len(keys):
-            twice = next(key for place, key in enumerate(keys) if key in keys[:place])
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands twice", node.start_mark)
-        size += sum(_check(one, sizes, yaml) for pair in node.value for one in pair)
+        _check_keys(node, yaml, loader)
+        size += sum(_check(one, sizes, yaml, loader) for pair in node.value for one in pair)
     elif isinstance(node, yaml.SequenceNode):
-        size += sum(_check(one, sizes, yaml) for one in node.value)
+        size += sum(_check(one, sizes, yaml, loader) for one in node.value)
     if size > _LARGEST:
         raise yaml.composer.ComposerError(
             None, None, f"it has more than {_LARGEST:,} values once its aliases are resolved", node.start_mark
         )
     sizes[id(node)] = size
     return size
+
+
+def _check_keys(node: Any, yaml: Any, loader: Any) -> None:
+    """Refuse keys that are equal, however they are written, and values that are numbers of too many digits."""
+    found: set[Any] = set()
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        if isinstance(value, yaml.ScalarNode) and value.tag == _INT and len(value.value) > _MOST_DIGITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{key.value!r} has a number of more than {_MOST_DIGITS} digits", value.start_mark
+            )
+        if key.tag == _MERGE:
+            continue
+        if len(key.value) > _MOST_DIGITS and key.tag == _INT:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a key has more than {_MOST_DIGITS} digits", key.start_mark
+            )
+        if (made := loader.construct_object(key)) in found:
+            raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", node.start_mark)
+        found.add(made)
 
 
 @functools.cache
@@ -91,9 +122,18 @@ def _loader() -> Any:
         def get_single_node(self) -> Any:
             root = super().get_single_node()
             if root is not None:
-                _check(root, {}, yaml)
+                _check(root, {}, yaml, self)
             return root
 
+    def written(loader: Any, node: Any) -> int:
+        value: int = loader.construct_yaml_int(node)
+        if str(value) == node.value:
+            return value
+        made = WrittenInt(value)
+        made.text = node.value
+        return made
+
+    Loader.add_constructor(_INT, written)
     # YAML 1.1, which the package follows, wants a dot in a number with an exponent.
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")

@@ -143,7 +143,10 @@ def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
     """
     seed = {**given, **call.plain}.get("seed")
     if seed is not None:
-        rng.seed_all(int(seed))
+        try:
+            rng.seed_all(int(seed))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError("seed", error) from None
     values = {**call.values({}, leave_out=_LATER), **given}
     if "optimizers" in call.inner:
         here = {"model": values["model"], "params": list(values["model"].parameters())}
@@ -153,7 +156,8 @@ def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
     try:
         trainer = Trainer(**values)
     except Exception as error:
-        mask_error(error, secrets_in(call.tree()))
+        if (masked := mask_error(error, secrets_in(call.tree()))) is not error:
+            raise masked from masked.__cause__
         if isinstance(error, (TypeError, ValueError)) and call.refuses(error):
             raise ConfigError("", error) from error
         raise

@@ -15,6 +15,7 @@ from typing import Any, Self, cast
 from composer._lazy import import_extra
 from composer._masking import mask_error, secrets_in
 from composer._text import did_you_mean
+from composer.hparams._yaml import WrittenInt
 from composer.hparams.names import find
 from composer.hparams.tree import ConfigError, Tree, is_call, shown
 
@@ -35,6 +36,7 @@ class Call:
         inner: Arguments by name in which there are calls.
         plain: The other arguments by name, as they were given.
         waiting: Names of arguments that are filled in when the call is made, such as ``params`` of an optimizer.
+        written: How numbers among the plain ones are written, where Python would show them otherwise.
         passed: Names among the plain ones of which the signature knows nothing.
     """
 
@@ -46,6 +48,7 @@ class Call:
     plain: dict[str, Any] = field(default_factory=dict[str, Any])
     waiting: frozenset[str] = frozenset()
     passed: frozenset[str] = frozenset()
+    written: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, node: Mapping[str, Any], where: str, waiting: frozenset[str] = frozenset()) -> Self:
@@ -111,7 +114,8 @@ class Call:
             target,
             args=[inside(f"args.{place}", value) for place, value in enumerate(args or [])],
             inner={name: inside(name, value) for name, value in inner.items()},
-            plain={name: value for name, value in arguments.items() if name not in inner},
+            plain={name: inside(name, value) for name, value in arguments.items() if name not in inner},
+            written={name: value.text for name, value in arguments.items() if isinstance(value, WrittenInt)},
             waiting=frozenset(filled),
         )
         call._check_places()
@@ -134,7 +138,8 @@ class Call:
         try:
             return self.target(*_made(self.args, here), **{**arguments, **filled, **more})
         except Exception as error:
-            mask_error(error, secrets_in([self.args, self.plain]))
+            if (masked := mask_error(error, secrets_in([self.args, self.plain]))) is not error:
+                raise masked from masked.__cause__
             if not isinstance(error, (TypeError, ValueError)):
                 raise
             if self.refuses(error):
@@ -241,6 +246,10 @@ class Call:
                 # ``run_name: 42`` is a text to everybody but YAML.
                 if name not in values or type(values[name]) is not int:
                     raise self._explained(error, name) from error
+                if name in self.written:
+                    text = self.written[name]
+                    said = f"{text} is the number {values[name]} in YAML; quote it where it is text: '{text}'."
+                    raise ConfigError(_at(self.where, name), said) from None
                 values[name] = str(values[name])
 
     def _explained(self, error: argparse.ArgumentError, name: str) -> ConfigError:
@@ -321,7 +330,7 @@ def _with_calls(value: Any, where: str, waiting: frozenset[str]) -> Any:
         return {key: _with_calls(entry, f"{where}.{key}", waiting) for key, entry in entries}
     if isinstance(value, list):
         return [_with_calls(entry, f"{where}.{n}", waiting) for n, entry in enumerate(cast("list[Any]", value))]
-    return value
+    return int(value) if isinstance(value, WrittenInt) else value
 
 
 def _made(value: Any, here: Mapping[str, Any]) -> Any:

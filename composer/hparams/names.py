@@ -56,6 +56,8 @@ def full_path(name: str) -> str:
     >>> full_path("EMA"), full_path("torch.nn.Linear")
     ('composer.algorithms.EMA', 'torch.nn.Linear')
     """
+    if not all(name.split(".")):
+        raise ValueError(f"{name!r} is no import path, such as package.module.Name.")
     if "." in name or hasattr(sys.modules["__main__"], name):
         return name
     names = short_names()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from composer._lazy import import_extra
-from composer._masking import is_masked, mask_text, mask_values
+from composer._masking import MASK, is_masked, mask_text, mask_values
 from composer._secret_names import secrecy_of
 from composer._text import did_you_mean, first_of
 from composer.hparams.names import full_path
@@ -36,7 +37,10 @@ _LOADERS: Final = frozenset({"eval_dataloader", "train_dataloader"})
 # Bytes of a file, and parts of a place.
 _LARGEST: Final = 10_000_000
 _DEEPEST: Final = 100
+_LONGEST: Final = 10_000  # bits of a number, some 3000 digits
 
+# Where values are masked for what is beside them, rather than for their name.
+_LISTS: Final = frozenset({"args", "argv", "headers", "keys", "tokens", "value"})
 _CALL: Final = ("class_path", "args", "init_args")
 
 
@@ -93,6 +97,8 @@ def parse_value(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        # `api_key: *abc` and `api_key: !abc` take a secret for a name.
+        problem = re.sub(r"((?:undefined|duplicate) (?:alias|anchor)|for the tag|tag handle) .*", r"\1", str(problem))
         raise ConfigError("", f"this is no YAML: {mask_text(problem)}{where}") from None
 
 
@@ -137,10 +143,30 @@ def spelled(tree: Mapping[str, Any]) -> Tree:
     >>> spelled({"algorithms": ["EMA", {"MixUp": {"alpha": 0.2}}]})["algorithms"][1]
     {'class_path': 'composer.algorithms.MixUp', 'init_args': {'alpha': 0.2}}
     """
+    _check_plain(tree, "", 0)
     return {
         name: _objects(value, name) if name in OBJECTS | _LOADERS else _spelled(value, name)
         for name, value in tree.items()
     }
+
+
+def _check_plain(value: Any, where: str, depth: int) -> None:
+    """Refuse what is too deep, as what contains itself is, numbers that cannot be shown, and names that are no text."""
+    if depth > _DEEPEST:
+        raise ConfigError(f"{where[:40]}...", f"it is nested more than {_DEEPEST} levels deep, or contains itself.")
+    if isinstance(value, int) and value.bit_length() > _LONGEST:
+        raise ConfigError(where, "the number has too many digits.")
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value)
+        for key, entry in entries.items():
+            if not isinstance(key, str) and (depth == 0 or where.endswith("init_args")):
+                raise ConfigError(
+                    where, f"the name of an argument must be text, but is {key!r} ({type(key).__name__}); quote it."
+                )
+            _check_plain(entry, f"{where}.{key}" if where else str(key), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for place, entry in enumerate(cast("Sequence[Any]", value)):
+            _check_plain(entry, f"{where}.{place}", depth + 1)
 
 
 def _objects(value: Any, where: str) -> Any:
@@ -302,7 +328,7 @@ def _masked(node: Any, where: str) -> Iterator[str]:
         for name, entry in enumerate(many) if isinstance(many, list) else many.items():
             is_between = name == "init_args" and is_call(node)
             yield from _masked(entry, where if is_between else f"{where}.{name}" if where else str(name))
-    elif is_masked(node):
+    elif is_masked(node) and (node != MASK or any(secrecy_of(part) or part in _LISTS for part in where.split("."))):
         yield where
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from composer._lazy import attach
+from composer.dist.ranks import check_environment
+
+check_environment()  # of which the import of torchmetrics reads LOCAL_RANK
 
 __getattr__, __dir__, __all__ = attach(
     __name__,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from composer.dist.ranks import check_environment
+
 if TYPE_CHECKING:
     from torchmetrics import Metric, MetricCollection
 
@@ -47,6 +49,7 @@ def metrics_by_name(
     """
     if isinstance(metrics, Mapping) and not metrics:
         return {}  # without the import of torchmetrics, which takes a second
+    check_environment()  # which the import reads
     from torchmetrics import Metric, MetricCollection
 
     if isinstance(metrics, Metric):

@@ -289,7 +289,8 @@ class Folder:
             if is_transient(error):
                 self.close()
             # Clients say what they were asked for, with the password in it.
-            mask_error(error, secrets_in([self.uri, self._options]))
+            if (masked := mask_error(error, secrets_in([self.uri, self._options]))) is not error:
+                raise masked from masked.__cause__
             raise
 
     def _shown(self, name: str) -> str:

@@ -153,7 +153,8 @@ def copy_file(path: str, destination: Path, object_store: Any = None, *, progres
     try:
         call_with_retries(lambda: _get(path, destination, object_store, progress_bar), is_transient)
     except Exception as error:
-        mask_error(error, secrets_in(path))
+        if (masked := mask_error(error, secrets_in(path))) is not error:
+            raise masked from masked.__cause__
         raise
 
 

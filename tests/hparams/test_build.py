@@ -14,7 +14,7 @@ from composer.hparams._yaml import dump
 from composer.hparams.build import check
 from composer.hparams.tree import spelled
 from composer.models import ComposerClassifier
-from tests.common import weights
+from tests.common import classifier, weights
 from tests.hparams.configured import HERE, config, make_loader, make_model
 
 
@@ -211,3 +211,18 @@ def test_the_effect_is_one() -> None:
     with pytest.raises(ConfigError, match="of type Callback"):
         trainer_from_config({**config(), "callbacks": EFFECT})
     assert CALLED
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("run_name: 0123", "^run_name: 0123 is the number 83 in YAML; quote it"),
+        ("run_name: 1:30", "^run_name: 1:30 is the number 90 in YAML; quote it"),
+        ("run_name: 2024_01_02", "^run_name: 2024_01_02 is the number 20240102"),
+        ("seed: -1", "^seed: seed must be from 0"),
+    ],
+)
+def test_numbers_that_are_due_otherwise(text: str, told: str, tmp_path) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        trainer_from_config(tmp_path / "run.yaml", model=classifier())

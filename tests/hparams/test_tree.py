@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer.hparams._yaml import dump, load
-from composer.hparams.tree import ConfigError, changes, merged, parse_value, read, spelled, with_value
+from composer.hparams.tree import ConfigError, changes, check_not_masked, merged, parse_value, read, spelled, with_value
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 TREES = st.recursive(
@@ -204,3 +204,35 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: inner for key, entry in value.items() if (inner := _without_none(entry)) is not None} or "nothing"
     return value
+
+
+def _self_containing() -> list[Any]:
+    made: list[Any] = []
+    made.append(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("tree", "told"),
+    [
+        ({1: 2}, "^the name of an argument must be text, but is 1 "),
+        ({None: 2}, "must be text, but is None"),
+        ({"model": {"class_path": "torch.nn.Linear", "init_args": {1: 2}}}, "^model.init_args: .* must be text"),
+        ({"callbacks": _self_containing()}, "^callbacks.* contains itself"),
+        ({"save_folder": _self_containing()}, "^save_folder.* contains itself"),
+        ({"seed": 10**5000}, "^seed: the number has too many digits"),
+        ({"model": ".mydata.Boom"}, "^model: '.mydata.Boom' is no import path"),
+        ({"model": "torch..nn"}, "^model: 'torch..nn' is no import path"),
+    ],
+    ids=range(8),
+)
+def test_what_is_no_tree(tree: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        spelled(tree)
+
+
+def test_only_what_may_be_a_secret_was_masked() -> None:
+    check_not_masked({"algorithms": [{"class_path": "A", "init_args": {"glob": "***"}}]})
+    for tree in ({"x": {"hf_token": "***"}}, {"x": {"args": ["--token", "***"]}}, {"folder": "sftp://me:***@host"}):
+        with pytest.raises(ConfigError, match="the secret was masked"):
+            check_not_masked(tree)

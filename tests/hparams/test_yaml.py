@@ -35,8 +35,12 @@ MERGES = "\n".join(
         ("? [a]\n: 1", "unhashable key"),
         ("a: \0", "special characters are not allowed"),
         ("a: *b", "undefined alias"),
+        ("{1: a, 0x1: b}", "'0x1' stands twice"),
+        ("{1: a, true: b}", "'true' stands twice"),
+        ("{null: a, ~: b}", "'~' stands twice"),
+        (f"seed: 0x{'1' * 5000}", "'seed' has a number of more than 1000 digits"),
     ],
-    ids=range(17),
+    ids=range(21),
 )
 def test_refused(text: str, told: str) -> None:
     begun = time.perf_counter()
@@ -69,3 +73,10 @@ def test_a_file_that_is_too_large(tmp_path) -> None:
 def test_a_place_that_is_too_deep() -> None:
     with pytest.raises(ConfigError, match="100 parts at most"):
         with_value({}, ".".join(["a"] * 5000), 1)
+
+
+@pytest.mark.parametrize("text", ["a: *CANARY", "a: !CANARY x", "a: !c!CANARY x", "a: [*CANARY]", "a: !<CANARY> x"])
+def test_what_may_be_a_secret_is_not_quoted(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"no YAML: .* in line 1") as caught:
+        parse_value(text)
+    assert "CANARY" not in str(caught.value)

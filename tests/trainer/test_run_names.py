@@ -10,6 +10,7 @@ import torch
 
 from composer import Trainer
 from composer.callbacks import CheckpointSaver, MemorySnapshot, OOMObserver
+from composer.core._names import check_run_name
 from composer.loggers import CSVLogger, FileLogger, RemoteUploaderDownloader, TensorboardLogger
 from composer.profiler import JSONTraceHandler
 from composer.storage import Folder
@@ -53,7 +54,7 @@ def test_a_run_of_any_name_is_resumed(run_name: str, uri: bool, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("source", ["run_name", "COMPOSER_RUN_NAME", "RUN_NAME"])
-@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "x\0", "..\\x"])
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "x\0", "..\\x", "a/", "a:b", "é" * 128, "x/" + "y" * 256])
 def test_names_of_runs_that_lead_elsewhere(source: str, name: str, monkeypatch) -> None:
     if "\0" in name and source != "run_name":
         pytest.skip("the system has no such variables")
@@ -62,6 +63,31 @@ def test_names_of_runs_that_lead_elsewhere(source: str, name: str, monkeypatch) 
         monkeypatch.setenv(source, name)
     with pytest.raises(ValueError, match=rf"^{source}=.* A run is named by text"):
         trainer(**arguments)
+
+
+def test_what_is_wrong_with_the_name_of_a_run() -> None:
+    for name, told in {
+        "a/": "has a slash at its end",
+        "a:b": "has a drive, 'a:', at its beginning",
+        "y" * 256: "has a part of 256 bytes, of at most 255",
+        "x\ud800": "has characters in it that are no text in UTF-8",
+    }.items():
+        with pytest.raises(ValueError, match=rf"^run_name=.* {told}"):
+            check_run_name("run_name", name)
+    assert check_run_name("run_name", f"{'y' * 255}/{'y' * 255}")
+
+
+@pytest.mark.parametrize(
+    "filename", ["{batch:>5}.pt", "{batch:<5}.pt", "{batch:*^7}.pt", "{batch:6d}.pt", "{batch:+}.pt"]
+)
+def test_a_run_is_resumed_from_padded_names_without_the_link(of_batch: str, tmp_path: Path) -> None:
+    arguments = {"run_name": "a", "save_folder": str(tmp_path), "save_filename": f"{of_batch}.pt", "autoresume": True}
+    for duration in ("1ep", "2ep"):
+        with trainer(**arguments, max_duration=duration) as run:
+            assert run.state.timestamp.batch == (0 if duration == "1ep" else 2)
+            run.fit()
+        for link in tmp_path.glob("*latest*"):
+            link.unlink()
 
 
 @pytest.mark.parametrize(
