@@ -127,12 +127,8 @@ def _group(group: BaseExceptionGroup[Any], known: frozenset[str], depth: int = 0
     message = mask_text(group.message, known)
     if message == group.message and all(new is old for new, old in zip(inner, group.exceptions, strict=True)):
         return group
-    kind = BaseExceptionGroup if not isinstance(group, ExceptionGroup) else ExceptionGroup
-    if type(group) not in (BaseExceptionGroup, ExceptionGroup):
-        # A class of its own, whose initializer may take anything else.
-        made = cast("BaseExceptionGroup[Any]", type(group).__new__(type(group), message, inner))
-    else:
-        made = kind(message, inner)
+    # A class of its own may have an initializer that takes anything else.
+    made = cast("Any", type(group)).__new__(type(group), message, inner)
     vars(made).update(vars(group))
     made.__traceback__, made.__cause__, made.__context__ = group.__traceback__, group.__cause__, group.__context__
     made.__suppress_context__ = group.__suppress_context__

@@ -77,9 +77,7 @@ def test_what_is_wrong_with_the_name_of_a_run() -> None:
     assert check_run_name("run_name", f"{'y' * 255}/{'y' * 255}")
 
 
-@pytest.mark.parametrize(
-    "filename", ["{batch:>5}.pt", "{batch:<5}.pt", "{batch:*^7}.pt", "{batch:6d}.pt", "{batch:+}.pt"]
-)
+@pytest.mark.parametrize("of_batch", ["{batch:>5}", "{batch:<5}", "{batch:*^7}", "{batch:6d}", "{batch:+}"])
 def test_a_run_is_resumed_from_padded_names_without_the_link(of_batch: str, tmp_path: Path) -> None:
     arguments = {"run_name": "a", "save_folder": str(tmp_path), "save_filename": f"{of_batch}.pt", "autoresume": True}
     for duration in ("1ep", "2ep"):
