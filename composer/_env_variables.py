@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from composer._text import word_set
+
 __all__ = ["is_of_launcher", "is_public"]
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # Rendezvous, devices and kernels.
-_PLAIN: Final = _words(
+_PLAIN: Final = word_set(
     """
     RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE
     MASTER_ADDR MASTER_PORT OMP_NUM_THREADS MKL_NUM_THREADS HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES

@@ -6,11 +6,9 @@ import re
 from enum import IntEnum
 from typing import Final
 
+from composer._text import word_set
+
 __all__ = ["Secrecy", "is_data", "may_have_spaces", "secrecy_of"]
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -24,7 +22,7 @@ _STRONG: Final = re.compile(
 )
 _STRONG_WORDS: Final = frozenset({"apikey", "authkey", "bearer", "cookie", "cookies", "cred", "creds", "jwt", "pwd"})
 # Names a secret at the end of a name. What ends in "pass" is listed: "bypass" and "compass" are none.
-_LAST_WORDS: Final = _words(
+_LAST_WORDS: Final = word_set(
     """
     adminpass csrf dbpass dbpw dsn kubeconfig mnemonic mypass oauth otp pem pw rootpass sessionid sshpass totp userpass
     xsrf
@@ -36,7 +34,7 @@ _AUTH_HEADER: Final = re.compile(r"auth(?:orization)?[\W_]*headers?$")
 # What a mere "key" or "pass" may be when it is data: the name of a column, or of a part of a training.
 _WORD: Final = re.compile(r"[a-z]{1,15}(?:_[a-z]{1,15})?")
 # The name of a setting about a secret, or of where a secret is: ``key_filename``, ``secret_environ``, ``token_type``.
-_ABOUT: Final = _words(
+_ABOUT: Final = word_set(
     """
     algorithm algorithms class column count dim dir directory embedding embeddings enabled endpoint env environ
     environment envvar expiry field file filename files folder format header len length limit manager method mode model
@@ -45,7 +43,7 @@ _ABOUT: Final = _words(
     """
 )
 # Words before "key" that make it a name of data: the columns of a batch, the entries of a dictionary.
-_DATA: Final = _words(
+_DATA: Final = word_set(
     """
     answer answers array attention attn audio batch bbox boxes cache caption checkpoint choice choices class column
     columns config context data dataset dict document element embed embedding entry epoch eval example examples
@@ -61,7 +59,7 @@ _DATA: Final = _words(
     """
 )
 # Words before "token" that make it a token of text: special tokens and counts of tokens.
-_SPECIAL: Final = _words(
+_SPECIAL: Final = word_set(
     """
     additional audio average begin blank boi bos by cls content count decoder delimiter doc document end eoa eod eoi
     eom eop eos eot extra fim first forced image in init instruction last mask max mean middle min new next no non
@@ -71,7 +69,7 @@ _SPECIAL: Final = _words(
     """
 )
 # Words that make "keys" and "tokens" secrets, which are data otherwise.
-_OF_ACCESS: Final = _words(
+_OF_ACCESS: Final = word_set(
     """
     access account api app auth aws azure bot client deploy encryption gcs gh git github gitlab google hf host hub
     id license login master oauth openai personal private refresh root s3 secret service session signing slack ssh
@@ -79,7 +77,7 @@ _OF_ACCESS: Final = _words(
     """
 )
 # Words that may follow "key" or "token" without changing the meaning.
-_SUFFIXES: Final = _words(
+_SUFFIXES: Final = word_set(
     """
     admin b64 backup base64 current default dev hex id live main new old pem primary prod production read ro rw
     secondary staging str string test text user v value write
@@ -87,7 +85,7 @@ _SUFFIXES: Final = _words(
 )
 _ANIMALS: Final = ("monkey", "turkey", "donkey", "hockey", "jockey", "whiskey", "hotkey")  # end in "key" by chance
 # Words before "pass" that make it one of several over the same data.
-_PASSES: Final = _words("backward final first forward last multi nth one second single third two")
+_PASSES: Final = word_set("backward final first forward last multi nth one second single third two")
 
 
 class Secrecy(IntEnum):

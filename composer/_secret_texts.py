@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from composer._secret_names import Secrecy, is_data, may_have_spaces, secrecy_of
+from composer._text import word_set
 
 __all__ = ["MASK", "SHAPES", "is_reference", "mask_text"]
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 MASK: Final = "***"
 """The text that replaces a secret."""
 
 # Schemes in which a user name without a password is not a secret: of servers, and of containers in object stores.
-_USERS: Final = _words(
+_USERS: Final = word_set(
     """
     abfs abfss adl az azure azure_blobs ftp ftps gs hdfs mysql nfs oci postgres postgresql rsync s3 sftp smb ssh
     svn+ssh git+ssh telnet wasb wasbs
@@ -41,7 +38,7 @@ _SCHEME: Final = re.compile(
     r"\b(Bearer|bearer|BEARER)(\s+)([\w.~+/\-]{6,}=*)|\b(Basic|Token|token)(\s+)(?=\S*\d)([\w.~+/\-]{12,}=*)"
 )
 # Query parameters of signed URLs.
-_SIGNED: Final = _words(
+_SIGNED: Final = word_set(
     """
     awsaccesskeyid code googleaccessid session sid sig signature x-amz-credential x-amz-signature x-amz-security-token
     x-goog-credential x-goog-signature

@@ -20,6 +20,7 @@ __all__ = [
     "plural",
     "positive",
     "printable",
+    "word_set",
 ]
 
 Number = TypeVar("Number", int, float)
@@ -209,6 +210,18 @@ def plural(n: int, noun: str) -> str:
     ('1 rank', '3 ranks')
     """
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text, for tables of names.
+
+    Args:
+        text: Words with spaces or line breaks between them.
+
+    >>> sorted(word_set("loss error"))
+    ['error', 'loss']
+    """
+    return frozenset(text.split())
 
 
 def first_of(names: Sequence[str]) -> str:

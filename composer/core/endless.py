@@ -17,10 +17,10 @@ from torch.utils.data import BatchSampler, ChainDataset, DataLoader, IterableDat
 from composer.core.indices import length_of
 from composer.warnings import ComposerWarning
 
-__all__ = ["PassWatch", "refuse_endless", "why_endless"]
+__all__ = ["AS_GOOD_AS_ENDLESS", "PassWatch", "refuse_endless", "why_endless"]
 
 # Lengths from here on count as infinite: at a microsecond per batch, an epoch would take eleven days.
-_MANY: Final = 10**12
+AS_GOOD_AS_ENDLESS: Final = 10**12
 
 
 def why_endless(data: Any) -> str | None:
@@ -40,7 +40,7 @@ def why_endless(data: Any) -> str | None:
     True
     """
     if (length := _declared(data)) is not None:
-        return f"its length is {length}" if length >= _MANY else None
+        return f"its length is {length}" if length >= AS_GOOD_AS_ENDLESS else None
     if isinstance(data, (itertools.cycle, itertools.count)):
         return f"itertools.{type(data).__name__} yields without end"
     if isinstance(data, itertools.repeat):
@@ -124,7 +124,7 @@ def _declared(data: Any) -> float | None:
         length = method(data)
     except (TypeError, NotImplementedError):
         return None
-    return length if isinstance(length, (int, float)) and length >= _MANY else None
+    return length if isinstance(length, (int, float)) and length >= AS_GOOD_AS_ENDLESS else None
 
 
 def _of_generator(generator: types.GeneratorType[Any, Any, Any]) -> str | None:
@@ -189,11 +189,11 @@ def _of_pipeline(data: Any) -> str | None:
     stages: list[Any] = getattr(data, "pipeline", [])
     if not stages or getattr(data, "nsamples", 0) > 0:  # with_epoch
         return None
-    if getattr(data, "repetitions", 1) >= _MANY:
+    if getattr(data, "repetitions", 1) >= AS_GOOD_AS_ENDLESS:
         return "repeat() has no number of times"
     functions = [getattr(stage, "f", stage) for stage in stages[1:]]
     if any("slice" in getattr(f, "__name__", "") or not _is_of(f, "webdataset") for f in functions):
         return None
-    if getattr(stages[0], "nshards", 0) >= _MANY:
+    if getattr(stages[0], "nshards", 0) >= AS_GOOD_AS_ENDLESS:
         return "its shards are drawn without end; with_epoch(...) gives it an epoch"
     return why_endless(stages[0]) if isinstance(stages[0], DataLoader) else None

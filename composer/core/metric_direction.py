@@ -6,28 +6,26 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from composer._text import word_set
+
 __all__ = ["larger_is_better", "require_direction"]
 
 
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_LOWER: Final = _set(
+_LOWER: Final = word_set(
     "bce ce cer crossentropy deviance eer err error errors fid hammingdistance kldivergence loss losses mae mape "
     "miscoverage mse nll perplexity ppl rmse smape wer"
 )
-_HIGHER: Final = _set(
+_HIGHER: Final = word_set(
     "acc accuracy auc auprc auroc averageprecision bleu dice exactmatch f1 f1score fbeta hitrate iou jaccard map "
     "matthewscorrcoef miou mrr ndcg precision psnr r2 recall rouge sensitivity specificity ssim"
 )
 # Words next to the measured quantity that do not change the direction.
-_NEUTRAL: Final = _set(
+_NEUTRAL: Final = word_set(
     "at avg average best coefficient ema epoch eval index k last macro mean metric micro rate score test top total "
     "train val valid validation value weighted"
 )
 # Words that may reverse the direction, as in "neg_mean_squared_error" and "1 - accuracy".
-_CONTRARY: Final = _set("anti complement inverse inverted minus neg negated negative no non not one")
+_CONTRARY: Final = word_set("anti complement inverse inverted minus neg negated negative no non not one")
 _SUBTRACTED: Final = re.compile(r"\s*(1\s*)?-")  # "1-accuracy", "-loss"
 _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
 _LONGEST: Final = 3  # words in one term: "mIoU" splits into three

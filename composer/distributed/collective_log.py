@@ -23,7 +23,8 @@ class CollectiveLog:
     Args:
         model: Divided by ``fully_shard``, without collectives of its own.
 
-    >>> CollectiveLog(nn.Linear(1, 1)).begin(is_last=True)
+    >>> with CollectiveLog(nn.Linear(1, 1)).microbatch(is_last=True):
+    ...     pass
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -36,23 +37,19 @@ class CollectiveLog:
             unit.set_custom_all_gather(_Gather(self))  # pyright: ignore[reportArgumentType] - its base has no public name
             unit.set_custom_reduce_scatter(_Scatter(self))  # pyright: ignore[reportArgumentType]
 
-    def begin(self, *, is_last: bool) -> None:
-        """Begin the list of a microbatch; that of the one before is whole.
+    @contextlib.contextmanager
+    def microbatch(self, *, is_last: bool) -> Generator[None]:
+        """Record the collectives of a microbatch; the list is kept if the microbatch completes.
 
         Args:
             is_last: Whether it is the last of its batch.
         """
-        self.end()
         self._now, self._kind = [], is_last
-
-    def end(self) -> None:
-        """Keep the list of the last microbatch of a batch."""
-        if self._kind is not None:
-            if self._kind:
-                self._trained = self._which_are_trained()
-            self._lists[self._kind] = self._now
-        # Of the next one nothing is done, also if it breaks off before it begins.
-        self._now, self._kind = [], None
+        yield
+        if is_last:
+            self._trained = self._which_are_trained()
+        self._lists[is_last] = self._now
+        self.abandon()  # of the next one nothing is done, also if it breaks off before it begins
 
     def start_rest(self, microbatches: int) -> None:
         """Start what the others expect in a microbatch that broke off and those after it, with zeros.
@@ -74,19 +71,8 @@ class CollectiveLog:
         for collective in rest:
             collective.start()
 
-    @contextlib.contextmanager
-    def microbatch(self, *, is_last: bool) -> Generator[None]:
-        """Write the list of a microbatch, which is kept if the microbatch comes to its end.
-
-        Args:
-            is_last: Whether it is the last of its batch.
-        """
-        self.begin(is_last=is_last)
-        yield
-        self.end()
-
     def abandon(self) -> None:
-        """Leave the list of a microbatch that broke off; that of the one of its kind before stays."""
+        """Discard the current list, such as that of an interrupted microbatch; completed lists stay."""
         self._now, self._kind = [], None
 
     def note(self, collective: _Collective) -> None:

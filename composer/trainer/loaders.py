@@ -12,7 +12,7 @@ import torch
 from composer import dist, trees
 from composer.core.data import DataSpec
 from composer.core.data_pass import DataPass
-from composer.core.endless import PassWatch, refuse_endless
+from composer.core.endless import AS_GOOD_AS_ENDLESS, PassWatch, refuse_endless
 from composer.core.event import Event
 from composer.core.pass_factory import PassFactory
 from composer.core.phase import Phase
@@ -38,7 +38,6 @@ __all__ = [
 
 # Larger than any length, and all that 64 bits hold.
 _UNKNOWN = 2**63 - 1
-_AS_GOOD_AS_ENDLESS = 10**12
 _REMEDY = "Give train_subset_num_batches, or max_duration (duration of fit) in batches, samples, tokens or time."
 
 
@@ -56,7 +55,7 @@ def check_epochs_end(run: Run) -> bool:
     unit = duration.unit
     if unit is TimeUnit.ITERATION and (length := state._iteration_length) is not None:  # pyright: ignore[reportPrivateUsage]
         unit = length.unit
-    if unit is not TimeUnit.EPOCH or run.options.overfit_batches or (phase.length or _UNKNOWN) < _AS_GOOD_AS_ENDLESS:
+    if unit is not TimeUnit.EPOCH or run.options.overfit_batches or (phase.length or _UNKNOWN) < AS_GOOD_AS_ENDLESS:
         return False
     refuse_endless(f"max_duration={duration}, but an epoch of train_dataloader", phase.loader.dataloader, _REMEDY)
     return phase.length is None
