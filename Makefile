@@ -26,7 +26,7 @@ $(BIN)/python:
 
 # A stamp for each set of requirements, so that `make quickstart` does not wait for the tools of the tests.
 $(VENV)/stamp-%: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing composer[$*] into $(VENV) (the first time takes a few minutes)"
+	@echo "installing composer-torch[$*] into $(VENV) (the first time takes a few minutes)"
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[$*]'
 	@touch $@
 

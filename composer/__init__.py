@@ -1,12 +1,13 @@
 """Train PyTorch models with methods that compose.
 
-so that importing the package costs next to nothing.
+Names load on first use, so that importing the package costs next to nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from composer._predecessor import warn_of_predecessors
 from composer._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -70,3 +71,6 @@ else:
         },
     )
     del attach
+
+warn_of_predecessors()
+del warn_of_predecessors

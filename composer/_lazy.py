@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from composer._version import DISTRIBUTION
+
 __all__ = ["MissingConditionalImportError", "attach", "import_extra", "import_object"]
 
 
@@ -15,14 +17,14 @@ class MissingConditionalImportError(ImportError):
     """An optional package that the requested feature needs is not installed.
 
     Args:
-        extra_deps_group: The extra of ``composer`` that brings the package, as in ``pip install 'composer[extra]'``.
+        extra_deps_group: The extra of ``composer-torch`` that brings the package.
         conda_package: The name of the missing package.
         conda_channel: Accepted for old callers; names a conda channel to install ``conda_package`` from.
         purpose: What the package is needed for.
         install: What to give to ``pip install`` where no extra brings the package.
 
-    >>> print(MissingConditionalImportError("wandb", "wandb", purpose="WandBLogger"))
-    WandBLogger needs the package 'wandb', which cannot be imported. Install it with: pip install 'composer[wandb]'
+    >>> print(MissingConditionalImportError("mlflow", "mlflow", purpose="This"))
+    This needs the package 'mlflow', which cannot be imported. Install it with: pip install 'composer-torch[mlflow]'
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class MissingConditionalImportError(ImportError):
     ) -> None:
         message = (
             f"{purpose} needs the package {conda_package!r}, which cannot be imported. "
-            f"Install it with: pip install '{install or f'composer[{extra_deps_group}]'}'"
+            f"Install it with: pip install '{install or f'{DISTRIBUTION}[{extra_deps_group}]'}'"
         )
         if conda_channel is not None:
             message += f" or: conda install -c {conda_channel} {conda_package}"
@@ -53,7 +55,7 @@ def import_extra(module: str, extra: str, purpose: str, install: str | None = No
 
     Args:
         module: Dotted name of the module to import.
-        extra: The extra of ``composer`` that brings it.
+        extra: The extra of ``composer-torch`` that brings it.
         purpose: What needs it; the error message starts with this.
         install: What to give to ``pip install`` where no extra brings the package.
 

@@ -17,7 +17,7 @@ import torch
 from composer import dist
 from composer._env_variables import is_of_launcher, is_public
 from composer._masking import MASK, mask_error, mask_text
-from composer._version import __version__
+from composer._version import DISTRIBUTION, __version__
 
 __all__ = [
     "collect_env",
@@ -261,7 +261,7 @@ def _memory() -> str | None:
 def _extras() -> dict[str, Any]:
     """Extra -> its packages with their versions."""
     try:
-        wanted = importlib.metadata.requires("composer") or []
+        wanted = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:  # run from its source
         return {}
     extras: dict[str, list[str]] = {}

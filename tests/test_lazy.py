@@ -72,7 +72,9 @@ def test_an_unknown_name_gets_a_hint(package):
 
 
 def test_missing_package_says_how_to_install():
-    with pytest.raises(MissingConditionalImportError, match=r"WandBLogger needs .*pip install 'composer\[wandb\]'"):
+    with pytest.raises(
+        MissingConditionalImportError, match=r"WandBLogger needs .*pip install 'composer-torch\[wandb\]'"
+    ):
         import_extra("no_such_package.sub", "wandb", "WandBLogger")
     with pytest.raises(ImportError, match=r"pip install 'thing\[x\]'"):
         import_extra("no_such_package", "none", "It", install="thing[x]")

@@ -45,7 +45,7 @@ def metadata(wheel: Path) -> email.message.Message:
 
 
 def test_its_name_says_the_version_and_that_it_is_of_pure_python(wheel: Path) -> None:
-    assert wheel.name == f"composer-{__version__}-py3-none-any.whl"
+    assert wheel.name == f"composer_torch-{__version__}-py3-none-any.whl"
     assert wheel.stat().st_size < 3_000_000
 
 
@@ -58,13 +58,13 @@ def test_every_module_and_stub_is_in_it(names: set[str]) -> None:
 
 def test_nothing_else_is_in_it(names: set[str]) -> None:
     folders = {name.partition("/")[0] for name in names}
-    assert folders == {"composer", f"composer-{__version__}.dist-info"}
+    assert folders == {"composer", f"composer_torch-{__version__}.dist-info"}
     assert {Path(name).suffix for name in names if name.startswith("composer/")} <= {".py", ".pyi", ".typed"}
 
 
 def test_the_commands(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        text = archive.read(f"composer-{__version__}.dist-info/entry_points.txt").decode()
+        text = archive.read(f"composer_torch-{__version__}.dist-info/entry_points.txt").decode()
     for command, target in PROJECT["scripts"].items():
         assert f"{command} = {target}\n" in f"{text}\n"
 

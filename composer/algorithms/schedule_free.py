@@ -249,7 +249,8 @@ def _schedule_free(optimizers: Sequence[Optimizer]) -> list[Any]:
         names = ", ".join(type(optimizer).__name__ for optimizer in optimizers) or "none"
         raise ValueError(
             f"optimizers: schedule-free training needs a schedule-free optimizer, but got {names}. Give one such as "
-            f"schedulefree.AdamWScheduleFree(model.parameters(), lr=0.0025), from pip install 'composer[schedulefree]'."
+            "schedulefree.AdamWScheduleFree(model.parameters(), lr=0.0025), from "
+            "pip install 'composer-torch[schedulefree]'."
         )
     return found
 

@@ -57,7 +57,7 @@ def trainer_from_config(config: Mapping[str, Any] | str | Path, **given: Any) ->
 
     Raises:
         ConfigError: Something in it is unknown, missing or of another type.
-        MissingConditionalImportError: The packages of ``composer[hparams]`` are not installed.
+        MissingConditionalImportError: The packages of ``composer-torch[hparams]`` are not installed.
 
     >>> trainer = trainer_from_config(
     ...     {

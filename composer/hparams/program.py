@@ -59,7 +59,7 @@ def trainer_from_args(
 
     Raises:
         SystemExit: Something was printed, or a mistake told.
-        MissingConditionalImportError: The packages of ``composer[hparams]`` are not installed.
+        MissingConditionalImportError: The packages of ``composer-torch[hparams]`` are not installed.
 
     >>> from composer.models import ComposerClassifier
     >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)

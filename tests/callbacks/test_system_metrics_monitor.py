@@ -123,10 +123,10 @@ def test_in_training_evaluation_and_prediction():
 def test_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     engine, _ = engine_of(SystemMetricsMonitor(), "cuda")
-    with pytest.raises(MissingConditionalImportError, match=r"pynvml.*composer\[system\]"):
+    with pytest.raises(MissingConditionalImportError, match=r"pynvml.*composer-torch\[system\]"):
         engine.run_event(Event.INIT)
     monkeypatch.setitem(sys.modules, "psutil", None)
-    with pytest.raises(MissingConditionalImportError, match=r"psutil.*composer\[system\]"):
+    with pytest.raises(MissingConditionalImportError, match=r"psutil.*composer-torch\[system\]"):
         SystemMetricsMonitor()
 
 

@@ -106,5 +106,5 @@ def test_what_the_system_refuses_is_an_error_of_the_system(tmp_path) -> None:
 
 def test_the_package_is_named(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer\[safetensors\]'"):
+    with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer-torch\[safetensors\]'"):
         write_safetensors({}, tmp_path / "a.safetensors")

@@ -211,5 +211,5 @@ def test_unknown_arguments() -> None:
 
 def test_missing_package(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "comet_ml", None)
-    with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer\[comet\]'"):
+    with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer-torch\[comet\]'"):
         CometMLLogger()

@@ -361,7 +361,7 @@ def test_what_mlflow_refuses_stops_the_set_up(make, monkeypatch) -> None:
 @pytest.mark.parametrize("module", ["mlflow", "psutil"])
 def test_missing_packages(monkeypatch, module) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingConditionalImportError, match=rf"'{module}'.*pip install 'composer\[mlflow\]'"):
+    with pytest.raises(MissingConditionalImportError, match=rf"'{module}'.*pip install 'composer-torch\[mlflow\]'"):
         MLFlowLogger()
 
 

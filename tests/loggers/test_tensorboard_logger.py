@@ -228,5 +228,5 @@ def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(_lazy.importlib, "import_module", missing)
-    with pytest.raises(ImportError, match=r"TensorboardLogger needs .* pip install 'composer\[tensorboard\]'"):
+    with pytest.raises(ImportError, match=r"TensorboardLogger needs .* pip install 'composer-torch\[tensorboard\]'"):
         TensorboardLogger()

@@ -212,5 +212,5 @@ def test_what_trackio_refuses_stops_the_set_up() -> None:
 
 def test_missing_package(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "trackio", None)
-    with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer\[trackio\]'"):
+    with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer-torch\[trackio\]'"):
         TrackioLogger()

@@ -261,7 +261,7 @@ def test_what_wandb_refuses_stops_the_set_up(monkeypatch) -> None:
 
 def test_missing_package(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer\[wandb\]'"):
+    with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer-torch\[wandb\]'"):
         WandBLogger()
 
 

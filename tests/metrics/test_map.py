@@ -101,7 +101,7 @@ def test_the_options_of_several_ranks_are_passed_on() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(
-        MissingConditionalImportError, match=r"MAP needs the package 'torchvision'.*composer\[detection\]"
+        MissingConditionalImportError, match=r"MAP needs the package 'torchvision'.*composer-torch\[detection\]"
     ):
         MAP()
 

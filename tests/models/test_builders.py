@@ -196,7 +196,7 @@ def test_wrong_arguments_are_refused(build, message) -> None:
 )
 def test_a_missing_package_is_named(package, build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingConditionalImportError, match=r"composer\[vision\]"):
+    with pytest.raises(MissingConditionalImportError, match=r"composer-torch\[vision\]"):
         build()
 
 

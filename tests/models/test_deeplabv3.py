@@ -158,5 +158,5 @@ def test_wrong_arguments_are_refused(arguments, message) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.models", None)
-    with pytest.raises(MissingConditionalImportError, match=r"composer\[vision\]"):
+    with pytest.raises(MissingConditionalImportError, match=r"composer-torch\[vision\]"):
         composer_deeplabv3(3)

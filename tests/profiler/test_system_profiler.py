@@ -102,7 +102,7 @@ def test_the_thread_ends_with_the_run() -> None:
 
 def test_needs_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    with pytest.raises(MissingConditionalImportError, match=r"A profiler with sys_prof_cpu .*composer\[system\]"):
+    with pytest.raises(MissingConditionalImportError, match=r"A profiler with sys_prof_cpu .*composer-torch\[system\]"):
         SystemProfiler()
 
 

@@ -63,12 +63,12 @@ def test_a_mistyped_scheme_is_answered_with_the_right_one() -> None:
 @pytest.mark.parametrize(
     ("scheme", "advice"),
     [
-        ("gs", "composer[gcs]"),
-        ("az", "composer[azure]"),
-        ("abfss", "composer[azure]"),
-        ("oci", "composer[oci]"),
-        ("hf", "composer[hf]"),
-        ("s3", "composer[s3]"),
+        ("gs", "composer-torch[gcs]"),
+        ("az", "composer-torch[azure]"),
+        ("abfss", "composer-torch[azure]"),
+        ("oci", "composer-torch[oci]"),
+        ("hf", "composer-torch[hf]"),
+        ("s3", "composer-torch[s3]"),
         ("smb", "smbprotocol"),
     ],
 )
