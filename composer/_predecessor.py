@@ -54,11 +54,11 @@ def warn_of_predecessors() -> None:
     if not found:
         return
     names = sorted({name for _, name, _ in found})
-    remedy = f"pip uninstall -y {' '.join(names)}"
+    remedy = f"pip uninstall {' '.join(names)}"
     ours = Path(__file__).resolve().parent.parent
     if any(Path(folder).resolve() == ours for folder, _, _ in found):
-        # Both have written files of the same names there; pip removes them with either package.
-        remedy += f" && pip install --force-reinstall --no-deps {DISTRIBUTION}"
+        # Both wrote files of the same names there, and pip removes them with either package.
+        remedy += f", then install {DISTRIBUTION} again, since some of its files go with the other's"
     listed = " and ".join(f"{name} {version}" for _, name, version in found)
     warnings.warn(
         f"MosaicML Composer ({listed}) is installed beside {DISTRIBUTION}. Both are imported as 'composer', so that "
