@@ -630,8 +630,8 @@ class Trainer:
     def _train(self) -> None:
         """Run the loop, or the dry run in its place."""
         with self._running():
-            if not self.state.model.training:
-                self.state.model.train()
+            # Also where the model says that it is in training mode: a part of it may not be, or may refuse to be.
+            self.state.model.train()
             if self._dry_run:
                 run_dry(self._run)
                 return

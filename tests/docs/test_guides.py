@@ -29,7 +29,7 @@ ELSEWHERE = {"checkpoints.md", "data.md", "distributed.md", "export.md", "hyperp
 PAGES = sorted(pages_with_code() - ELSEWHERE)
 # What a page says that one is warned of.
 TOLD = {"guides/faq.md": "Not all weights were loaded"}
-GUIDES = sorted(str(path.relative_to(DOCS)) for path in DOCS.glob("guides/*.md"))
+GUIDES = sorted(str(path.relative_to(DOCS)) for folder in ("guides", "how_to") for path in DOCS.glob(f"{folder}/*.md"))
 
 
 def make_model() -> ComposerClassifier:
@@ -95,6 +95,8 @@ def given(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
         torch_dist.destroy_process_group()
 
 
+# transformers deprecates what peft reads.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_the_page_runs(page, given) -> None:
     if "sklearn" in (DOCS / page).read_text():

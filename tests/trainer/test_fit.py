@@ -371,6 +371,23 @@ def test_the_model_trains_in_training_mode_however_it_was_given() -> None:
     assert modes.found == [True]
 
 
+def test_each_fit_asks_every_part_of_the_model_for_training_mode() -> None:
+    """So that a part in evaluation mode trains, and one that refuses to, as frozen layers do, stays as it is."""
+
+    class Frozen(torch.nn.BatchNorm1d):
+        def train(self, mode: bool = True):
+            return super().train(False)
+
+    model = Regression()
+    model.frozen, model.other = Frozen(2), torch.nn.BatchNorm1d(2).eval()
+    modes = At("before_forward", lambda state: (state.model.frozen.training, state.model.other.training))
+    trainer = trainer_of(model, max_duration="1ba", callbacks=modes)
+    trainer.fit()
+    model.other.eval()
+    trainer.fit(duration="1ba")
+    assert modes.found == [(False, True)] * 2
+
+
 def test_subset_longer_than_the_data_warns() -> None:
     with pytest.warns(
         ComposerWarning, match="The data has 4 batches in a pass, fewer than the 9 asked for; 4 are used"
