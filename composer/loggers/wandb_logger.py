@@ -12,7 +12,7 @@ from composer.core.time import TimeUnit
 from composer.loggers._images import class_maps, image_arrays
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, artifact_name, within
-from composer.loggers._values import to_json
+from composer.loggers._values import to_json, without_tensor
 from composer.storage.staging import place
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class WandBLogger(Tracker):
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Log values in the row of a step."""
         if self._ready(self.log_metrics, metrics, step):
-            self._run.log(metrics, step=step)
+            self._run.log({name: without_tensor(value) for name, value in metrics.items()}, step=step)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Add to the configuration; a value that is there already is replaced."""

@@ -94,7 +94,7 @@ def log_train_metrics(run: Run, step: int) -> None:
     for name, value in run.state.train_values.items():
         values.update(named_values(f"metrics/{label}/{name}", value))
     if values:
-        run.logger.enqueue(values, step)
+        run.logger.enqueue(values, step, as_numbers=False)
 
 
 def note_train_values(run: Run) -> None:
