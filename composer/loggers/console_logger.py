@@ -129,6 +129,8 @@ class ConsoleLogger(LoggerDestination):
         """Print the progress of an evaluation at every tenth part."""
         batch = state.eval_timestamp.count(TimeUnit.BATCH)
         length = state.dataloader_len
+        if length is not None and batch == length.value:
+            return  # eval_end prints that line with the metrics
         parts = NUM_EVAL_LOGGING_EVENTS - 1
         if batch == 1 or (length is not None and batch * parts // length.value > (batch - 1) * parts // length.value):
             self._print(f"{_eval_progress(state)} Eval on {state.dataloader_label} data")
