@@ -9,6 +9,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any, TextIO
 
+from composer._forwarded import Forwarded
 from composer._masking import mask_text
 from composer._text import positive
 from composer.core.logger import LoggerDestination
@@ -66,6 +67,9 @@ class FileLogger(LoggerDestination):
     [metric][batch=0]: loss/train/total: 0.2500
     """
 
+    filename_format, overwrite = Forwarded("_run_file", "filename"), Forwarded("_run_file")
+    remote_file_name_format = Forwarded("_run_file", "remote_file_name")
+
     def __init__(
         self,
         filename: str = "{run_name}/logs-rank{rank}.txt",
@@ -84,7 +88,7 @@ class FileLogger(LoggerDestination):
         self.flush_interval = positive("flush_interval", flush_interval)
         wanted = {"stdout": capture_stdout, "stderr": capture_stderr}
         self._capture = Capture([name for name in wanted if wanted[name]], self._print)
-        self._file: TextIO | None = None
+        self.file: TextIO | None = None
         self._early: list[str] = []  # lines from before the file is open
         self._error: OSError | None = None
         self._crash: tuple[str, str] | None = None  # a line that tells the traceback, and the traceback
@@ -150,10 +154,10 @@ class FileLogger(LoggerDestination):
         lines = s.splitlines() or [""]
         text = "".join(f"{prefix}{line}".rstrip() + "\n" if line.strip() else "\n" for line in lines)
         with self._lock:
-            if self._file is None:
+            if self.file is None:
                 self._early.append(text)
             else:
-                self._file.write(text)
+                self.file.write(text)
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin to keep what is printed."""
@@ -205,8 +209,8 @@ class FileLogger(LoggerDestination):
         if isinstance(error, Exception):
             text = mask_text("".join(traceback.format_exception(error)))
             self._crash = (traceback.format_exception_only(error)[0].splitlines()[0].rstrip(), text)
-        if self._file is not None:
-            self._file.flush()
+        if self.file is not None:
+            self.file.flush()
 
     def close(self, state: State, logger: Logger) -> None:
         """Leave the streams alone, and close the file."""
@@ -215,7 +219,7 @@ class FileLogger(LoggerDestination):
             self._write_crash()
             self._flush(state, logger)
         finally:
-            file, self._file, self._state = self._file, None, None
+            file, self.file, self._state = self.file, None, None
             self._run_file.close()
             if file is not None:
                 file.close()
@@ -254,10 +258,10 @@ class FileLogger(LoggerDestination):
         if not self._run_file.is_ours:
             return
         with self._lock:
-            if self._file is None:
-                self._file = self._open(state)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            if self.file is None:
+                self.file = self._open(state)
+            self.file.flush()
+            os.fsync(self.file.fileno())
         self._run_file.upload(state, logger)
         error, self._error = self._error, None
         if error is not None:

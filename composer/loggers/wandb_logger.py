@@ -38,6 +38,12 @@ class WandBLogger(Tracker):
         rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
         init_kwargs: Further arguments of ``wandb.init``. What is given above comes first.
 
+    Attributes:
+        project: Name of the run's project; in a process without a run, and before it begins, what was given.
+        entity: User or team of the run, likewise.
+        run_url: Address of the run; None before it begins, and where it is offline.
+        run_dir: Folder of the run's files; None before it begins.
+
     Raises:
         MissingConditionalImportError: The package wandb is not installed.
 
@@ -68,6 +74,10 @@ class WandBLogger(Tracker):
         }
         self._init_kwargs: dict[str, Any] = dict(init_kwargs or {})
         self._init_kwargs.update({key: value for key, value in given.items() if value is not None})
+        self.project: str | None = self._init_kwargs.get("project")
+        self.entity: str | None = self._init_kwargs.get("entity")
+        self.run_url: str | None = None
+        self.run_dir: str | None = None
         self._run: Any = None
 
     @property
@@ -198,10 +208,7 @@ class WandBLogger(Tracker):
     def _full_name(self, remote_file_name: str) -> str:
         """The name of an artifact with entity, project and version."""
         name, _, alias = remote_file_name.partition(":")
-        source = self._run
-        entity = self._init_kwargs.get("entity") if source is None else source.entity
-        project = self._init_kwargs.get("project") if source is None else source.project
-        return "/".join(filter(None, [entity, project, f"{artifact_name(name)}:{alias or 'latest'}"]))
+        return "/".join(filter(None, [self.entity, self.project, f"{artifact_name(name)}:{alias or 'latest'}"]))
 
     def _begin(self, state: State, saved: dict[str, Any]) -> None:
         arguments = dict(self._init_kwargs)
@@ -214,7 +221,8 @@ class WandBLogger(Tracker):
             place_then = {key: saved[key] for key in ("project", "entity") if saved[key]}
             if place_now.items() <= place_then.items():
                 arguments.update(id=saved["id"], resume="allow", **place_then)
-        self._run = self._wandb.init(**arguments)
+        self._run = run = self._wandb.init(**arguments)
+        self.project, self.entity, self.run_url, self.run_dir = run.project, run.entity, run.url, run.dir
 
     def _end(self, outcome: Outcome) -> None:
         run, self._run = self._run, None

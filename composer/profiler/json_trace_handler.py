@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from composer import dist
+from composer._forwarded import Forwarded
 from composer.core._files import set_aside
 from composer.core._names import check_inside, check_remote_name, check_template, format_name
 from composer.profiler._files import WindowFiles
@@ -57,6 +58,10 @@ class JSONTraceHandler(TraceHandler):
     Traceback (most recent call last):
     ValueError: folder='{runname}/traces' has the unknown placeholder {runname}. Did you mean 'run_name'?
     """
+
+    folder, filename = Forwarded("files"), Forwarded("files")
+    remote_file_name, overwrite = Forwarded("files"), Forwarded("files")
+    num_traces_to_keep = Forwarded("files", "num_to_keep")
 
     def __init__(
         self,

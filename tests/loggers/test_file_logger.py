@@ -265,11 +265,11 @@ def test_who_prints_does_not_suffer_from_a_full_disk(tmp_path) -> None:
     logger = Logger(state, file)
     file.init(state, logger)
     file.after_load(state, logger)
-    real, file._file = file._file, Full()
+    real, file.file = file.file, Full()
     print("text")
     with pytest.raises(OSError, match="No space left"):
         file.epoch_end(state, logger)
-    file._file = real
+    file.file = real
     file.close(state, logger)
 
 
