@@ -51,7 +51,7 @@ def test_attributes_that_scripts_read(tmp_path, make, monkeypatch) -> None:
     logger = make(model_registry_prefix="a.b", model_registry_uri=uri)
     assert (logger.model_registry_prefix, logger.model_registry_uri, logger.run_url) == ("a.b", uri, None)
     loop = Loop([logger]).init()
-    assert logger._mlflow_client.get_run(logger._run_id).info.run_id == logger.run_id
+    assert logger._mlflow_client.get_run(logger.run_id).info.run_id == logger._run_id
     assert logger.run_url == f"https://host/ml/experiments/{logger.experiment_id}/runs/{logger.run_id}"
     loop.close()
 
