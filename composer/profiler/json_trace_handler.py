@@ -18,6 +18,7 @@ from composer._forwarded import Forwarded
 from composer.core._files import set_aside
 from composer.core._names import check_inside, check_remote_name, check_template, format_name
 from composer.profiler._files import WindowFiles
+from composer.profiler._spans import EPOCH
 from composer.profiler.merging import MergedTrace, Part, note
 from composer.profiler.trace_handler import TraceHandler
 from composer.warnings import ComposerWarning
@@ -93,7 +94,10 @@ class JSONTraceHandler(TraceHandler):
     def process_duration_event(
         self, name: str, categories: Sequence[str], is_start: bool, timestamp: Timestamp, wall_clock_time_ns: int
     ) -> None:
-        """Keep a span when it ends."""
+        """Keep a span when it ends, and of an epoch both ends, for which published scripts look."""
+        if name == EPOCH:
+            self._add(_Record("B" if is_start else "E", name, categories, timestamp, wall_clock_time_ns))
+            return
         key = (threading.get_native_id(), name)
         if is_start:
             self._open.setdefault(key, []).append((wall_clock_time_ns, timestamp))

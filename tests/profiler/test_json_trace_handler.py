@@ -47,6 +47,15 @@ class Mark(Callback):
             pass
 
 
+@pytest.mark.parametrize(("batches", "active", "expected"), [(2, 1000, "BEBE"), (2, 3, "BEBE"), (4, 2, "BEBE")])
+def test_epochs_have_a_beginning_and_an_end(tmp_path, batches, active, expected) -> None:
+    schedule = cyclic_schedule(wait=0, warmup=0, active=active, repeat=0)
+    profile(profiler_in(tmp_path, schedule), batches, max_duration="2ep")
+    ends = named(json.loads((tmp_path / "merged_trace.json").read_text()), "event/epoch")
+    assert "".join(event["ph"] for event in ends) == expected
+    assert [event["args"]["epoch"] for event in ends if event["ph"] == "B"] == [0, 1]
+
+
 def test_a_trace_of_the_loop(tmp_path) -> None:
     before = time.time_ns()
     profile(profiler_in(tmp_path, cyclic_schedule(warmup=0, active=2)), callbacks=Mark())

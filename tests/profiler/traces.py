@@ -38,7 +38,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
     assert isinstance(notes["baseTimeNanoseconds"], int)
     events = trace["traceEvents"] if trace is notes else [event for event in trace if event["name"] not in notes]
     for event in events:
-        assert event["ph"] in "XiCMsft", event
+        assert event["ph"] in "BEXiCMsft", event
         assert event["ph"] == "M" or event["ts"] >= 0, event
         assert event["ph"] != "X" or event["dur"] >= 0, event
         assert {"name", "pid", "tid"} <= set(event), event
