@@ -162,5 +162,6 @@ class Received(LoggerDestination):
         self.closed += 1
 
     def series(self, name: str) -> list[tuple[int | None, Any]]:
-        """The steps and values of one metric."""
-        return [(step, metrics[name]) for step, metrics in self.metrics if name in metrics]
+        """The steps and values of one metric, tensors as numbers or lists."""
+        found = [(step, metrics[name]) for step, metrics in self.metrics if name in metrics]
+        return [(step, value.tolist() if isinstance(value, torch.Tensor) else value) for step, value in found]

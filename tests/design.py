@@ -18,6 +18,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_lazy",
         "_masking",
         "_predecessor",
+        "_forwarded",
         "_secret_names",
         "_secret_texts",
         "_text",

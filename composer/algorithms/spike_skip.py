@@ -157,7 +157,7 @@ class SpikeSkip(Algorithm):
             for gradient in gradients_of(parameters_of([optimizer])):
                 gradient.masked_fill_(skip.to(gradient.device), 0)
             self._restore_after_step(optimizer, place, skip)
-        logger.log_metrics({"spike_skip/skipped": skip.float(), "spike_skip/gradient_norm": self._latest[1]})
+        logger.enqueue({"spike_skip/skipped": skip.float(), "spike_skip/gradient_norm": self._latest[1]})
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Count the batch in."""

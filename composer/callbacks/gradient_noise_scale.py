@@ -160,7 +160,7 @@ class GradientNoiseScale(Callback):
         # A step whose gradients overflowed must not spoil the averages; nobody waits to find out.
         average = torch.where(new.isfinite().all(), torch.lerp(new, past, self.decay), past)
         self._averages = average
-        logger.log_metrics(
+        logger.enqueue(
             {
                 "gradient_noise_scale/noise_scale": average[1] / average[0],
                 "gradient_noise_scale/squared_gradient_norm": average[0] / average[2],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from composer._forwarded import Forwarded
 from composer._text import non_negative, positive
 from composer.callbacks._cuda_memory import WRITERS, has_cuda_memory, record_history, stop_recording, take_snapshot
 from composer.callbacks._trace_files import TraceFiles
@@ -48,6 +49,9 @@ class MemorySnapshot(Callback):
     >>> MemorySnapshot(skip_batches=10, interval="2ba").interval
     Time(2, TimeUnit.BATCH)
     """
+
+    folder, filename = Forwarded("files"), Forwarded("files")
+    remote_file_name, overwrite = Forwarded("files"), Forwarded("files")
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ class MLPerfCallback(Callback):
         )
         self.system_name = self.system_description["system_name"]
         self.success = False
-        self._root = Path(root_folder)
+        self.root_folder = Path(root_folder)
         self._file_name = self.system_name.replace("/", "-")
         self._runs = 0
         self._log: MLPerfLog | None = None
@@ -104,12 +104,12 @@ class MLPerfCallback(Callback):
     @property
     def log_path(self) -> Path:
         """The log of the run."""
-        return self._root / "results" / self._file_name / self.benchmark / f"result_{self.index}.txt"
+        return self.root_folder / "results" / self._file_name / self.benchmark / f"result_{self.index}.txt"
 
     @property
     def description_path(self) -> Path:
         """The description of the system."""
-        return self._root / "systems" / f"{self._file_name}.json"
+        return self.root_folder / "systems" / f"{self._file_name}.json"
 
     def log_event(self, key: str, value: Any, **metadata: Any) -> None:
         """Write a line of one's own, such as ``log_event("opt_base_learning_rate", 8.5)``; on rank 0 only.
@@ -214,7 +214,7 @@ class MLPerfCallback(Callback):
         self._log.close()
         self._log = None
         for path in (self.log_path, self.description_path):
-            logger.upload_file(path.relative_to(self._root).as_posix(), path)
+            logger.upload_file(path.relative_to(self.root_folder).as_posix(), path)
 
     def _event(self, key: str, value: Any, **metadata: Any) -> None:
         if self._log is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from composer._forwarded import Forwarded
 from composer._text import positive
 from composer.callbacks._cuda_memory import WRITERS, has_cuda_memory, record_history, stop_recording, take_snapshot
 from composer.callbacks._trace_files import TraceFiles
@@ -53,6 +54,9 @@ class OOMObserver(Callback):
     >>> OOMObserver(max_entries=1000).max_entries
     1000
     """
+
+    folder, filename = Forwarded("files"), Forwarded("files")
+    remote_file_name, overwrite = Forwarded("files"), Forwarded("files")
 
     def __init__(
         self,

@@ -81,6 +81,7 @@ class RuntimeEstimator(Callback):
     def __init__(self, skip_batches: int = 1, time_unit: str = "hours") -> None:
         self.skip_batches = non_negative("skip_batches", skip_batches)
         self.time_unit = one_of("time_unit", time_unit, _SECONDS)
+        self.divider = _SECONDS[self.time_unit]
         self._skipped = 0
         self._start: tuple[float, float] | None = None
         self._evaluations: dict[str, _Evaluations] = {}
@@ -113,7 +114,7 @@ class RuntimeEstimator(Callback):
             pace = (state.timestamp.count(TimeUnit.SECOND) - clock) / (now - begin)
             seconds = pace * max(0.0, end.value - now)
             seconds += sum(part.remaining(begin, end.value) for part in self._evaluations.values())
-            logger.enqueue({"time/remaining_estimate": seconds / _SECONDS[self.time_unit]})
+            logger.enqueue({"time/remaining_estimate": seconds / self.divider})
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         before = state.previous_timestamp

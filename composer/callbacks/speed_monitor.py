@@ -86,6 +86,7 @@ class SpeedMonitor(Callback):
             positive("gpu_flops_available", gpu_flops_available)
         self.gpu_flops_available = gpu_flops_available
         self.time_unit = one_of("time_unit", time_unit, _SECONDS)
+        self.divider = _SECONDS[self.time_unit]
         self.total_eval_wct = 0.0
         self._window: deque[_Point] = deque(maxlen=int(window_size) + 1)
         self._flops = 0.0
@@ -115,7 +116,7 @@ class SpeedMonitor(Callback):
         if self._flops_of is not None:
             self._flops += _number(self._flops_of(state.batch))
         self._window.append(_Point(seconds, now.count(TimeUnit.SAMPLE), now.count(TimeUnit.TOKEN), self._flops))
-        unit = _SECONDS[self.time_unit]
+        unit = self.divider
         metrics: dict[str, float | Tensor] = {
             "time/train": seconds / unit,
             "time/val": self.total_eval_wct / unit,

@@ -78,24 +78,26 @@ class Logger:
         """Log values by name.
 
         Args:
-            metrics: Numbers, or tensors of one element, which stay on their device until a destination is due. Other
-                values reach the destinations as they are now.
+            metrics: Values by name, which reach the destinations as they are now. Tensors stay on their device until a
+                destination is due, and reach it as tensors on the CPU.
             step: Where on the axis; the number of batches trained by default.
         """
         if self._queues:
-            self.enqueue({name: snapshot(value) for name, value in metrics.items()}, step)
+            self.enqueue({name: snapshot(value) for name, value in metrics.items()}, step, as_numbers=False)
 
-    def enqueue(self, metrics: dict[str, Any], step: int | None = None) -> None:
+    def enqueue(self, metrics: dict[str, Any], step: int | None = None, *, as_numbers: bool = True) -> None:
         """Log values that nobody will change: as :meth:`log_metrics`, without copying them.
 
         Args:
-            metrics: Numbers, or detached tensors of one element.
+            metrics: Numbers, or detached tensors.
             step: Where on the axis; the number of batches trained by default.
+            as_numbers: Whether tensors of one element reach the destinations as Python numbers, as losses and what
+                callbacks measure do; if not, they reach them as tensors on the CPU, as metrics do.
         """
         if not self._queues:
             return
         timestamp = self._state.timestamp
-        entry = Entry(metrics, timestamp.count(_BATCH) if step is None else step, timestamp)
+        entry = Entry(metrics, timestamp.count(_BATCH) if step is None else step, timestamp, as_numbers)
         for _, queue in self._queues:
             queue.append(entry)
         if not self.deferred:

@@ -34,7 +34,7 @@ class LoggerDestination(Callback):
     >>> from composer import Logger, State
     >>> logger = Logger(State(model=torch.nn.Linear(1, 1)), [Print()])
     >>> logger.log_metrics({"loss": torch.tensor(0.5)})
-    0 {'loss': 0.5}
+    0 {'loss': tensor(0.5000)}
     """
 
     flush_interval: int = 1
@@ -56,7 +56,7 @@ class LoggerDestination(Callback):
         """Take one delivery; override it instead of :meth:`log_metrics` to get the time of logging too.
 
         Args:
-            metrics: Values by name; numbers wherever tensors of one element were logged.
+            metrics: Values by name, as they were logged, tensors on the CPU; losses are Python numbers.
             step: The step given, or the number of batches trained before.
             timestamp: The training time at which it was logged.
         """
@@ -66,7 +66,8 @@ class LoggerDestination(Callback):
         """Take metrics.
 
         Args:
-            metrics: Values by name.
+            metrics: Values by name, as they were logged, tensors on the CPU: what a metric computes is a tensor, a
+                loss is a Python number.
             step: Number of batches trained before.
         """
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from composer.loggers.in_memory_logger import InMemoryLogger as InMemoryLogger
     from composer.loggers.json_lines_logger import JSONLinesLogger as JSONLinesLogger
     from composer.loggers.mlflow_logger import MLFlowLogger as MLFlowLogger
+    from composer.loggers.mosaicml_logger import MosaicMLLogger as MosaicMLLogger
     from composer.loggers.neptune_logger import NeptuneLogger as NeptuneLogger
     from composer.loggers.progress_bar_logger import ProgressBarLogger as ProgressBarLogger
     from composer.loggers.remote_uploader_downloader import RemoteUploaderDownloader as RemoteUploaderDownloader
@@ -36,6 +37,7 @@ __getattr__, __dir__, __all__ = attach(
         "Logger": "composer.core.logger",
         "LoggerDestination": "composer.core.logger",
         "MLFlowLogger": "composer.loggers.mlflow_logger",
+        "MosaicMLLogger": "composer.loggers.mosaicml_logger",
         "NeptuneLogger": "composer.loggers.neptune_logger",
         "ProgressBarLogger": "composer.loggers.progress_bar_logger",
         "RemoteUploaderDownloader": "composer.loggers.remote_uploader_downloader",

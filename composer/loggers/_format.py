@@ -95,7 +95,7 @@ def _config_lines(values: Mapping[str, Any], indent: str) -> list[str]:
         if isinstance(value, Mapping) and value:
             lines += [f"{indent}{name}:", *_config_lines(value, indent + "  ")]
         else:
-            lines.append(f"{indent}{name}: {value}")
+            lines.append(f"{indent}{name}: {value}".rstrip())
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -12,7 +13,7 @@ from composer._lazy import import_extra
 from composer.loggers._values import to_json
 from composer.nested import convert_nested_dict_to_flat_dict
 
-__all__ = ["clean_name", "clean_parameters", "find_experiment", "find_run", "matches"]
+__all__ = ["clean_name", "clean_parameters", "find_experiment", "find_run", "matches", "run_url"]
 
 _DEFAULT_EXPERIMENT = "my-mlflow-experiment"
 _LONGEST_NAME = 250
@@ -104,3 +105,16 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     True
     """
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def run_url(experiment_id: str | None, run_id: str | None) -> str:
+    """Return the address of a run below that of the server; ``DATABRICKS_HOST`` of the environment tells the server.
+
+    Args:
+        experiment_id: Id of the experiment.
+        run_id: Id of the run.
+
+    >>> run_url("1", "ab").removeprefix(os.environ.get("DATABRICKS_HOST", "")).strip("/")
+    'ml/experiments/1/runs/ab'
+    """
+    return posixpath.join(os.environ.get("DATABRICKS_HOST", ""), f"ml/experiments/{experiment_id}/runs/{run_id}")

@@ -59,6 +59,7 @@ class Tracker(LoggerDestination):
         self._saved: dict[str, Any] = {}
         self._outcome: Outcome = "finished"
         self._logger: Logger | None = None
+        self._state: State | None = None
 
     @abstractmethod
     def _begin(self, state: State, saved: dict[str, Any]) -> None:
@@ -106,6 +107,15 @@ class Tracker(LoggerDestination):
         for method, arguments in early:
             method(*arguments)
 
+    def init(self, state: State, logger: Logger) -> None:
+        """Remember for whom the run is, if somebody wants something of it before a checkpoint is loaded."""
+        self._state, self._logger = state, logger
+
+    def _start_early(self) -> None:
+        """Begin the run now, if there is a trainer."""
+        if self._state is not None and self._logger is not None:
+            self._start(self._state, self._logger)
+
     def after_load(self, state: State, logger: Logger) -> None:
         """Begin the run."""
         self._start(state, logger)
@@ -148,8 +158,10 @@ class Tracker(LoggerDestination):
 
     def post_close(self) -> None:
         """End the run, now that nobody logs any more."""
+        if self._early:  # nobody has closed it
+            self._start_early()
         was_open, self._open = self._open, False
-        self._logger = None
+        self._logger = self._state = None
         outcome, self._outcome = self._outcome, "finished"
         if was_open:
             self._end(outcome)

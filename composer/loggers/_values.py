@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-__all__ = ["as_number", "to_json"]
+__all__ = ["as_number", "to_json", "without_tensor"]
 
 
 def as_number(value: Any) -> int | float | None:
@@ -30,6 +30,19 @@ def as_number(value: Any) -> int | float | None:
     if isinstance(value, Integral):
         return int(value)
     return float(value) if isinstance(value, Real) else None
+
+
+def without_tensor(value: Any) -> Any:
+    """Return a tensor of one element as a number, and anything else as it is.
+
+    Args:
+        value: Anything.
+
+    >>> import torch
+    >>> [without_tensor(value) for value in (torch.tensor(0.5), True, "text")]
+    [0.5, True, 'text']
+    """
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
 
 
 def to_json(value: Any) -> Any:

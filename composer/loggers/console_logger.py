@@ -54,8 +54,8 @@ class ConsoleLogger(LoggerDestination):
         self._every = interval.value if interval.unit is TimeUnit.BATCH else 0
         self.stream = checked_stream(stream)
         self.should_log_traces = log_traces
-        self._values: dict[str, Any] = {}
-        self._config: dict[str, Any] = {}
+        self.logged_metrics: dict[str, Any] = {}
+        self.hparams: dict[str, Any] = {}
         self._printed = False
 
     @property
@@ -71,11 +71,11 @@ class ConsoleLogger(LoggerDestination):
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Keep the newest values."""
-        self._values.update(metrics)
+        self.logged_metrics.update(metrics)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Keep hyperparameters, to print once when training or an evaluation starts."""
-        self._config.update(hyperparameters)
+        self.hparams.update(hyperparameters)
 
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
@@ -129,14 +129,16 @@ class ConsoleLogger(LoggerDestination):
         """Print the progress of an evaluation at every tenth part."""
         batch = state.eval_timestamp.count(TimeUnit.BATCH)
         length = state.dataloader_len
+        if length is not None and batch == length.value:
+            return  # eval_end prints that line with the metrics
         parts = NUM_EVAL_LOGGING_EVENTS - 1
         if batch == 1 or (length is not None and batch * parts // length.value > (batch - 1) * parts // length.value):
             self._print(f"{_eval_progress(state)} Eval on {state.dataloader_label} data")
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Print the metrics of an evaluation."""
-        names = [name for name in self._values if f"/{state.dataloader_label}/" in name]
-        values = {name: self._values.pop(name) for name in names}
+        names = [name for name in self.logged_metrics if f"/{state.dataloader_label}/" in name]
+        values = {name: self.logged_metrics.pop(name) for name in names}
         self.log_to_console(values, state, prefix="Eval ", is_train=False)
 
     def log_to_console(self, data: dict[str, Any], state: State, prefix: str = "", is_train: bool = True) -> None:
@@ -156,15 +158,15 @@ class ConsoleLogger(LoggerDestination):
 
     def _print_train(self, state: State) -> None:
         """Print the values that came since the last time, if any, and forget them."""
-        if self._values:
-            self.log_to_console(self._values, state, prefix="Train ")
-            self._values = {}
+        if self.logged_metrics:
+            self.log_to_console(self.logged_metrics, state, prefix="Train ")
+            self.logged_metrics = {}
             self._printed = True
 
     def _print_config(self) -> None:
-        if self._config:
-            self._print(config_block(self._config))
-            self._config = {}
+        if self.hparams:
+            self._print(config_block(self.hparams))
+            self.hparams = {}
 
     def _print(self, text: str) -> None:
         if self.logs_here:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any, TextIO
 
+from composer._forwarded import Forwarded
+from composer._masking import mask_text
 from composer._text import positive
 from composer.core.logger import LoggerDestination
 from composer.loggers._capture import Capture
@@ -25,7 +29,8 @@ class FileLogger(LoggerDestination):
     """Writes metrics, hyperparameters, tables, traces and everything the process prints to a text file, a line each.
 
     The lines begin with ``[metric][batch=N]:``, ``[hyperparameter]:``, ``[table]:``, ``[trace]:``, ``[stdout]:`` and
-    ``[stderr]:``. Metrics stay on their device for up to ``flush_interval`` batches, so their lines may come after
+    ``[stderr]:``. When a loop fails, the file holds the traceback, whether it was printed or the exception was caught.
+    Metrics stay on their device for up to ``flush_interval`` batches, so their lines may come after
     lines printed later; the batch tells when they were logged.
 
     A file that an earlier run of the same name left is moved to ``name.1.txt``; a resumed run goes on with its file.
@@ -62,6 +67,9 @@ class FileLogger(LoggerDestination):
     [metric][batch=0]: loss/train/total: 0.2500
     """
 
+    filename_format, overwrite = Forwarded("_run_file", "filename"), Forwarded("_run_file")
+    remote_file_name_format = Forwarded("_run_file", "remote_file_name")
+
     def __init__(
         self,
         filename: str = "{run_name}/logs-rank{rank}.txt",
@@ -80,9 +88,10 @@ class FileLogger(LoggerDestination):
         self.flush_interval = positive("flush_interval", flush_interval)
         wanted = {"stdout": capture_stdout, "stderr": capture_stderr}
         self._capture = Capture([name for name in wanted if wanted[name]], self._print)
-        self._file: TextIO | None = None
+        self.file: TextIO | None = None
         self._early: list[str] = []  # lines from before the file is open
         self._error: OSError | None = None
+        self._crash: tuple[str, str] | None = None  # a line that tells the traceback, and the traceback
         self._lock = threading.RLock()  # any thread may print
         self._state: State | None = None
 
@@ -141,12 +150,14 @@ class FileLogger(LoggerDestination):
         """
         if not self._run_file.is_ours:
             return
-        text = "".join(f"{prefix}{line}\n" for line in s.splitlines() or [""])
+        # An empty line has no prefix, so that no line ends in a space.
+        lines = s.splitlines() or [""]
+        text = "".join(f"{prefix}{line}".rstrip() + "\n" if line.strip() else "\n" for line in lines)
         with self._lock:
-            if self._file is None:
+            if self.file is None:
                 self._early.append(text)
             else:
-                self._file.write(text)
+                self.file.write(text)
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin to keep what is printed."""
@@ -193,18 +204,22 @@ class FileLogger(LoggerDestination):
         self._flush(state, logger)
 
     def suspend(self) -> None:
-        """Leave the streams alone."""
-        self._capture.detach()
-        if self._file is not None:
-            self._file.flush()
+        """Keep the traceback of the exception that leaves the loop, should nobody print it before the run is closed."""
+        error = sys.exception()
+        if isinstance(error, Exception):
+            text = mask_text("".join(traceback.format_exception(error)))
+            self._crash = (traceback.format_exception_only(error)[0].splitlines()[0].rstrip(), text)
+        if self.file is not None:
+            self.file.flush()
 
     def close(self, state: State, logger: Logger) -> None:
         """Leave the streams alone, and close the file."""
         self._capture.detach()
         try:
+            self._write_crash()
             self._flush(state, logger)
         finally:
-            file, self._file, self._state = self._file, None, None
+            file, self.file, self._state = self.file, None, None
             self._run_file.close()
             if file is not None:
                 file.close()
@@ -220,24 +235,33 @@ class FileLogger(LoggerDestination):
     def _listen(self, state: State) -> None:
         if self._run_file.is_ours:
             self._state = state
+            self._write_crash()
             self._capture.attach()
 
     def _print(self, stream: str, line: str) -> None:
         """Take a line that was printed."""
+        if self._crash is not None and stream == "stderr" and line.startswith(self._crash[0]):
+            self._crash = None  # the interpreter has printed the traceback
         try:
             self.write(f"[{stream}]: ", line)
         except OSError as error:  # not the concern of whoever prints
             self._error = error
+
+    def _write_crash(self) -> None:
+        """Write the traceback of a loop that failed, if nobody has printed it."""
+        crash, self._crash = self._crash, None
+        if crash is not None:
+            self.write("[stderr]: ", crash[1])
 
     def _flush(self, state: State, logger: Logger) -> None:
         """Write everything to the disk, and hand the file on."""
         if not self._run_file.is_ours:
             return
         with self._lock:
-            if self._file is None:
-                self._file = self._open(state)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            if self.file is None:
+                self.file = self._open(state)
+            self.file.flush()
+            os.fsync(self.file.fileno())
         self._run_file.upload(state, logger)
         error, self._error = self._error, None
         if error is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from composer._text import did_you_mean
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
@@ -25,7 +27,10 @@ class InMemoryLogger(LoggerDestination):
     Metrics stay queued on their device for up to ``flush_interval`` batches; reading :attr:`data`, or anything made
     of it, fetches them first, so that what is read is always complete.
 
+    Values are kept as they were logged, tensors on the CPU: what a metric computes is a tensor, a loss is a number.
+
     Attributes:
+        state: The state of the run, until it is closed.
         hyperparameters: Every hyperparameter logged, by name.
         tables: The newest table of each name, as JSON ``{"columns": [...], "data": [[...], ...]}``.
 
@@ -43,7 +48,7 @@ class InMemoryLogger(LoggerDestination):
         self.hyperparameters: dict[str, Any] = {}
         self.tables: dict[str, str] = {}
         self._data: dict[str, list[tuple[Timestamp, Any]]] = {}
-        self._state: State | None = None
+        self.state: State | None = None
         self._logger: Logger | None = None
 
     @property
@@ -92,12 +97,12 @@ class InMemoryLogger(LoggerDestination):
             field: np.array([value.total_seconds() if field.endswith("_wct") else value for value in column])
             for field, column in ((field, [state[field] for state in saved]) for field in saved[0])
         }
-        series[metric] = np.array(values)
+        series[metric] = np.array([value.tolist() if isinstance(value, Tensor) else value for value in values])
         return series
 
     def init(self, state: State, logger: Logger) -> None:
         """Remember whom to ask for what is queued."""
-        self._state, self._logger = state, logger
+        self.state, self._logger = state, logger
 
     def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Keep values with the time of logging."""
@@ -112,7 +117,7 @@ class InMemoryLogger(LoggerDestination):
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Keep values that come without a time of logging; it is now."""
-        now = Timestamp() if self._state is None else self._state.timestamp
+        now = Timestamp() if self.state is None else self.state.timestamp
         self.receive(metrics, now.count(TimeUnit.BATCH) if step is None else step, now)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
@@ -129,7 +134,7 @@ class InMemoryLogger(LoggerDestination):
         """Fetch what is still queued, and let go of the run."""
         # The series outlive the run; the model that the logger leads to must not.
         logger.flush()
-        self._state = self._logger = None
+        self.state = self._logger = None
 
 
 def _unknown_metric(metric: str, data: dict[str, Any]) -> str:

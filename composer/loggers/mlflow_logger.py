@@ -15,7 +15,7 @@ from composer._lazy import import_extra
 from composer._text import non_negative, positive
 from composer.loggers import _mlflow_files
 from composer.loggers._mlflow_models import ModelRegistry
-from composer.loggers._mlflow_run import clean_name, clean_parameters, find_experiment, find_run, matches
+from composer.loggers._mlflow_run import clean_name, clean_parameters, find_experiment, find_run, matches, run_url
 from composer.loggers._mlflow_sender import Sender
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
@@ -117,12 +117,13 @@ class MLFlowLogger(Tracker):
             "log_duplicated_metric_every_n_steps", log_duplicated_metric_every_n_steps
         )
         self.log_artifacts = log_artifacts
+        self.model_registry_prefix, self.model_registry_uri = model_registry_prefix, model_registry_uri
+        self.run_url: str | None = None
         self._models = ModelRegistry(self.tracking_uri, model_registry_uri, model_registry_prefix)
-        self._client: Any = mlflow.tracking.MlflowClient(self.tracking_uri, model_registry_uri)
+        self._mlflow_client: Any = mlflow.tracking.MlflowClient(self.tracking_uri, model_registry_uri)
         self._metric: Callable[..., Any] = mlflow.entities.Metric
         self._sender: Sender | None = None
         self._staging = Staging()
-        self._state: State | None = None
         self._run_id: str | None = None
         self._experiment_id: str | None = None
         self._monitor: Any = None
@@ -140,10 +141,6 @@ class MLFlowLogger(Tracker):
         """The id of the experiment, likewise."""
         self._start_early()
         return self._experiment_id
-
-    def init(self, state: State, logger: Logger) -> None:
-        """Remember for whom the run is, if somebody wants its id before a checkpoint is loaded."""
-        self._state, self._logger = state, logger
 
     def rename(self, key: str) -> str:
         """Return the name under which a metric is logged.
@@ -190,7 +187,7 @@ class MLFlowLogger(Tracker):
         if self._ready(self.log_table, columns, rows, name, step):
             table = {"columns": list(columns), "data": to_json(rows)}
             run_id = self._run_id
-            self._sending.call(lambda: self._client.log_dict(run_id, table, f"{name}_{step or 0}.json"))
+            self._sending.call(lambda: self._mlflow_client.log_dict(run_id, table, f"{name}_{step or 0}.json"))
 
     def log_images(
         self,
@@ -212,7 +209,9 @@ class MLFlowLogger(Tracker):
     def _log_image(self, array: Any, title: str, step: int | None) -> None:
         if self._ready(self._log_image, array, title, step):
             run_id = self._run_id
-            self._sending.call(lambda: self._client.log_image(run_id, array, key=title, step=step, synchronous=True))
+            self._sending.call(
+                lambda: self._mlflow_client.log_image(run_id, array, key=title, step=step, synchronous=True)
+            )
 
     def can_upload_files(self) -> bool:
         """Tell whether artifacts are kept."""
@@ -229,7 +228,7 @@ class MLFlowLogger(Tracker):
             run_id = self._needed_run_id()
 
             def send() -> None:
-                _mlflow_files.upload(self._client, run_id, kept, remote_file_name, overwrite)
+                _mlflow_files.upload(self._mlflow_client, run_id, kept, remote_file_name, overwrite)
                 self._staging.remove(kept)
 
             self._sending.call(send)
@@ -251,7 +250,7 @@ class MLFlowLogger(Tracker):
         """
         run_id = self._needed_run_id()
         self.flush()
-        _mlflow_files.download(self._client, run_id, remote_file_name, destination, overwrite, progress_bar)
+        _mlflow_files.download(self._mlflow_client, run_id, remote_file_name, destination, overwrite, progress_bar)
 
     def register_model(
         self, model_uri: str, name: str, await_registration_for: int = 300, tags: dict[str, Any] | None = None
@@ -280,7 +279,7 @@ class MLFlowLogger(Tracker):
         if not self.is_ours:
             return None
         run_id = self._needed_run_id()
-        return self._models.register_for_run(self._client, run_id, model_uri, name, await_creation_for, tags)
+        return self._models.register_for_run(self._mlflow_client, run_id, model_uri, name, await_creation_for, tags)
 
     def save_model(self, flavor: str, **kwargs: Any) -> None:
         """Save a model to a local path.
@@ -309,7 +308,7 @@ class MLFlowLogger(Tracker):
             return None
         run_id = self._needed_run_id()
         self.flush()  # MLflow reads the run, and may find a metric half written
-        return self._models.log(flavor, run_id, self._client, kwargs)
+        return self._models.log(flavor, run_id, self._mlflow_client, kwargs)
 
     def flush(self) -> bool:
         """Wait until everything is sent; tell whether it is, within ``close_timeout`` seconds."""
@@ -326,10 +325,6 @@ class MLFlowLogger(Tracker):
         assert self._sender is not None, "the run is open"
         return self._sender
 
-    def _start_early(self) -> None:
-        if self._state is not None and self._logger is not None:
-            self._start(self._state, self._logger)
-
     def _needed_run_id(self) -> str:
         run_id = self.run_id
         if run_id is None:
@@ -345,7 +340,7 @@ class MLFlowLogger(Tracker):
         return not same or not 0 <= step - last_step < self.log_duplicated_metric_every_n_steps
 
     def _begin(self, state: State, saved: dict[str, Any]) -> None:
-        client, name = self._client, with_rank(self.run_name or state.run_name, self.rank_zero_only)
+        client, name = self._mlflow_client, with_rank(self.run_name or state.run_name, self.rank_zero_only)
         run_id = os.environ.get("MLFLOW_RUN_ID")
         if run_id is None and saved.get("tracking_uri") == self.tracking_uri:
             run_id = saved["run_id"]
@@ -361,6 +356,7 @@ class MLFlowLogger(Tracker):
             group = {} if self.run_group is None else {"run_group": self.run_group}
             run = client.create_run(self._experiment_id, tags={"run_name": name, **group, **self.tags}, run_name=name)
         self._run_id, self._experiment_id = run.info.run_id, run.info.experiment_id
+        self.run_url = run_url(self._experiment_id, self._run_id)
         self._parameters, self._last = dict(run.data.params), {}
         self._sender = Sender(
             client, run.info.run_id, self.synchronous, self.logging_buffer_seconds, self.close_timeout
@@ -377,12 +373,12 @@ class MLFlowLogger(Tracker):
     def _end(self, outcome: Outcome) -> None:
         sender, self._sender = self._sending, None
         monitor, self._monitor = self._monitor, None
-        run_id, self._state = self._run_id, None
+        run_id = self._run_id
 
         def end() -> None:
             if monitor is not None:
                 monitor.finish()
-            self._client.set_terminated(run_id, _STATUS[outcome])
+            self._mlflow_client.set_terminated(run_id, _STATUS[outcome])
 
         deadline = time.monotonic() + self.close_timeout
         try:

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from composer._lazy import import_extra
 from composer.loggers._ranks import with_rank
@@ -48,6 +48,10 @@ class NeptuneLogger(Tracker):
     >>> trainer = Trainer(model=model, train_dataloader=data, loggers=logger)  # doctest: +SKIP
     """
 
+    metric_namespace: ClassVar[str] = "metrics"
+    hyperparam_namespace: ClassVar[str] = "hyperparameters"
+    trace_namespace: ClassVar[str] = "traces"
+
     def __init__(
         self,
         *,
@@ -88,20 +92,22 @@ class NeptuneLogger(Tracker):
         """Log the values that are numbers."""
         if self._ready(self.log_metrics, metrics, step):
             numbers = {name: as_number(value) for name, value in metrics.items()}
-            self._append("metrics", {name: number for name, number in numbers.items() if number is not None}, step)
+            self._append(
+                self.metric_namespace, {name: number for name, number in numbers.items() if number is not None}, step
+            )
 
     def log_traces(self, traces: dict[str, Any]) -> None:
         """Log the values, each in the order in which they come."""
         if self._ready(self.log_traces, traces):
             for name, value in to_json(traces).items():
-                self.base_handler[f"traces/{name}"].append(value)
+                self.base_handler[f"{self.trace_namespace}/{name}"].append(value)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Log hyperparameters: numbers, truth values and texts as they are, anything else as its text."""
         if self._ready(self.log_hyperparameters, hyperparameters):
             for name, value in convert_nested_dict_to_flat_dict(to_json(hyperparameters)).items():
                 plain = isinstance(value, (bool, int, float, str))
-                self.base_handler[f"hyperparameters/{name}"] = value if plain else json.dumps(value)
+                self.base_handler[f"{self.hyperparam_namespace}/{name}"] = value if plain else json.dumps(value)
 
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None

@@ -78,7 +78,9 @@ class RemoteUploaderDownloader(LoggerDestination):
         self.bucket_uri = bucket_uri.rstrip("/")
         self.file_path_format_string = file_path_format_string
         self.remote_backend = store_of(bucket_uri, backend_kwargs)
-        self._above = parse_uri(self.bucket_uri)[2]
+        self.remote_backend_name, self.remote_bucket_name, self._above = parse_uri(self.bucket_uri)
+        self.backend_kwargs = dict(backend_kwargs or {})
+        self.num_attempts = num_attempts
         self._queue = UploadQueue(num_concurrent_uploads, num_attempts)
         self._uploads = Uploads(self.remote_backend, self._queue, Staging(upload_staging_folder))
         self._run_name: str | None = None

@@ -83,7 +83,7 @@ class SlackLogger(LoggerDestination):
         self.channel_id = _setting("channel_id", channel_id, "SLACK_LOGGING_CHANNEL_ID")
         self.blocks: list[dict[str, Any]] = []
         self._here = dist.get_global_rank() == 0
-        self._client = slack_sdk.WebClient(token=token)
+        self.client = slack_sdk.WebClient(token=token)
         self._refused: type[Exception] = slack_sdk.errors.SlackApiError
         self._writer: BackgroundWriter[list[dict[str, Any]]] = BackgroundWriter(
             "SlackLogger", self._post, capacity=1000, max_batch=1
@@ -158,7 +158,7 @@ class SlackLogger(LoggerDestination):
         """Post messages; runs in the thread."""
         for blocks in messages:
             try:
-                self._client.chat_postMessage(channel=self.channel_id, text="Training", blocks=blocks)
+                self.client.chat_postMessage(channel=self.channel_id, text="Training", blocks=blocks)
             except self._refused as error:
                 response: Any = getattr(error, "response", None)
                 if response.status_code == 429 or response.status_code >= 500:

@@ -69,10 +69,10 @@ class TensorboardLogger(LoggerDestination):
         self.flush_interval = positive("flush_interval", flush_interval)
         self.rank_zero_only = rank_zero_only
         self._here = logs_here(rank_zero_only)
-        self._writer: SummaryWriter | None = None
+        self.writer: SummaryWriter | None = None
         self._early: list[Callable[[SummaryWriter], object]] = []  # from before the writer is open
-        self._hyperparameters: dict[str, Any] = {}
-        self._metrics: dict[str, float] = {}  # by name, none twice
+        self.hyperparameters: dict[str, Any] = {}
+        self.current_metrics: dict[str, float] = {}  # by name, none twice
         self._described = False  # whether the hyperparameters are written
         self._resumed = False
         self._event_file: Path | None = None
@@ -100,7 +100,7 @@ class TensorboardLogger(LoggerDestination):
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Keep hyperparameters until there are metrics to show them with."""
-        self._hyperparameters.update(convert_nested_dict_to_flat_dict(hyperparameters))
+        self.hyperparameters.update(convert_nested_dict_to_flat_dict(hyperparameters))
 
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
@@ -161,8 +161,8 @@ class TensorboardLogger(LoggerDestination):
 
     def suspend(self) -> None:
         """Write what has come."""
-        if self._writer is not None:
-            self._writer.flush()
+        if self.writer is not None:
+            self.writer.flush()
 
     def close(self, state: State, logger: Logger) -> None:
         """Write the rest and close the event file."""
@@ -170,8 +170,8 @@ class TensorboardLogger(LoggerDestination):
             self._describe(state)
             self._flush(state, logger)
         finally:
-            writer, self._writer, self._state = self._writer, None, None
-            self._hyperparameters, self._metrics, self._described, self._resumed = {}, {}, False, False
+            writer, self.writer, self._state = self.writer, None, None
+            self.hyperparameters, self.current_metrics, self._described, self._resumed = {}, {}, False, False
             if writer is not None:
                 writer.close()
 
@@ -187,14 +187,14 @@ class TensorboardLogger(LoggerDestination):
         """Use the writer, now or when it is open."""
         if not self._here:
             return
-        if self._writer is None:
+        if self.writer is None:
             self._early.append(action)
         else:
-            action(self._writer)
+            action(self.writer)
 
     def _scalars(self, metrics: dict[str, Any], step: int | None, walltime: float) -> None:
         numbers = {name: number for name, value in metrics.items() if (number := as_number(value)) is not None}
-        self._metrics.update(numbers)
+        self.current_metrics.update(numbers)
 
         def write(writer: SummaryWriter) -> None:
             # The names in this module are made when it is imported.
@@ -222,11 +222,11 @@ class TensorboardLogger(LoggerDestination):
     @property
     def location(self) -> str | None:
         """Folder of the event files, once there is one."""
-        return None if self._writer is None else str(self._writer.log_dir)
+        return None if self.writer is None else str(self.writer.log_dir)
 
     def _open(self, state: State) -> SummaryWriter:
         """Open an event file in the folder of the run."""
-        if self._writer is None:
+        if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
             folder = f"{self.log_dir}/{state.run_name}"
@@ -237,23 +237,23 @@ class TensorboardLogger(LoggerDestination):
             there = set(Path(folder).glob("events.out.tfevents.*"))
             # Values of the step at which the checkpoint was saved may have been logged before it.
             purge = state.timestamp.count(TimeUnit.BATCH) + 1 if self._resumed else None
-            self._writer = SummaryWriter(folder, purge_step=purge, max_queue=1000)
+            self.writer = SummaryWriter(folder, purge_step=purge, max_queue=1000)
             self._event_file = next(iter(set(Path(folder).glob("events.out.tfevents.*")) - there), None)
             early, self._early = self._early, []
             for action in early:
-                action(self._writer)
-        return self._writer
+                action(self.writer)
+        return self.writer
 
     def _describe(self, state: State) -> None:
         """Write the hyperparameters, once there are metrics."""
-        if self._described or not self._here or not self._hyperparameters or not self._metrics:
+        if self._described or not self._here or not self.hyperparameters or not self.current_metrics:
             return
         from torch.utils.tensorboard.summary import hparams
 
         self._described = True
-        values = {name: _hyperparameter(value) for name, value in self._hyperparameters.items()}
+        values = {name: _hyperparameter(value) for name, value in self.hyperparameters.items()}
         # SummaryWriter.add_hparams would make a run of its own, below this one.
-        for summary in hparams(values, self._metrics):
+        for summary in hparams(values, self.current_metrics):
             self._open(state)._get_file_writer().add_summary(summary)
 
     def _flush(self, state: State, logger: Logger) -> None:

@@ -12,7 +12,7 @@ from composer.core.time import TimeUnit
 from composer.loggers._images import class_maps, image_arrays
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, artifact_name, within
-from composer.loggers._values import to_json
+from composer.loggers._values import to_json, without_tensor
 from composer.storage.staging import place
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ class WandBLogger(Tracker):
         log_artifacts: Whether uploaded files, such as checkpoints, are kept, each as an artifact.
         rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
         init_kwargs: Further arguments of ``wandb.init``. What is given above comes first.
+
+    Attributes:
+        project: Name of the run's project; in a process without a run, and before it begins, what was given.
+        entity: User or team of the run, likewise.
+        run_url: Address of the run; None before it begins, and where it is offline.
+        run_dir: Folder of the run's files; None before it begins.
 
     Raises:
         MissingConditionalImportError: The package wandb is not installed.
@@ -68,6 +74,10 @@ class WandBLogger(Tracker):
         }
         self._init_kwargs: dict[str, Any] = dict(init_kwargs or {})
         self._init_kwargs.update({key: value for key, value in given.items() if value is not None})
+        self.project: str | None = self._init_kwargs.get("project")
+        self.entity: str | None = self._init_kwargs.get("entity")
+        self.run_url: str | None = None
+        self.run_dir: str | None = None
         self._run: Any = None
 
     @property
@@ -78,7 +88,7 @@ class WandBLogger(Tracker):
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Log values in the row of a step."""
         if self._ready(self.log_metrics, metrics, step):
-            self._run.log(metrics, step=step)
+            self._run.log({name: without_tensor(value) for name, value in metrics.items()}, step=step)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Add to the configuration; a value that is there already is replaced."""
@@ -198,10 +208,7 @@ class WandBLogger(Tracker):
     def _full_name(self, remote_file_name: str) -> str:
         """The name of an artifact with entity, project and version."""
         name, _, alias = remote_file_name.partition(":")
-        source = self._run
-        entity = self._init_kwargs.get("entity") if source is None else source.entity
-        project = self._init_kwargs.get("project") if source is None else source.project
-        return "/".join(filter(None, [entity, project, f"{artifact_name(name)}:{alias or 'latest'}"]))
+        return "/".join(filter(None, [self.entity, self.project, f"{artifact_name(name)}:{alias or 'latest'}"]))
 
     def _begin(self, state: State, saved: dict[str, Any]) -> None:
         arguments = dict(self._init_kwargs)
@@ -214,7 +221,8 @@ class WandBLogger(Tracker):
             place_then = {key: saved[key] for key in ("project", "entity") if saved[key]}
             if place_now.items() <= place_then.items():
                 arguments.update(id=saved["id"], resume="allow", **place_then)
-        self._run = self._wandb.init(**arguments)
+        self._run = run = self._wandb.init(**arguments)
+        self.project, self.entity, self.run_url, self.run_dir = run.project, run.entity, run.url, run.dir
 
     def _end(self, outcome: Outcome) -> None:
         run, self._run = self._run, None

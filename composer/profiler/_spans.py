@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from composer.profiler.marker import Marker
     from composer.profiler.profiler import Profiler
 
-__all__ = ["LoopSpans"]
+__all__ = ["EPOCH", "LoopSpans"]
+
+EPOCH: Final = "event/epoch"
 
 # They hold many windows, or none.
 _NO_SPANS: Final = frozenset({"init", "load", "fit", "iteration", "epoch"})
@@ -28,6 +30,7 @@ class LoopSpans:
 
     ``event/forward`` lasts from after all that is called at ``BEFORE_FORWARD`` until before what is called at
     ``AFTER_FORWARD``, and so do the other pairs of events; ``callback/SpeedMonitor/batch_end`` is one call.
+    ``event/epoch`` begins with the first batch of an epoch if that is recorded, and ends with the epoch or the window.
 
     Args:
         profiler: Whose markers draw.
@@ -43,6 +46,7 @@ class LoopSpans:
     def __init__(self, profiler: Profiler) -> None:
         self._profiler = profiler
         self._open: list[tuple[str, Marker]] = []
+        self._epoch: Marker | None = None
 
     def wrap(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
         """Return what is to be called in place of some handlers.
@@ -60,6 +64,9 @@ class LoopSpans:
             before.append(lambda state, logger: self.close())
         if event in (Event.BEFORE_DATALOADER, Event.BATCH_START):
             before.append(lambda state, logger: profiler.begin_batch(event, state, logger))
+            before.append(lambda state, logger: self._begin_epoch(state))
+        if event is Event.EPOCH_END:
+            before.append(lambda state, logger: self._end_epoch())
         if name not in _NO_SPANS:
             if event.is_after_event:
                 before.append(lambda state, logger: self._finish(name))
@@ -72,9 +79,25 @@ class LoopSpans:
         return (*(owned(h, profiler) for h in before), *wrapped, *(_owned(h, profiler) for h in after))
 
     def close(self) -> None:
-        """End every span that has not ended."""
+        """End every part of a batch that has not ended."""
         while self._open:
             self._open.pop()[1].finish()
+
+    def close_window(self) -> None:
+        """End every span that has not ended."""
+        self.close()
+        self._end_epoch()
+
+    def _begin_epoch(self, state: State) -> None:
+        """Begin the span of an epoch with its first batch."""
+        if self._profiler.is_recording and self._epoch is None and state.timestamp.batch_in_epoch.value == 0:
+            self._epoch = self._profiler.marker(EPOCH, RECORDING, categories=("event",))
+            self._epoch.start()
+
+    def _end_epoch(self) -> None:
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.finish()
 
     def _finish(self, name: str) -> None:
         """End a span, and those inside it that have not ended."""

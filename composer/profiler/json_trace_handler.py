@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from composer import dist
+from composer._forwarded import Forwarded
 from composer.core._files import set_aside
 from composer.core._names import check_inside, check_remote_name, check_template, format_name
 from composer.profiler._files import WindowFiles
-from composer.profiler.merging import MergedTrace, Part
+from composer.profiler._spans import EPOCH
+from composer.profiler.merging import MergedTrace, Part, note
 from composer.profiler.trace_handler import TraceHandler
 from composer.warnings import ComposerWarning
 
@@ -30,12 +32,14 @@ __all__ = ["JSONTraceHandler"]
 
 
 class JSONTraceHandler(TraceHandler):
-    """Writes traces in the JSON format of Chrome, which https://ui.perfetto.dev opens.
+    """Writes traces as lists of events in the JSON format of Chrome, which https://ui.perfetto.dev opens.
 
     For each window there is a file for each process, with the spans of its threads, and the first process adds all of
     them, those of PyTorch's profiler included, to one merged trace on one time axis. What cannot be read from the
     machine of the first process is left out with a warning; :func:`.merge_traces` merges it later. Clocks of machines
     that differ by more than the processes wait for each other are set right in the merged trace.
+
+    Times are microseconds since the value of the event ``baseTimeNanoseconds``, with which each file begins.
 
     Args:
         folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
@@ -55,6 +59,10 @@ class JSONTraceHandler(TraceHandler):
     Traceback (most recent call last):
     ValueError: folder='{runname}/traces' has the unknown placeholder {runname}. Did you mean 'run_name'?
     """
+
+    folder, filename = Forwarded("files"), Forwarded("files")
+    remote_file_name, overwrite = Forwarded("files"), Forwarded("files")
+    num_traces_to_keep = Forwarded("files", "num_to_keep")
 
     def __init__(
         self,
@@ -86,7 +94,10 @@ class JSONTraceHandler(TraceHandler):
     def process_duration_event(
         self, name: str, categories: Sequence[str], is_start: bool, timestamp: Timestamp, wall_clock_time_ns: int
     ) -> None:
-        """Keep a span when it ends."""
+        """Keep a span when it ends, and of an epoch both ends, for which published scripts look."""
+        if name == EPOCH:
+            self._add(_Record("B" if is_start else "E", name, categories, timestamp, wall_clock_time_ns))
+            return
         key = (threading.get_native_id(), name)
         if is_start:
             self._open.setdefault(key, []).append((wall_clock_time_ns, timestamp))
@@ -164,13 +175,16 @@ class JSONTraceHandler(TraceHandler):
         # Of two that begin together the longer one is the outer one.
         records.sort(key=lambda record: (record.began, -record.length))
         base = records[0].began if records else time.time_ns()
-        events = [*self._names(), *(record.event(base) for record in records)]
-        about = {"run_name": state.run_name, "rank": dist.get_global_rank(), "clock_offset_ns": self._clock_offset_ns}
-        head = {"displayTimeUnit": "ms", "baseTimeNanoseconds": base, "composer": about}
+        about = {
+            "baseTimeNanoseconds": base,
+            "run_name": state.run_name,
+            "global_rank": dist.get_global_rank(),
+            "clock_offset_ns": self._clock_offset_ns,
+        }
+        notes = [note(name, value) for name, value in about.items()]
+        events = [*notes, *self._names(), *(record.event(base) for record in records)]
         with path.open("w") as file:
-            file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
-            file.write(",\n".join(map(json.dumps, events)))
-            file.write("\n]}\n")
+            file.write("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n")
 
     def _names(self) -> Iterator[dict[str, Any]]:
         process = os.getpid()

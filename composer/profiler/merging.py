@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["MergedTrace", "Part", "merge_traces"]
+__all__ = ["MergedTrace", "Part", "merge_traces", "note"]
 
-_TAIL: Final = b"\n]}\n"
+_TAIL: Final = b"\n]\n"
+# What a trace, which is a list of events, says of itself.
+_NOTES: Final = ("baseTimeNanoseconds", "run_name", "global_rank", "clock_offset_ns")
 # Of the zero of a merged trace before the first event that it got, so that one that began earlier is not before zero.
 _MARGIN_NS: Final = 3600 * 10**9
 
@@ -64,8 +66,8 @@ def merge_traces(target: str | Path, *paths: str | Path) -> None:
 class MergedTrace:
     """A file to which traces are added, each in the time that its length takes.
 
-    It is a JSON object of Chrome's trace format. Each process, and each accelerator that it used, has a row of its
-    own, named after its rank.
+    It is a list of events in Chrome's trace format; times count from its ``baseTimeNanoseconds``. Each process, and
+    each accelerator that it used, has a row of its own, named after its rank.
 
     Args:
         path: The file; what is there is replaced.
@@ -77,9 +79,9 @@ class MergedTrace:
     ...     _ = part.write_text(json.dumps({"traceEvents": [event]}))
     ...     merged = MergedTrace(Path(folder, "merged.json"))
     ...     merged.append(Part(part, rank=3))
-    ...     events = json.loads(merged.path.read_text())["traceEvents"]
-    >>> events[0]["args"], events[-1]["name"], events[-1]["dur"]
-    ({'name': 'rank 3'}, 'forward', 2.0)
+    ...     events = json.loads(merged.path.read_text())
+    >>> events[0]["name"], events[1]["args"], events[-1]["name"], events[-1]["dur"]
+    ('baseTimeNanoseconds', {'name': 'rank 3'}, 'forward', 2.0)
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,17 +105,15 @@ class MergedTrace:
         base = int(trace.get("baseTimeNanoseconds", 0)) - part.clock_offset_ns
         if self._base is None:
             self._base = base + (int(times[0] * 1e3) if times else 0) - _MARGIN_NS
-            head = {"displayTimeUnit": "ms", "baseTimeNanoseconds": self._base}
-            text = json.dumps(head)[:-1] + ', "traceEvents": ['
+            text = "[\n" + json.dumps(note("baseTimeNanoseconds", self._base))
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(text.encode() + _TAIL)
         shift = (base - self._base) / 1e3
-        lines = list(self._lines(events, part, shift, "clock_offset_ns" in trace.get("composer", {})))
+        lines = list(self._lines(events, part, shift, "clock_offset_ns" in trace))
         if lines:
-            comma = "," if self._num_parts else ""
             with self.path.open("r+b") as file:
                 file.seek(-len(_TAIL), 2)
-                file.write((comma + "\n" + ",\n".join(lines)).encode() + _TAIL)
+                file.write((",\n" + ",\n".join(lines)).encode() + _TAIL)
             self._num_parts += 1
 
     def _lines(self, events: list[dict[str, Any]], part: Part, shift: float, is_loop: bool) -> Iterator[str]:
@@ -149,7 +149,20 @@ def _about(path: Path, number: int) -> Part:
     """Return what a trace says of its process; one that says nothing is that of the process of its number."""
     trace = _read(path)
     about = trace.get("composer") or trace.get("distributedInfo") or {}
-    return Part(path, about.get("rank", number), about.get("clock_offset_ns", 0))
+    return Part(path, trace.get("global_rank", about.get("rank", number)), trace.get("clock_offset_ns", 0))
+
+
+def note(name: str, value: Any) -> dict[str, Any]:
+    """Return an event by which a trace says something of itself.
+
+    Args:
+        name: What it says.
+        value: The value.
+
+    >>> note("global_rank", 0)
+    {'ph': 'M', 'name': 'global_rank', 'pid': 0, 'tid': 0, 'args': {'value': 0}}
+    """
+    return {"ph": "M", "name": name, "pid": 0, "tid": 0, "args": {"value": value}}
 
 
 def _row(row: int, name: str, rank: int) -> Iterator[str]:
@@ -165,7 +178,14 @@ def _without_rank(name: str) -> str:
 def _read(path: Path) -> dict[str, Any]:
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         trace = json.load(file)
-    return trace if isinstance(trace, dict) else {"traceEvents": trace}
+    if isinstance(trace, dict):
+        return trace
+    notes = {event["name"]: event["args"]["value"] for event in trace if _is_note(event)}
+    return {**notes, "traceEvents": [event for event in trace if not _is_note(event)]}
+
+
+def _is_note(event: dict[str, Any]) -> bool:
+    return event.get("ph") == "M" and event.get("name") in _NOTES
 
 
 def _events_of(trace: dict[str, Any], path: Path) -> Iterable[dict[str, Any]]:

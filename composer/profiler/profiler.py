@@ -309,11 +309,12 @@ class Profiler(Callback):
 
     def close(self, state: State, logger: Logger) -> None:
         """Record no longer, also after an error."""
+        self._spans.close_window()
         self._action = ProfilerAction.SKIP
 
     def _save(self, state: State, logger: Logger) -> None:
         """End the window."""
-        self._spans.close()
+        self._spans.close_window()
         self._action, self._num_recorded = ProfilerAction.SKIP, 0
         for recorder in self._recorders:
             recorder.save(state, logger)

@@ -13,6 +13,7 @@ import torch
 from torch.autograd.profiler import record_function
 
 from composer import dist
+from composer._forwarded import Forwarded
 from composer._lazy import import_extra
 from composer.profiler._files import WindowFiles
 from composer.profiler.schedule import RECORDING, ProfilerAction
@@ -64,6 +65,10 @@ class TorchProfiler(TraceHandler):
     Traceback (most recent call last):
     ValueError: memory_filename='rank{rank}.{batch}.html' needs with_stack=True too, of which it is made.
     """
+
+    folder, filename = Forwarded("files"), Forwarded("files")
+    remote_file_name, overwrite = Forwarded("files"), Forwarded("files")
+    num_traces_to_keep = Forwarded("files", "num_to_keep")
 
     def __init__(
         self,

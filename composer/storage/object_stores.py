@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from composer._text import one_of
 from composer.storage.folder import Folder
@@ -36,8 +37,9 @@ class S3ObjectStore(ObjectStore):
     Raises:
         ValueError: ``transfer_config`` has other keys.
 
-    >>> S3ObjectStore("bucket", prefix="team").get_uri("run/ep1.pt")
-    's3://bucket/team/run/ep1.pt'
+    >>> store = S3ObjectStore("bucket", prefix="team")
+    >>> store.get_uri("run/ep1.pt"), store.get_key("run/ep1.pt")
+    ('s3://bucket/team/run/ep1.pt', 'team/run/ep1.pt')
     """
 
     def __init__(
@@ -67,6 +69,14 @@ class S3ObjectStore(ObjectStore):
         self.prefix = prefix
         super().__init__(_folder("s3", self.bucket, prefix, options))
 
+    def get_key(self, object_name: str) -> str:
+        """Return the name that a file has in the bucket, with the prefix.
+
+        Args:
+            object_name: Its name.
+        """
+        return self.get_uri(object_name).partition("://")[2].partition("/")[2]
+
 
 class GCSObjectStore(ObjectStore):
     """A bucket of Google Cloud Storage.
@@ -83,7 +93,7 @@ class GCSObjectStore(ObjectStore):
     """
 
     def __init__(self, bucket: str, prefix: str = "") -> None:
-        self.bucket = _bucket(bucket)
+        self.bucket = self.bucket_name = _bucket(bucket)
         self.prefix = prefix
         key, secret = os.environ.get("GCS_KEY"), os.environ.get("GCS_SECRET")
         if key and secret:
@@ -99,6 +109,14 @@ class GCSObjectStore(ObjectStore):
             object_name: Its name.
         """
         return f"gs://{super().get_uri(object_name).partition('://')[2]}"
+
+    def get_key(self, object_name: str) -> str:
+        """Return the name that a file has in the bucket, with the prefix.
+
+        Args:
+            object_name: Its name.
+        """
+        return self.get_uri(object_name).partition("://")[2].partition("/")[2]
 
 
 class OCIObjectStore(ObjectStore):
@@ -159,11 +177,16 @@ class SFTPObjectStore(ObjectStore):
         from composer.storage.sftp import POLICIES, server_of
 
         server, path = server_of(host, port)
+        if username is not None and "@" not in server:
+            server = f"{quote(username, safe='')}@{server}"
+        self.known_hosts_filename = known_hosts_filename or os.environ.get(known_hosts_filename_environ)
+        self.key_filename = key_filename or os.environ.get(key_filename_environ)
+        self.cwd = cwd
         options = {
             "username": username,
             "password": password,
-            "known_hosts_filename": known_hosts_filename or os.environ.get(known_hosts_filename_environ),
-            "key_filename": key_filename or os.environ.get(key_filename_environ),
+            "known_hosts_filename": self.known_hosts_filename,
+            "key_filename": self.key_filename,
             "missing_host_key_policy": one_of("missing_host_key_policy", missing_host_key_policy, POLICIES),
             **(connect_kwargs or {}),
         }

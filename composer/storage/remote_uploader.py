@@ -173,6 +173,9 @@ class RemoteUploader:
     ) -> None:
         self.remote_folder = remote_folder
         self.remote_backend = store_of(remote_folder, backend_kwargs)
+        self.remote_backend_name, self.remote_bucket_name, self.path = parse_uri(remote_folder)
+        self.backend_kwargs = dict(backend_kwargs or {})
+        self.num_attempts = num_attempts
         self._queue = UploadQueue(num_concurrent_uploads, num_attempts)
         self._uploads = Uploads(self.remote_backend, self._queue, Staging())
         self._checks: ThreadPoolExecutor | None = None

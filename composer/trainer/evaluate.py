@@ -83,7 +83,7 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         if log and evaluator.auto_microbatching and size is not None:
             run.logger.enqueue({f"trainer/{evaluator.label}/device_eval_microbatch_size": size})
         if values and log:
-            run.logger.enqueue(values)
+            run.logger.enqueue(values, as_numbers=False)
             if run.summary is not None:
                 run.summary.note(run.state.timestamp.count(TimeUnit.BATCH), values)
         fire(Event.EVAL_END)

@@ -17,7 +17,13 @@ from composer.trainer.clock import (
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.failed_step import put_back, recover
 from composer.trainer.loaders import batches, check_epochs_end, is_at_end
-from composer.trainer.metrics import log_train_metrics, metrics_are_due, note_last_train_values, reset_train_metrics
+from composer.trainer.metrics import (
+    log_last_train_metrics,
+    log_train_metrics,
+    metrics_are_due,
+    note_last_train_values,
+    reset_train_metrics,
+)
 from composer.trainer.outputs import free_outputs
 from composer.trainer.resume import take_up
 from composer.trainer.run import Run
@@ -71,7 +77,10 @@ def _fit(run: Run) -> None:
         if state.train_phase.iterator is None or is_at_end(state.train_phase):
             _close_epoch(run)
     if state.timestamp.batch != begun:  # or they have the values that a checkpoint had
-        note_last_train_values(run)
+        if run.exchange is not None or logger.destinations:
+            log_last_train_metrics(run)
+        else:
+            note_last_train_values(run)
     logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run)})
     if state.stop is not None:
         logger.notice(str(state.stop))
@@ -131,6 +140,7 @@ def _open_epoch(run: Run) -> None:
     if state.timestamp.epoch_in_iteration.value == 0:
         fire(Event.ITERATION_START)
     reset_train_metrics(state)
+    run.metrics_logged_at = None
     fire(Event.EPOCH_START)
     run.logger.enqueue({"time/epoch": state.timestamp.epoch.value})
 
@@ -143,8 +153,7 @@ def _close_epoch(run: Run) -> None:
     """
     state, fire = run.state, run.engine.run_event
     state.train_phase.iterator = None
-    if state.train_metrics:
-        log_train_metrics(run, state.timestamp.count(TimeUnit.BATCH))
+    log_last_train_metrics(run)
     check_tokens(run, in_epoch=True)
     advance_epoch(run)
     fire(Event.EPOCH_END)

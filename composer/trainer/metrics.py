@@ -10,6 +10,7 @@ from torch import Tensor
 
 from composer.core.model import ComposerModel
 from composer.core.state import State
+from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.metrics.over_processes import computed
 from composer.trainer.modes import model_eval_mode
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "computed",
+    "log_last_train_metrics",
     "log_train_metrics",
     "metrics_are_due",
     "named_values",
@@ -93,8 +95,20 @@ def log_train_metrics(run: Run, step: int) -> None:
     note_train_values(run)
     for name, value in run.state.train_values.items():
         values.update(named_values(f"metrics/{label}/{name}", value))
+    run.metrics_logged_at = run.state.timestamp.count(TimeUnit.BATCH)
     if values:
-        run.logger.enqueue(values, step)
+        run.logger.enqueue(values, step, as_numbers=False)
+
+
+def log_last_train_metrics(run: Run) -> None:
+    """Log the values at the end of an epoch or of training, unless the last batch has logged them.
+
+    Args:
+        run: The run.
+    """
+    batch = run.state.timestamp.count(TimeUnit.BATCH)
+    if run.state.train_metrics and run.metrics_logged_at != batch:
+        log_train_metrics(run, batch)
 
 
 def note_train_values(run: Run) -> None:

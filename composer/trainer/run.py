@@ -53,6 +53,7 @@ class Run:
         fetched: The batch in work as it was fetched, in a tuple that is empty before that; None where the last one is
             counted.
         failed: Whether an exception ended the last fit.
+        metrics_logged_at: Number of batches trained when metrics of the training data were last logged in this epoch.
         steps: Whether the gradients of the batch in work are complete, so that the optimizers may have begun to step.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
@@ -82,4 +83,5 @@ class Run:
     microbatches_left: int | None = None
     fetched: tuple[Batch, ...] | None = None
     failed: bool = False
+    metrics_logged_at: int | None = None
     steps: bool = False

@@ -205,7 +205,7 @@ class TestQueue:
                 logger.log_metrics({"loss": torch.tensor(float(step)), "norm": torch.tensor([step * 2.0])}, step)
             assert (reads, operations.names) == ([], [])
             logger.flush()
-        assert (reads, operations.names) == (["tolist"], [])
+        assert (reads, operations.names) == (["cpu"], [])
         expected = [("metrics", {"loss": float(step), "norm": step * 2.0}, step) for step in range(100)]
         assert first.calls == second.calls == expected
         logger.flush()
@@ -223,8 +223,15 @@ class TestQueue:
         }
         logger.log_metrics(values)
         logger.flush()
-        assert reads == ["tolist"] * 4
+        assert reads == ["cpu"] * 4
         got = keeps.calls[0][1]
+        for name, value in values.items():
+            assert torch.equal(got[name], value)
+            assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape)
+        logger.enqueue(values)
+        logger.flush()
+        assert reads == ["cpu"] * 4 + ["tolist"] * 4
+        got = keeps.calls[1][1]
         assert got == {"float": 0.1, "half": 0.5, "long": 2**60 + 1, "bool": True, "long too": 3}
         assert [type(value) for value in got.values()] == [float, float, int, bool, int]
 
@@ -234,9 +241,9 @@ class TestQueue:
         logger.log_metrics({"loss": torch.tensor(1.0)})
         assert logger.poll()
         logger.deliver()
-        assert (len(often.calls), len(seldom.calls), reads) == (1, 0, ["tolist"])
+        assert (len(often.calls), len(seldom.calls), reads) == (1, 0, ["cpu"])
         logger.flush()
-        assert (len(often.calls), len(seldom.calls), reads) == (1, 1, ["tolist"])
+        assert (len(often.calls), len(seldom.calls), reads) == (1, 1, ["cpu"])
 
     def test_other_values_arrive_as_they_are(self):
         keeps = Keeps()
@@ -247,12 +254,44 @@ class TestQueue:
         assert torch.equal(got.pop("vector"), vector)
         assert got == {"text": "a", "none": None, "thing": marker, "n": 3}
 
-    def test_numbers_of_numpy_become_those_of_python(self):
+    def test_numbers_of_numpy_stay_those_of_numpy(self):
         keeps = Keeps()
         logger_of(keeps).log_metrics({"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True)})
         got = keeps.calls[0][1]
         assert got == {"a": 0.5, "b": 3, "c": True}
-        assert [type(value) for value in got.values()] == [float, int, bool]
+        assert [type(value) for value in got.values()] == [np.float32, np.int64, np.bool_]
+
+    def test_tensors_in_containers_are_copies_without_a_graph(self):
+        """What metrics such as a curve compute, and whatever a callback logs."""
+        keeps = Keeps()
+        logger = logger_of(keeps, deferred=True)
+        weight = torch.nn.Parameter(torch.ones(2))
+        logger.log_metrics({"curve": (weight * 2, [weight, 3]), "by class": {"cat": weight * 3}})
+        state = torch.zeros(3)  # as a metric returns what it counts in
+        logger.enqueue({"counts": state, "both": (state, state)}, as_numbers=False)
+        logger.flush()
+        state.add_(1)
+        with torch.no_grad():
+            weight.add_(1)
+        got = keeps.calls[0][1] | keeps.calls[1][1]
+        assert got["curve"][0].tolist() == [2, 2]
+        assert got["curve"][1][0].tolist() == [1, 1]
+        assert got["curve"][1][1] == 3
+        assert got["by class"]["cat"].tolist() == [3, 3]
+        assert (got["counts"].tolist(), got["both"][1].tolist()) == ([0, 0, 0], [0, 0, 0])
+        assert not got["curve"][0].requires_grad
+        assert type(got["curve"][1][0]) is torch.Tensor
+
+    def test_values_do_not_share_memory(self):
+        keeps = Keeps()
+        logger = logger_of(keeps, deferred=True)
+        for step in range(10):
+            logger.log_metrics({"a": torch.tensor(float(step))}, step)
+        logger.flush()
+        values = [metrics["a"] for _, metrics, _ in keeps.calls]
+        values[0].add_(100)
+        assert values[1].tolist() == 1
+        assert {value.untyped_storage().nbytes() for value in values} == {4}
 
     def test_values_may_change_after_they_were_logged(self):
         keeps = Keeps()

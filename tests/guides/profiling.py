@@ -35,6 +35,5 @@ trainer.fit()
 trainer.close()
 
 events = json.loads((Path(composer_trace_dir) / "merged_trace.json").read_text())
-events = events["traceEvents"] if isinstance(events, dict) else events
 assert any("batch" in str(event.get("name")) for event in events)
 assert list(Path(torch_trace_dir).glob("*.pt.trace.json"))

@@ -31,7 +31,6 @@ def test_the_format() -> None:
         "\t Train loss/train/total: 0.2500\n"
         "\t Train time/batch: 3\n"
         "[Eval batch=1/2] Eval on eval data\n"
-        "[Eval batch=2/2] Eval on eval data\n"
         "[Eval batch=2/2] Eval on eval data:\n"
         "\t Eval metrics/eval/Accuracy: 0.5000\n"
     )
@@ -65,10 +64,12 @@ def test_data_of_unknown_length() -> None:
 
 @pytest.mark.parametrize(
     ("length", "batches"),
-    [(100, [1, *range(10, 101, 10)]), (3, [1, 2, 3]), (25, [1, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25])],
+    [(100, [1, *range(10, 100, 10)]), (3, [1, 2]), (1, []), (25, [1, 3, 5, 8, 10, 13, 15, 18, 20, 23])],
 )
-def test_an_evaluation_reports_each_tenth(length, batches) -> None:
-    lines = [line for line in printed(eval_length=length).splitlines() if line.endswith("data")]
+def test_an_evaluation_reports_each_tenth_and_its_end_once(length, batches) -> None:
+    text = printed(eval_length=length).splitlines()
+    assert sum(f"[Eval batch={length}/{length}]" in line for line in text) == 1
+    lines = [line for line in text if line.endswith("data")]
     assert lines == [f"[Eval batch={batch}/{length}] Eval on eval data" for batch in batches]
 
 

@@ -93,9 +93,7 @@ def test_nothing_is_captured_before_the_run_nor_after_it(tmp_path, capsys) -> No
     assert all("write" not in vars(stream) for stream in streams)
 
 
-def test_an_exception_ends_the_capture_and_the_next_loop_begins_it_again(tmp_path) -> None:
-    streams = (sys.stdout, sys.stderr)
-
+def test_a_run_goes_on_after_an_exception(tmp_path) -> None:
     class Fail(Callback):
         failing = True
 
@@ -108,15 +106,57 @@ def test_an_exception_ends_the_capture_and_the_next_loop_begins_it_again(tmp_pat
     trainer = trainer_of(loggers=FileLogger(f"{tmp_path}/logs.txt"), callbacks=fail)
     with pytest.raises(RuntimeError, match="out of luck"):
         trainer.fit()
-    assert all("write" not in vars(stream) for stream in streams)
     print("between")
     fail.failing = False
     trainer.fit()
     trainer.close()
+    print("after")
     lines = (tmp_path / "logs.txt").read_text().splitlines()
     printed = [line for line in lines if line.startswith("[stdout]")]
-    assert printed == [f"[stdout]: batch {k}" for k in range(1, 5)]
+    assert printed == [f"[stdout]: {text}" for text in ("batch 1", "batch 2", "between", "batch 3", "batch 4")]
     assert sum("loss/train/total" in line for line in lines) == 4
+    assert sum(line == "[stderr]: RuntimeError: out of luck" for line in lines) == 1
+
+
+class Crash(Callback):
+    def fit_start(self, state, logger):
+        raise RuntimeError("My Exception! token=hf_abcdefghijklmnopqrstuvwxyz0123456789\n\nsecond line")
+
+
+@pytest.mark.parametrize("is_printed", [True, False])
+def test_the_traceback_of_a_crash_is_in_the_file_once(tmp_path, is_printed: bool) -> None:
+    trainer = trainer_of(loggers=FileLogger(f"{tmp_path}/logs.txt"), callbacks=Crash())
+    try:
+        trainer.fit()
+    except RuntimeError:
+        if is_printed:
+            sys.excepthook(*sys.exc_info())  # as the interpreter does where nobody catches it
+    trainer.close()
+    lines = (tmp_path / "logs.txt").read_text().splitlines()
+    assert sum(line.startswith("[stderr]: Traceback") for line in lines) == 1
+    assert sum(line.startswith("[stderr]: RuntimeError: My Exception!") for line in lines) == 1
+    assert "[stderr]: second line" in lines
+    if not is_printed:
+        assert "hf_abcdefghijklmnopqrstuvwxyz0123456789" not in "".join(lines)
+
+
+def test_no_line_ends_in_a_space(tmp_path) -> None:
+    loop = Loop([FileLogger(f"{tmp_path}/logs.txt")]).init()
+    print("first\n\n   \nlast   ")
+    loop.logger.log_hyperparameters({"empty": "", "text": "a "})
+    loop.logger.log_metrics({"word": ""})
+    loop.close()
+    lines = (tmp_path / "logs.txt").read_text().split("\n")
+    assert lines == [
+        "[stdout]: first",
+        "",
+        "",
+        "[stdout]: last",
+        "[hyperparameter]: empty:",
+        "[hyperparameter]: text: a",
+        "[metric][batch=0]: word:",
+        "",
+    ]
 
 
 def test_logging_that_was_set_up_before_is_captured(tmp_path) -> None:
@@ -225,11 +265,11 @@ def test_who_prints_does_not_suffer_from_a_full_disk(tmp_path) -> None:
     logger = Logger(state, file)
     file.init(state, logger)
     file.after_load(state, logger)
-    real, file._file = file._file, Full()
+    real, file.file = file.file, Full()
     print("text")
     with pytest.raises(OSError, match="No space left"):
         file.epoch_end(state, logger)
-    file._file = real
+    file.file = real
     file.close(state, logger)
 
 

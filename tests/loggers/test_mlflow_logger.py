@@ -38,11 +38,22 @@ def make(tmp_path):
 def finish(loop: Loop, logger: MLFlowLogger):
     """Close, and return the run and what reads it."""
     loop.close()
-    return logger._client.get_run(logger.run_id), logger._client
+    return logger._mlflow_client.get_run(logger.run_id), logger._mlflow_client
 
 
 def history(client, run, name: str) -> list[tuple[int, float]]:
     return sorted((metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name))
+
+
+def test_attributes_that_scripts_read(tmp_path, make, monkeypatch) -> None:
+    monkeypatch.setenv("DATABRICKS_HOST", "https://host")
+    uri = (tmp_path / "models").as_uri()
+    logger = make(model_registry_prefix="a.b", model_registry_uri=uri)
+    assert (logger.model_registry_prefix, logger.model_registry_uri, logger.run_url) == ("a.b", uri, None)
+    loop = Loop([logger]).init()
+    assert logger._mlflow_client.get_run(logger.run_id).info.run_id == logger._run_id
+    assert logger.run_url == f"https://host/ml/experiments/{logger.experiment_id}/runs/{logger.run_id}"
+    loop.close()
 
 
 def artifacts(client, run, folder: str | None = None) -> dict[str, Path]:
@@ -64,7 +75,7 @@ def test_everything_can_be_read_back(tmp_path, store) -> None:
         tags={"team": "a"},
         run_group="g",
     )
-    logger._client.create_experiment("vision", artifact_location=(tmp_path / "artifacts").as_uri())
+    logger._mlflow_client.create_experiment("vision", artifact_location=(tmp_path / "artifacts").as_uri())
     loop = Loop([logger])
     loop.logger.log_hyperparameters({"seed": 1, "model": {"depth": 2}, "kind": torch.float32})
     loop.init().fit()
@@ -155,7 +166,7 @@ def test_unchanged_metrics_are_logged_now_and_then(make) -> None:
 def test_status(make, error, status) -> None:
     logger = make()
     loop = Loop([logger]).init()
-    assert logger._client.get_run(logger.run_id).info.status == "RUNNING"
+    assert logger._mlflow_client.get_run(logger.run_id).info.status == "RUNNING"
     if error is not None:
         interrupt(loop, error)
     run, _ = finish(loop, logger)
@@ -227,7 +238,7 @@ def test_the_ids_are_there_before_a_checkpoint_is_loaded(make) -> None:
     assert logger.run_id is None
     loop = Loop([logger]).init()
     run_id, experiment_id = logger.run_id, logger.experiment_id
-    assert logger._client.get_run(run_id).info.experiment_id == experiment_id
+    assert logger._mlflow_client.get_run(run_id).info.experiment_id == experiment_id
     loop.fire("after_load")
     assert logger.run_id == run_id
     finish(loop, logger)
@@ -329,7 +340,7 @@ def test_system_metrics(make, monkeypatch) -> None:
     loop = Loop([logger]).init().fit()
     end = time.monotonic() + 20
     while time.monotonic() < end:
-        if any(name.startswith("system/") for name in logger._client.get_run(logger.run_id).data.metrics):
+        if any(name.startswith("system/") for name in logger._mlflow_client.get_run(logger.run_id).data.metrics):
             break
         time.sleep(0.05)
     run, _ = finish(loop, logger)
@@ -352,7 +363,7 @@ def test_what_mlflow_refuses_stops_the_set_up(make, monkeypatch) -> None:
 
     logger = make()
     monkeypatch.setattr(
-        logger._client, "create_run", lambda *a, **k: (_ for _ in ()).throw(MlflowException("no permission"))
+        logger._mlflow_client, "create_run", lambda *a, **k: (_ for _ in ()).throw(MlflowException("no permission"))
     )
     with pytest.raises(MlflowException, match="no permission"):
         trainer_of(loggers=logger)

@@ -55,12 +55,12 @@ def test_models_are_saved_and_logged_by_flavor(make, monkeypatch) -> None:
     assert seen == [("saved", {"path": "p"}), (logger.run_id, logger.tracking_uri, {"name": "m"})]
     assert mlflow.get_tracking_uri() == outer
     assert mlflow.active_run() is None
-    assert logger._client.get_run(logger.run_id).info.status == "RUNNING"
+    assert logger._mlflow_client.get_run(logger.run_id).info.status == "RUNNING"
     for wrong in ("nothing", "entities"):
         with pytest.raises(ValueError, match=f"such as 'transformers' or 'pytorch', but got '{wrong}'"):
             logger.save_model(wrong)
     loop.close()
-    run = logger._client.get_run(logger.run_id)
+    run = logger._mlflow_client.get_run(logger.run_id)
     assert run.info.status == "FINISHED"
 
 

@@ -60,7 +60,7 @@ class Slack:
 
     def logger(self, *args: Any, **arguments: Any) -> SlackLogger:
         logger = SlackLogger(*args, slack_logging_api_key="xoxb-1", channel_id="C1", **arguments)
-        logger._client.base_url = f"http://127.0.0.1:{self.server.server_port}/api/"
+        logger.client.base_url = f"http://127.0.0.1:{self.server.server_port}/api/"
         return logger
 
     def texts(self) -> list[list[str]]:
@@ -174,7 +174,7 @@ def test_what_slack_refuses_is_reported_once_and_training_goes_on(slack: Slack) 
 def test_training_does_not_wait_and_closing_is_bounded(slack: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
     logger = slack.logger(["loss/*"])
     gate = threading.Event()
-    monkeypatch.setattr(logger._client, "chat_postMessage", lambda **message: gate.wait(10))
+    monkeypatch.setattr(logger.client, "chat_postMessage", lambda **message: gate.wait(10))
     logger._writer.close_timeout = 0.1
     loop = run(logger, eval_length=0)
     with pytest.warns(ComposerWarning, match="SlackLogger could not deliver the last 8 records"):
@@ -224,7 +224,7 @@ def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         SlackLogger()
     monkeypatch.setenv("SLACK_LOGGING_CHANNEL_ID", "C2")
     assert SlackLogger().channel_id == "C2"
-    assert SlackLogger()._client.token == "xoxb-2"
+    assert SlackLogger().client.token == "xoxb-2"
     assert SlackLogger(channel_id="C3").channel_id == "C3"
     with pytest.raises(TypeError, match=r"include_keys must be a list of patterns, but got 'loss/\*'"):
         SlackLogger("loss/*")

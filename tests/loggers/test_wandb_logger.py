@@ -42,6 +42,28 @@ def finish(loop: Loop, logger: WandBLogger, folder: Path) -> WandBFile:
     return WandBFile(folder, run_id)
 
 
+def test_project_entity_and_places_are_attributes(tmp_path) -> None:
+    logger = offline(tmp_path, entity="team")
+    assert (logger.project, logger.entity, logger.run_url, logger.run_dir) == ("vision", "team", None, None)
+    loop = Loop([logger]).init().fit()
+    found = (logger.project, logger.entity, logger.run_url, logger.run_dir)
+    assert found == ("vision", "team", logger.run.url, logger.run.dir)
+    loop.close()
+    assert (logger.project, logger.entity, logger.run_url, logger.run_dir) == found
+    logger.run_url = "https://example.org"  # scripts set it
+
+
+def test_driven_by_hand_without_close(tmp_path) -> None:
+    """What was logged after ``init`` arrives, where nobody fires a further event."""
+    logger = offline(tmp_path)
+    loop = Loop([logger])
+    logger.init(loop.state, loop.logger)
+    logger.log_metrics({"a": torch.tensor(0.5)}, 3)
+    logger.post_close()
+    written = WandBFile(tmp_path, Path(logger.run_dir).parent.name.rpartition("-")[2])
+    assert series(written.rows, "a") == [(3, 0.5)]
+
+
 def test_everything_is_in_the_file(tmp_path) -> None:
     logger = offline(tmp_path, name="night", group="g", tags="a", entity="team")
     loop = Loop([logger])

@@ -23,7 +23,7 @@ from composer.profiler.merging import Part
 from composer.warnings import ComposerWarning
 from tests.callbacks.memory import Keeper
 from tests.design import ROOT
-from tests.profiler.traces import events_of, is_within, named, profile, profiler_in
+from tests.profiler.traces import events_of, is_within, named, notes_of, profile, profiler_in
 
 TORCH: dict[str, Any] = {"torch_prof_profile_memory": True}
 
@@ -47,17 +47,33 @@ class Mark(Callback):
             pass
 
 
+@pytest.mark.parametrize(("batches", "active", "expected"), [(2, 1000, "BEBE"), (2, 3, "BEBE"), (4, 2, "BEBE")])
+def test_epochs_have_a_beginning_and_an_end(tmp_path, batches, active, expected) -> None:
+    schedule = cyclic_schedule(wait=0, warmup=0, active=active, repeat=0)
+    profile(profiler_in(tmp_path, schedule), batches, max_duration="2ep")
+    ends = named(json.loads((tmp_path / "merged_trace.json").read_text()), "event/epoch")
+    assert "".join(event["ph"] for event in ends) == expected
+    assert [event["args"]["epoch"] for event in ends if event["ph"] == "B"] == [0, 1]
+
+
 def test_a_trace_of_the_loop(tmp_path) -> None:
     before = time.time_ns()
     profile(profiler_in(tmp_path, cyclic_schedule(warmup=0, active=2)), callbacks=Mark())
     after = time.time_ns()
     path = tmp_path / "ep0-ba2-rank0.json"
-    trace, events = json.loads(path.read_text()), events_of(path)
-    assert trace["composer"] == {"run_name": "night", "rank": 0, "clock_offset_ns": 0}
+    notes, events = notes_of(path), events_of(path)
+    for file in tmp_path.glob("*.json"):  # the merged trace too
+        assert type(json.loads(file.read_text())) is list
+    assert {**notes, "baseTimeNanoseconds": 0} == {
+        "baseTimeNanoseconds": 0,
+        "run_name": "night",
+        "global_rank": 0,
+        "clock_offset_ns": 0,
+    }
     times = [event["ts"] for event in events if event["ph"] != "M"]
     assert times == sorted(times)
-    assert before <= trace["baseTimeNanoseconds"] + times[0] * 1e3
-    assert trace["baseTimeNanoseconds"] + times[-1] * 1e3 <= after
+    assert before <= notes["baseTimeNanoseconds"] + times[0] * 1e3
+    assert notes["baseTimeNanoseconds"] + times[-1] * 1e3 <= after
 
     for name in ("dataloader", "batch", "train_batch", "forward", "loss", "backward"):
         assert [event["args"]["batch"] for event in named(events, f"event/{name}")] == [0, 1]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from composer.profiler import merge_traces
-from composer.profiler.merging import MergedTrace, Part
-from tests.profiler.traces import events_of, named
+from composer.profiler.merging import MergedTrace, Part, note
+from tests.profiler.traces import events_of, named, notes_of
 
 SECOND = 10**9
 START = 1_800_000_000 * SECOND
@@ -26,7 +26,10 @@ def process(name: str, pid: Any = 5) -> dict[str, Any]:
 
 
 def write(path: Path, events: list[dict[str, Any]], base: int = START, **more: Any) -> Path:
-    text = json.dumps({"traceEvents": events, "baseTimeNanoseconds": base, **more})
+    """A trace as a list if it is of a loop, and otherwise an object, as PyTorch writes it."""
+    notes = {"baseTimeNanoseconds": base, **more}
+    as_list = [*(note(name, value) for name, value in notes.items()), *events]
+    text = json.dumps(as_list if "clock_offset_ns" in more else {"traceEvents": events, **notes})
     if path.suffix == ".gz":
         with gzip.open(path, "wt") as file:
             file.write(text)
@@ -36,13 +39,13 @@ def write(path: Path, events: list[dict[str, Any]], base: int = START, **more: A
 
 
 def about(rank: int, offset: int = 0) -> dict[str, Any]:
-    return {"composer": {"rank": rank, "clock_offset_ns": offset}}
+    return {"global_rank": rank, "clock_offset_ns": offset}
 
 
 def start_ns(path: Path, name: str) -> int:
     """When the one span of a name begins, in nanoseconds since 1970."""
     [event] = named(events_of(path), name)
-    return json.loads(path.read_text())["baseTimeNanoseconds"] + round(event["ts"] * 1000)
+    return notes_of(path)["baseTimeNanoseconds"] + round(event["ts"] * 1000)
 
 
 def rows(path: Path) -> dict[str, set[int]]:
@@ -118,7 +121,7 @@ def test_files_without_events_and_plain_lists(tmp_path) -> None:
     (tmp_path / "2.json").write_text(json.dumps([span("a", 10.0)]))
     merge_traces(tmp_path / "m.json", empty, tmp_path / "2.json", empty)
     # A list says nothing of when its times count from.
-    assert json.loads((tmp_path / "m.json").read_text())["traceEvents"][-1]["name"] == "a"
+    assert json.loads((tmp_path / "m.json").read_text())[-1]["name"] == "a"
     merge_traces(tmp_path / "n.json", empty)
     assert events_of(tmp_path / "n.json") == []
 

@@ -12,6 +12,7 @@ from composer.storage.object_store import (
     validate_credentials,
 )
 from composer.storage.object_stores import GCSObjectStore, OCIObjectStore, S3ObjectStore, SFTPObjectStore
+from composer.storage.remote_uploader import RemoteUploader
 from tests.storage.faulty import HalfError
 
 
@@ -135,7 +136,7 @@ def test_arguments_reach_the_file_system(monkeypatch) -> None:
         "s3://c": {"default_block_size": 5},
         "s3://g": {"endpoint_url": "https://storage.googleapis.com", "key": "k", "secret": "s"},
         "oci://o@n": {},
-        "sftp://server:2222/data": {
+        "sftp://me@server:2222/data": {
             "username": "me",
             "password": "pw",
             "known_hosts_filename": "known",
@@ -151,3 +152,19 @@ def test_refuses() -> None:
         S3ObjectStore("b", transfer_config={"max_concurency": 1})
     with pytest.raises(ValueError, match="missing_host_key_policy"):
         SFTPObjectStore("server", missing_host_key_policy="Reject")
+
+
+def test_attributes_that_scripts_read(monkeypatch) -> None:
+    monkeypatch.setenv("COMPOSER_SFTP_KEY_FILE", "key")
+    server = SFTPObjectStore("localhost", 23, "test_user", known_hosts_filename="hosts", cwd="x")
+    assert (server.key_filename, server.known_hosts_filename, server.cwd) == ("key", "hosts", "x")
+    assert SFTPObjectStore("localhost", 23, "test_user").get_uri("name") == "sftp://test_user@localhost:23/name"
+    assert SFTPObjectStore("localhost", 23, "a@b").get_uri("name") == "sftp://a%40b@localhost:23/name"
+    assert SFTPObjectStore("sftp://me@localhost/x", username="you").get_uri("name").startswith("sftp://me@localhost")
+    assert S3ObjectStore("my-bucket", prefix="folder/subfolder").get_key("name") == "folder/subfolder/name"
+    assert S3ObjectStore("my-bucket").get_key("a/name") == "a/name"
+    bucket = GCSObjectStore("gs://g", "p/")
+    assert (bucket.bucket_name, bucket.get_key("name")) == ("g", "p/name")
+    uploader = RemoteUploader("memory://bucket/run", num_attempts=2)
+    assert (uploader.remote_backend_name, uploader.remote_bucket_name, uploader.path) == ("memory", "bucket", "run")
+    assert (uploader.backend_kwargs, uploader.num_attempts) == ({}, 2)
