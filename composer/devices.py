@@ -191,9 +191,9 @@ class DeviceAccelerator(Device):
 class DeviceGPU(Device):
     """One CUDA or ROCm GPU, made the current one, with NCCL between processes.
 
-    TensorFloat-32 is a setting of the whole process: constructing this sets
-    ``torch.backends.cuda.matmul.fp32_precision``, ``torch.backends.cudnn.conv.fp32_precision`` and
-    ``torch.backends.cudnn.rnn.fp32_precision``. Read these rather than the older ``allow_tf32`` flags.
+    TensorFloat-32 is a setting of the whole process: constructing this calls ``torch.set_float32_matmul_precision`` and
+    sets ``torch.backends.cudnn.allow_tf32`` and the ``fp32_precision`` of matrix products, convolutions and recurrent
+    layers, so that whatever reads one of these, such as ``torch.compile``, finds the same.
 
     Args:
         device_id: Index of the GPU; ``None`` is this process's local rank.
@@ -358,8 +358,14 @@ def _device_index(device_id: int | None) -> int:
 
 
 def _set_tf32(allow: bool) -> None:
-    """Set the precision of float32 arithmetic inside matrix products and convolutions."""
+    """Set the precision of float32 arithmetic inside matrix products and convolutions.
+
+    PyTorch has an older and a newer interface, and readers of the older one raise where only the newer one was used.
+    Each setting is therefore made in both, the older first, since it resets parts of the newer one.
+    """
     precision = "tf32" if allow else "ieee"
+    torch.set_float32_matmul_precision("high" if allow else "highest")
+    torch.backends.cudnn.allow_tf32 = allow
     backends: Any = torch.backends
     backends.cuda.matmul.fp32_precision = precision
     backends.cudnn.conv.fp32_precision = precision
