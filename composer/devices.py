@@ -89,7 +89,8 @@ class Device(ABC):
     def optimizer_to_device(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Move an optimizer's state here, in place, and return it.
 
-        Step counters stay on the CPU unless the optimizer is capturable or fused, as PyTorch's optimizers require.
+        Step counters stay on the CPU unless the optimizer is capturable or fused, as PyTorch's optimizers require, or
+        its class has ``step_on_device = True``.
 
         Args:
             optimizer: Any optimizer.
@@ -99,9 +100,10 @@ class Device(ABC):
         'SGD'
         """
         groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        steps_move = getattr(optimizer, "step_on_device", False)
         for parameter, state in optimizer.state.items():
             group = groups.get(id(parameter), {})
-            step_moves = bool(group.get("capturable") or group.get("fused"))
+            step_moves = bool(steps_move or group.get("capturable") or group.get("fused"))
             for name, value in cast("dict[str, Any]", state).items():
                 if name != "step" or step_moves:
                     state[name] = map_tensors(self.tensor_to_device, value)
