@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._lazy import import_extra
 from composer._text import did_you_mean
+from composer.dist.local_gpu import local_gpu
 from composer.trees import map_leaves, map_tensors
 
 __all__ = [
@@ -186,7 +187,7 @@ class DeviceAccelerator(Device):
         _require(kind, kind)
         self.name = kind
         self.dist_backend = torch.distributed.get_default_backend_for_device(kind) if dist.is_available() else ""
-        self.torch_device = torch.device(kind, _device_index(device_id))
+        self.torch_device = torch.device(kind, dist.get_local_rank() if device_id is None else device_id)
         torch.accelerator.set_device_index(self.torch_device)
 
 
@@ -198,7 +199,7 @@ class DeviceGPU(Device):
     layers, so that whatever reads one of these, such as ``torch.compile``, finds the same.
 
     Args:
-        device_id: Index of the GPU; ``None`` is this process's local rank.
+        device_id: Index of the GPU; ``None`` is this process's local rank, or 0 where it sees one GPU only.
         allow_tf32: Multiply float32 matrices with 10 bits of mantissa, several times faster; ``False`` uses all 23.
 
     Raises:
@@ -215,7 +216,7 @@ class DeviceGPU(Device):
 
     def __init__(self, device_id: int | None = None, *, allow_tf32: bool = True) -> None:
         _require("cuda", self.name)
-        index = _device_index(device_id)
+        index = local_gpu() if device_id is None else device_id
         if not 0 <= index < torch.cuda.device_count():
             raise ValueError(
                 f"device_id must be less than the number of GPUs that PyTorch sees, {torch.cuda.device_count()}, "
@@ -352,11 +353,6 @@ def _require(kind: str, name: str) -> None:
             f"device {name!r} is not available here: PyTorch {torch.__version__} sees none. Available: {_available()}. "
             "With device=None the best one available is used."
         )
-
-
-def _device_index(device_id: int | None) -> int:
-    """The index of this process's device."""
-    return dist.get_local_rank() if device_id is None else device_id
 
 
 def _set_tf32(allow: bool) -> None:

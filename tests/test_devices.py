@@ -174,6 +174,8 @@ def test_gpu(fake_cuda, monkeypatch):
     assert fake_cuda[-1] is False
     with pytest.raises(ValueError, match="less than the number of GPUs that PyTorch sees, 2, but is 2"):
         DeviceGPU(2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert DeviceGPU().torch_device.index == 0  # where each process sees one GPU of its own
     with pytest.raises(ValueError, match=r"device 'mps' is not available here.*Available: 'cpu', 'gpu'"):
         DeviceMPS()
 
