@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._lazy import import_extra
 from composer._text import did_you_mean
+from composer.dist.local_gpu import local_gpu
 from composer.trees import map_leaves, map_tensors
 
 __all__ = [
@@ -89,7 +90,8 @@ class Device(ABC):
     def optimizer_to_device(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Move an optimizer's state here, in place, and return it.
 
-        Step counters stay on the CPU unless the optimizer is capturable or fused, as PyTorch's optimizers require.
+        Step counters stay on the CPU unless the optimizer is capturable or fused, as PyTorch's optimizers require, or
+        its class has ``step_on_device = True``.
 
         Args:
             optimizer: Any optimizer.
@@ -99,9 +101,10 @@ class Device(ABC):
         'SGD'
         """
         groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        steps_move = getattr(optimizer, "step_on_device", False)
         for parameter, state in optimizer.state.items():
             group = groups.get(id(parameter), {})
-            step_moves = bool(group.get("capturable") or group.get("fused"))
+            step_moves = bool(steps_move or group.get("capturable") or group.get("fused"))
             for name, value in cast("dict[str, Any]", state).items():
                 if name != "step" or step_moves:
                     state[name] = map_tensors(self.tensor_to_device, value)
@@ -184,19 +187,19 @@ class DeviceAccelerator(Device):
         _require(kind, kind)
         self.name = kind
         self.dist_backend = torch.distributed.get_default_backend_for_device(kind) if dist.is_available() else ""
-        self.torch_device = torch.device(kind, _device_index(device_id))
+        self.torch_device = torch.device(kind, dist.get_local_rank() if device_id is None else device_id)
         torch.accelerator.set_device_index(self.torch_device)
 
 
 class DeviceGPU(Device):
     """One CUDA or ROCm GPU, made the current one, with NCCL between processes.
 
-    TensorFloat-32 is a setting of the whole process: constructing this sets
-    ``torch.backends.cuda.matmul.fp32_precision``, ``torch.backends.cudnn.conv.fp32_precision`` and
-    ``torch.backends.cudnn.rnn.fp32_precision``. Read these rather than the older ``allow_tf32`` flags.
+    TensorFloat-32 is a setting of the whole process: constructing this calls ``torch.set_float32_matmul_precision`` and
+    sets ``torch.backends.cudnn.allow_tf32`` and the ``fp32_precision`` of matrix products, convolutions and recurrent
+    layers, so that whatever reads one of these, such as ``torch.compile``, finds the same.
 
     Args:
-        device_id: Index of the GPU; ``None`` is this process's local rank.
+        device_id: Index of the GPU; ``None`` is this process's local rank, or 0 where it sees one GPU only.
         allow_tf32: Multiply float32 matrices with 10 bits of mantissa, several times faster; ``False`` uses all 23.
 
     Raises:
@@ -213,7 +216,7 @@ class DeviceGPU(Device):
 
     def __init__(self, device_id: int | None = None, *, allow_tf32: bool = True) -> None:
         _require("cuda", self.name)
-        index = _device_index(device_id)
+        index = local_gpu() if device_id is None else device_id
         if not 0 <= index < torch.cuda.device_count():
             raise ValueError(
                 f"device_id must be less than the number of GPUs that PyTorch sees, {torch.cuda.device_count()}, "
@@ -352,14 +355,15 @@ def _require(kind: str, name: str) -> None:
         )
 
 
-def _device_index(device_id: int | None) -> int:
-    """The index of this process's device."""
-    return dist.get_local_rank() if device_id is None else device_id
-
-
 def _set_tf32(allow: bool) -> None:
-    """Set the precision of float32 arithmetic inside matrix products and convolutions."""
+    """Set the precision of float32 arithmetic inside matrix products and convolutions.
+
+    PyTorch has an older and a newer interface, and readers of the older one raise where only the newer one was used.
+    Each setting is therefore made in both, the older first, since it resets parts of the newer one.
+    """
     precision = "tf32" if allow else "ieee"
+    torch.set_float32_matmul_precision("high" if allow else "highest")
+    torch.backends.cudnn.allow_tf32 = allow
     backends: Any = torch.backends
     backends.cuda.matmul.fp32_precision = precision
     backends.cudnn.conv.fp32_precision = precision

@@ -74,11 +74,14 @@ def preserved() -> Generator[None]:
     numpy = _numpy()
     numpy_state = None if numpy is None else numpy.random.get_state()
     accelerators = _accelerator_states()
+    seed, was_used = torch.initial_seed(), _accelerator_in_use() is not None
     try:
         yield
     finally:
         random.setstate(python)
         torch.set_rng_state(torch_state)
+        if not was_used:
+            _seed_accelerator(seed)
         if numpy is not None:
             numpy.random.set_state(numpy_state)
         for index, state in enumerate(accelerators):
@@ -165,7 +168,7 @@ def get_local_rng_state() -> dict[str, Any]:
         name, keys, position, has_gauss, cached = numpy.random.get_state()
         # PyTorch cannot unpickle its own uint32 tensors everywhere, and refuses NumPy arrays in safe files.
         state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached))
-    module = _accelerator()
+    module = _accelerator_in_use()
     if module is not None:
         state[_accelerator_type()] = module.get_rng_state()
     return state
@@ -252,6 +255,16 @@ def _accelerator_type() -> str:
     return "" if accelerator is None else accelerator.type
 
 
+def _accelerator_in_use() -> Any:
+    """The torch module with the accelerator's generators, if this process has used it.
+
+    Asking for the state of one that was not used would start it, which takes memory and seconds in every process of a
+    training on the CPU; until then its generators have the seed, and nothing drew from them.
+    """
+    module = _accelerator()
+    return module if module is not None and getattr(module, "is_initialized", lambda: True)() else None
+
+
 def _accelerator() -> Any:
     """The torch module with the accelerator's generators, if there is one that this process may use."""
     kind = _accelerator_type()
@@ -264,12 +277,19 @@ def _accelerator() -> Any:
 
 def _accelerator_states() -> list[torch.Tensor]:
     """The states of all devices of the accelerator's type, since a seed reaches all of them."""
-    module = _accelerator()
+    module = _accelerator_in_use()
     if module is None:
         return []
     if hasattr(module, "get_rng_state_all"):
         return list(module.get_rng_state_all())
     return [module.get_rng_state()]
+
+
+def _seed_accelerator(seed: int) -> None:
+    """Seed the generators of the accelerator, which need not be in use: they take the seed when they are."""
+    module = _accelerator()
+    if module is not None and hasattr(module, "manual_seed_all"):
+        module.manual_seed_all(seed)
 
 
 def _set_accelerator_state(state: torch.Tensor, index: int | None = None) -> None:

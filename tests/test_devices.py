@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from torch import nn
 
 from composer import devices
 from composer.devices import Device, DeviceAccelerator, DeviceCPU, DeviceGPU, DeviceMPS, get_device
+from tests.design import ROOT
 
 NO_ACCELERATOR = not torch.accelerator.is_available()
 needs_none = pytest.mark.skipif(not NO_ACCELERATOR, reason="this machine has an accelerator")
@@ -172,6 +174,8 @@ def test_gpu(fake_cuda, monkeypatch):
     assert fake_cuda[-1] is False
     with pytest.raises(ValueError, match="less than the number of GPUs that PyTorch sees, 2, but is 2"):
         DeviceGPU(2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert DeviceGPU().torch_device.index == 0  # where each process sees one GPU of its own
     with pytest.raises(ValueError, match=r"device 'mps' is not available here.*Available: 'cpu', 'gpu'"):
         DeviceMPS()
 
@@ -199,13 +203,39 @@ def test_mps(monkeypatch):
     assert get_device().torch_device == torch.device("mps")
 
 
-def test_tf32_settings():
-    flags = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    before = [flag.fp32_precision for flag in flags]
-    try:
-        for allow, expected in ((True, "tf32"), (False, "ieee")):
-            devices._set_tf32(allow)
-            assert [flag.fp32_precision for flag in flags] == [expected] * 3
-    finally:
-        for flag, value in zip(flags, before, strict=True):
-            flag.fp32_precision = value
+TF32 = """
+import itertools
+import torch
+from composer.devices import _set_tf32
+
+backends = torch.backends
+habits = [
+    lambda: None,
+    *(lambda value=value: torch.set_float32_matmul_precision(value) for value in ("medium", "high")),
+    *(lambda value=value: setattr(backends.cuda.matmul, "allow_tf32", value) for value in (True, False)),
+    *(lambda value=value: setattr(backends.cudnn, "allow_tf32", value) for value in (True, False)),
+    *(lambda value=value: setattr(backends, "fp32_precision", value) for value in ("tf32", "ieee")),
+    *(lambda value=value: setattr(backends.cudnn, "fp32_precision", value) for value in ("tf32", "ieee")),
+    *(lambda value=value: setattr(backends.cuda.matmul, "fp32_precision", value) for value in ("tf32", "ieee")),
+    *(lambda value=value: setattr(backends.cudnn.conv, "fp32_precision", value) for value in ("tf32", "ieee")),
+    *(lambda value=value: setattr(backends.cudnn.rnn, "fp32_precision", value) for value in ("tf32", "ieee")),
+    *(lambda value=value: setattr(backends.mkldnn.matmul, "fp32_precision", value) for value in ("bf16", "ieee")),
+]
+for first, second, allow in itertools.product(habits, habits, (True, False)):
+    first()
+    second()
+    _set_tf32(allow)
+    assert torch.get_float32_matmul_precision() == ("high" if allow else "highest")
+    assert backends.cuda.matmul.allow_tf32 is allow and backends.cudnn.allow_tf32 is allow
+    for operation in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+        assert operation.fp32_precision == ("tf32" if allow else "ieee")
+    with backends.cudnn.flags():  # which reads and writes them
+        pass
+print("all agree")
+"""
+
+
+def test_every_reader_of_tf32_finds_the_same_whatever_was_set_before():
+    # In a process of its own: these are settings of the process that cannot all be put back.
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", TF32], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "all agree\n", done.stderr

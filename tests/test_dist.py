@@ -268,6 +268,15 @@ def test_backends(monkeypatch, device, backend):
     assert (seen["rank"], seen["world_size"]) == (0, 1)
 
 
+class On:
+    """A device of ours, as far as the set-up reads it."""
+
+    dist_backend = "nccl"
+
+    def __init__(self, device):
+        self.torch_device = torch.device(device)
+
+
 def test_a_gpu_rank_is_bound_to_its_gpu(monkeypatch):
     seen = {}
     monkeypatch.setattr(torch_dist, "init_process_group", lambda backend, **rest: seen.update(rest))
@@ -275,8 +284,15 @@ def test_a_gpu_rank_is_bound_to_its_gpu(monkeypatch):
     monkeypatch.setattr(setup, "start_roll_call", lambda timeout: None)
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
+    for given, index in (("gpu", 1), ("gpu:3", 3), ("cuda:0", 0), (On("cuda:2"), 2), (On("cuda"), 1)):
+        dist.initialize_dist(given, timeout=9)
+        assert seen["device_id"] == torch.device("cuda", index), given
+    dist.initialize_dist("cpu", timeout=9)
+    assert seen["device_id"] is None
+    # A process that sees one GPU of its own, whatever its rank.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     dist.initialize_dist("gpu", timeout=9)
-    assert seen["device_id"] == torch.device("cuda", 1)
+    assert seen["device_id"] == torch.device("cuda", 0)
     assert (seen["rank"], seen["world_size"], seen["store"]) == (5, 8, (5, 8, 9))
 
 

@@ -153,6 +153,21 @@ def test_accelerator_states(fake_accelerator):
     assert fake_accelerator[0].tolist() == list(range(800, 816))
 
 
+def test_an_accelerator_that_was_not_used_is_not_started(fake_accelerator, monkeypatch):
+    seeds = []
+    module = torch.get_device_module("cuda")
+    module.is_initialized = lambda: False
+    module.manual_seed_all = seeds.append
+    module.get_rng_state = module.get_rng_state_all = lambda: pytest.fail("starts the accelerator")
+    seed_all(3)
+    assert "cuda" not in get_rng_state()[0]
+    with seed_context(5):
+        pass
+    assert seeds == [3]  # what it is to start with, whenever that is
+    load_rng_state([{**get_rng_state()[0], "cuda": torch.tensor([9], dtype=torch.uint8)}])
+    assert fake_accelerator[0].item() == 9  # which torch keeps until it starts
+
+
 def test_without_numpy(monkeypatch):
     monkeypatch.setattr(rng, "_numpy", lambda: None)
     seed_all(4)

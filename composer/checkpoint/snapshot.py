@@ -9,6 +9,9 @@ from torch import Tensor
 
 __all__ = ["PLAIN", "Snapshot"]
 
+# From these only into pinned memory does a copy run beside the host.
+_PINS = frozenset({"cuda", "xpu"})
+
 PLAIN = frozenset({bool, float, int, str, type(None)})
 """Types with nothing to copy; the states of random generators have hundreds of them."""
 
@@ -77,8 +80,10 @@ class _Taking:
         """Copy the elements; complete when this returns."""
         if self._sources:
             torch._foreach_copy_(self._targets, self._sources, non_blocking=True)  # pyright: ignore[reportPrivateImportUsage]
-        if any(source.is_cuda for source in self._sources):
-            torch.cuda.synchronize()
+        accelerator = torch.accelerator.current_accelerator()
+        for device in {source.device for source in self._sources}:
+            if accelerator is not None and device.type == accelerator.type:
+                torch.accelerator.synchronize(device)
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         like = (tensor.device, tensor.dtype, tensor.shape, tensor.stride())
@@ -87,7 +92,9 @@ class _Taking:
         if key in self._copies and tensor.numel():
             return self._copies[key]
         before = self._memory.get(like)
-        memory = before.pop() if before else torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+        memory = (
+            before.pop() if before else torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type in _PINS)
+        )
         self.used.setdefault(like, []).append(memory)
         self._copies[key] = memory
         self._sources.append(tensor)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
 
 from composer import trees
 from composer.core.types import Batch
@@ -42,7 +44,11 @@ class Sent:
 
 
 def send(batch: Batch, device: torch.device, move: Callable[[Batch], Batch]) -> Sent:
-    """Begin to copy a batch; on CUDA on a stream of its own.
+    """Begin to copy a batch; on CUDA on a stream of its own, if all of it that moves are dense tensors of the host.
+
+    The allocator has to be told of every tensor that one stream makes and another uses. It can be told of dense
+    tensors; sparse and nested ones, and objects with a ``to`` of their own, such as packed sequences and graphs, are
+    copied on the current stream.
 
     Args:
         batch: The batch; its copies run beside other work only if it lies in pinned memory.
@@ -52,11 +58,20 @@ def send(batch: Batch, device: torch.device, move: Callable[[Batch], Batch]) -> 
     >>> send(torch.ones(1), torch.device("cpu"), lambda batch: batch.to("cpu")).receive()
     tensor([1.])
     """
-    if device.type != "cuda":
+    if device.type != "cuda" or not all(_can_go_beside(leaf) for leaf in trees.leaves(batch)):
         return Sent(move(batch), device)
     side = _side_stream(device)
     with torch.cuda.stream(side):
         return Sent(move(batch), device, side.record_event(torch.cuda.Event()))
+
+
+def _can_go_beside(leaf: Any) -> bool:
+    """Whether a part of a batch stays where it is, or is a tensor that one stream may copy and another one use."""
+    if isinstance(leaf, torch.Tensor):
+        is_plain = type(leaf) in (torch.Tensor, nn.Parameter) and leaf.layout == torch.strided and not leaf.is_nested
+        # What is on a device already was made on a stream that the side stream does not wait for.
+        return is_plain and leaf.is_cpu
+    return isinstance(leaf, type) or not callable(getattr(leaf, "to", None))
 
 
 @functools.cache

@@ -83,6 +83,16 @@ class RollCall:
             with contextlib.suppress(RuntimeError):
                 self._store.set(f"note/{self._rank}", "")
 
+    def mark(self, *, waits: bool) -> None:
+        """Note that the training thread begins to wait for others, or no longer does; nothing in any other thread.
+
+        Args:
+            waits: Which of the two.
+        """
+        if threading.get_ident() == self._watched:
+            self.waits = waits
+            self.beats += 1
+
     def tell(self, error: BaseException, *, waited: bool = False) -> None:
         """Leave a note of what ends the work of this process.
 

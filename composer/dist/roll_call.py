@@ -151,15 +151,13 @@ class Together:
 
     def __enter__(self) -> None:
         if _current is not None:
-            _current.waits = True
-            _current.beats += 1
+            _current.mark(waits=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         call = _current
         if call is None:
             return
-        call.waits = False
-        call.beats += 1
+        call.mark(waits=False)
         if error is not None and _is_of_communication(error):
             _explain(call, error, torch_dist.get_process_group_ranks(self._group))
 

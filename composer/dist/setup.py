@@ -16,6 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 from composer._lazy import import_extra
 from composer._text import one_of, positive
 from composer.dist.interfaces import choose_loopback
+from composer.dist.local_gpu import local_gpu
 from composer.dist.meeting import meet
 from composer.dist.ranks import (
     MissingEnvironmentError,
@@ -101,12 +102,10 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
         return
     if "RANK" not in os.environ:
         raise MissingEnvironmentError(missing_environment("RANK", world_size))
-    # A bound device spares the guess, and the warning, of which GPU a barrier is to use.
-    bound = torch.device("cuda", get_local_rank()) if kind == "cuda" else None
     rank = get_global_rank()
     store = meet(rank, world_size, timeout)
     torch_dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world_size, timeout=delta, device_id=bound
+        backend, store=store, rank=rank, world_size=world_size, timeout=delta, device_id=_gpu_of(device, kind)
     )
     start_roll_call(timeout)
 
@@ -154,6 +153,17 @@ def get_sampler(
         seed=seed,
         drop_last=drop_last,
     )
+
+
+def _gpu_of(device: str | _HasBackend | None, kind: str) -> torch.device | None:
+    """The GPU that NCCL is to use, which spares it the guess; by default that of its local rank."""
+    if kind != "cuda":
+        return None
+    if device is None or isinstance(device, str):
+        index = (device or "").partition(":")[2]
+        return torch.device("cuda", int(index) if index else local_gpu())
+    given = device.torch_device
+    return given if given.index is not None else torch.device("cuda", local_gpu())
 
 
 def _kind_and_backend(device: str | _HasBackend | None) -> tuple[str, str]:

@@ -23,6 +23,9 @@ from composer.distributed.strategy import Strategy
 if TYPE_CHECKING:
     from composer.core.state import State
 
+# As large as those of DistributedDataParallel.
+_BUCKET_BYTES = 25 * 2**20
+
 __all__ = ["DDPStrategy", "DDPSyncStrategy", "average_gradients", "ddp_sync_context", "prepare_ddp_module"]
 
 
@@ -249,13 +252,37 @@ def average_gradients(parameters: list[nn.Parameter], group: torch_dist.ProcessG
     # On the host, by gloo: to read it waits for no device.
     has = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
     torch_dist.all_reduce(has, torch_dist.ReduceOp.MAX, group)
-    works: list[Any] = []
+    gradients: list[Tensor] = []
     for parameter, needed in zip(parameters, has.tolist(), strict=True):
         if needed:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            gradient: Tensor = parameter.grad
-            gradient.div_(size)
-            works.append(torch_dist.all_reduce(gradient, group=group, async_op=True))
-    for work in works:
+            gradients.append(parameter.grad)
+    if not gradients:
+        return
+    torch._foreach_div_(gradients, size)  # pyright: ignore[reportPrivateImportUsage]
+    sums: list[tuple[Any, Tensor, list[Tensor]]] = []
+    for bucket in _in_buckets(gradients):
+        # One call for many small gradients; a large one needs no copy.
+        flat = bucket[0] if len(bucket) == 1 else torch.cat([gradient.flatten() for gradient in bucket])
+        sums.append((torch_dist.all_reduce(flat, group=group, async_op=True), flat, bucket))
+    for work, flat, bucket in sums:
         work.wait()
+        if len(bucket) > 1:
+            parts = flat.split([gradient.numel() for gradient in bucket])
+            views = [part.view(gradient.shape) for part, gradient in zip(parts, bucket, strict=True)]
+            torch._foreach_copy_(bucket, views)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _in_buckets(gradients: list[Tensor]) -> list[list[Tensor]]:
+    """The gradients in parts of one dtype and device, each not larger than a bucket if it has several."""
+    buckets: list[list[Tensor]] = []
+    filled, kind = 0, None
+    for gradient in gradients:
+        size = gradient.numel() * gradient.element_size()
+        if kind != (gradient.dtype, gradient.device) or filled + size > _BUCKET_BYTES:
+            buckets.append([])
+            filled, kind = 0, (gradient.dtype, gradient.device)
+        buckets[-1].append(gradient)
+        filled += size
+    return buckets

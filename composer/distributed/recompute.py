@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from torch.autograd.graph import save_on_cpu
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from composer.distributed.wrapping import said_by_model, units_of
@@ -94,6 +94,34 @@ def recompute(
         module.forward = _Sparing(module.forward, drop=drop, selective=selective, offload=offload)
 
 
+class _Offloaded(saved_tensors_hooks):
+    """What autograd saves waits in the memory of the host, but for weights, which are on the device in any case."""
+
+    def __init__(self, module: nn.Module) -> None:
+        # Their memory, since what is saved is often a view, such as the transposed weight of a linear layer.
+        weights = {_address(tensor) for tensor in (*module.parameters(), *module.buffers())}
+        pinned = torch.accelerator.is_available()
+
+        def pack(tensor: Tensor) -> Tensor | tuple[torch.device, Tensor]:
+            is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+            if not is_plain or _address(tensor) in weights:
+                return tensor
+            host = torch.empty_like(tensor, device="cpu", pin_memory=pinned and not tensor.is_cpu)
+            return tensor.device, host.copy_(tensor, non_blocking=host.is_pinned())
+
+        def unpack(packed: Tensor | tuple[torch.device, Tensor]) -> Tensor:
+            if isinstance(packed, Tensor):
+                return packed
+            device, host = packed
+            return host.to(device, non_blocking=host.is_pinned())
+
+        super().__init__(pack, unpack)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 class _Sparing:
     """A forward pass that does not keep its activations."""
 
@@ -107,7 +135,7 @@ class _Sparing:
             return self._forward(*args, **kwargs)
         if not self._offload:
             return self._run(*args, **kwargs)
-        with save_on_cpu(pin_memory=torch.accelerator.is_available()):
+        with _Offloaded(self._forward.__self__):
             return self._run(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:

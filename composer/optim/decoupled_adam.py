@@ -67,6 +67,9 @@ class DecoupledAdamW(Optimizer):
         "l2_norm/grad": lambda param, state, update: _norm(_gradient(param)),
     }
 
+    # Step counts lie where the parameters do, since the fused kernels take them there; see Device.optimizer_to_device.
+    step_on_device: ClassVar[bool] = True
+
     def __init__(
         self,
         params: Parameters,
@@ -99,6 +102,10 @@ class DecoupledAdamW(Optimizer):
         self._stepped, self._stepped_by_param = [], {}
         for group in self.param_groups:  # of a saved state, perhaps of an optimizer without this
             remember_rate(group)
+        # load_state_dict leaves step counts where they were saved, which is on the CPU.
+        for param, values in self.state.items():
+            if "step" in values:
+                values["step"] = torch.as_tensor(values["step"], dtype=torch.float32, device=param.device)
 
     @staticmethod
     def adamw(

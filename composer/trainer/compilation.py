@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
@@ -39,12 +40,21 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     if config is None:
         return
     plain = model._call_impl
+    run.reuses_outputs = _has_cuda_graphs(config)
 
-    def forward_and_loss(batch: Batch) -> tuple[Any, Any]:
+    def forward_and_loss(batch: Batch, detached: bool) -> tuple[Any, Any]:
         outputs = plain(batch)
-        return outputs, model.loss(outputs, batch)
+        loss = model.loss(outputs, batch)
+        # For results that could be differentiated, autograd makes zeros of their size and adds them up.
+        return (tree_map_only(Tensor, torch.detach, outputs) if detached else outputs), loss
 
     model.compile(**config)
     if type(run.strategy) is SingleProcess:
         # Others act before and after the forward pass of the model.
         run.forward_and_loss = torch.compile(forward_and_loss, **config)
+
+
+def _has_cuda_graphs(config: dict[str, Any]) -> bool:
+    """Whether arguments of ``torch.compile`` ask for CUDA graphs."""
+    options = cast("dict[str, Any]", config.get("options") or {})
+    return config.get("mode") in ("reduce-overhead", "max-autotune") or bool(options.get("triton.cudagraphs"))

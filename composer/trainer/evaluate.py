@@ -15,7 +15,7 @@ from composer.distributed.statistics import share_statistics
 from composer.trainer.auto_evaluation import AutoEvaluation, check_auto_evaluation
 from composer.trainer.metrics import computed, named_values, place
 from composer.trainer.microbatch import as_many_as_others
-from composer.trainer.outputs import free_outputs
+from composer.trainer.outputs import free_outputs, own_outputs
 from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
@@ -116,6 +116,7 @@ def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, c
     with nullcontext() if run.autocast is None else run.autocast():
         fire(Event.EVAL_BEFORE_FORWARD)
         state.outputs = model.eval_forward(state.batch)
+        own_outputs(run)
         fire(Event.EVAL_AFTER_FORWARD)
         metrics = state.eval_metrics[evaluator.label] if counts else {}
         for metric in metrics.values():

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from composer import dist
+from composer import dist, trees
 from composer.core.data import DataSpec
 from composer.core.event import Event
 from composer.core.types import Batch
@@ -155,7 +155,7 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
     del total  # which holds the graph
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:
-        detach_outputs(state)
+        detach_outputs(run)
         update_train_metrics(run, untouched, counts=counts)
     free_unread_outputs(run)
     return losses
@@ -174,6 +174,10 @@ def _forward_and_loss(run: Run) -> None:
         fire(Event.BEFORE_LOSS)
         state.loss = model.loss(state.outputs, state.batch)
     else:
-        state.outputs, state.loss = run.forward_and_loss(state.batch)
+        detached = not (engine.listens(Event.AFTER_LOSS) or engine.listens(Event.BEFORE_BACKWARD))
+        state.outputs, state.loss = run.forward_and_loss(state.batch, detached)
+    if run.reuses_outputs:
+        # It is logged when the next forward pass has written over it.
+        state.loss = trees.map_tensors(torch.clone, state.loss)
     fire(Event.AFTER_LOSS)
     fire(Event.BEFORE_BACKWARD)

@@ -17,7 +17,14 @@ _SPELLINGS: dict[str, str] = {
     "cuda out of memory": "the caching allocator of CUDA, by its old class of error",
     "cuda error: out of memory": "a CUDA call that allocates by itself: cudaMalloc, contexts, graphs",
     "cuda driver error: out of memory": "the driver, with expandable segments",
+    "cuda_error_out_of_memory": "the driver's own name of it, as bindings of other packages print it",
+    "triton error [cuda]: out of memory": "Triton, when it loads or launches a kernel",
+    "triton error [hip]: out of memory": "Triton on ROCm",
     "cublas_status_alloc_failed": "cuBLAS, for handle or workspace",
+    "cublas_status_not_initialized when calling `cublascreate": "cuBLAS, where the handle does not fit",
+    "cudnn_status_not_initialized": "cuDNN, likewise",
+    "hipblas_status_alloc_failed": "hipBLAS",
+    "hipblas_status_not_initialized when calling `hipblascreate": "hipBLAS, where the handle does not fit",
     "cudnn_status_alloc_failed": "cuDNN before version 9",
     "cudnn_status_internal_error_host_allocation_failed": "cuDNN 9",
     "cudnn_status_internal_error_device_allocation_failed": "cuDNN 9",
@@ -64,7 +71,7 @@ def free(state: State, error: BaseException | None) -> None:
         error: What ended the pass, which can still be raised afterwards; None if another process failed.
     """
     state.outputs = state.loss = state.metric_outputs = None
-    for each in _chain(error):
+    for each in _related(error):
         traceback.clear_frames(each.__traceback__)
     gc.collect()  # graphs in reference cycles
     if torch.accelerator.is_available():
@@ -79,6 +86,19 @@ def _says_so(error: BaseException) -> bool:
         return False
     text = str(error).lower()
     return not any(name in text for name in _NOT_OURS) and any(spelling in text for spelling in _SPELLINGS)
+
+
+def _related(error: BaseException | None) -> list[BaseException]:
+    """The error and all that it holds: causes, also those that are not shown, and the members of groups."""
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or any(each is other for other in found):
+            continue
+        found.append(each)
+        waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+    return found
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

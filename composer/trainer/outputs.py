@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from composer import trees
@@ -9,24 +10,29 @@ from composer.core.event import Event
 from composer.core.state import State
 from composer.trainer.run import Run
 
-__all__ = ["detach_outputs", "free_outputs", "free_unread_outputs"]
+__all__ = ["detach_outputs", "free_outputs", "free_unread_outputs", "own_outputs"]
 
 
-def detach_outputs(state: State) -> None:
+def detach_outputs(run: Run) -> None:
     """Detach outputs and loss after the backward pass, so that the autograd graph is freed.
 
     Args:
-        state: The state; outputs and loss are replaced by detached tensors in containers of the same types.
+        run: The run; outputs and loss of its state are replaced by detached tensors in containers of the same types,
+            and by copies where the next forward pass would write over them.
 
+    >>> from composer import Engine, Logger
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> state.outputs = {"logits": state.model(torch.ones(1, 1))}
-    >>> detach_outputs(state)
+    >>> logger = Logger(state)
+    >>> detach_outputs(Run(state, Engine(state, logger), logger))
     >>> state.outputs["logits"].requires_grad
     False
     """
+    state = run.state
     loss, outputs = state.loss, state.outputs
     state.loss = loss.detach() if type(loss) is Tensor else trees.map_tensors(Tensor.detach, loss)
     state.outputs = outputs.detach() if type(outputs) is Tensor else trees.map_tensors(Tensor.detach, outputs)
+    own_outputs(run)
 
 
 def free_unread_outputs(run: Run) -> None:
@@ -40,7 +46,7 @@ def free_unread_outputs(run: Run) -> None:
     """
     engine = run.engine
     if engine.custom_listens(Event.AFTER_TRAIN_BATCH) or engine.custom_listens(Event.BATCH_END):
-        detach_outputs(run.state)
+        detach_outputs(run)
     else:
         free_outputs(run.state)
 
@@ -65,3 +71,13 @@ def free_outputs(state: State) -> None:
     elif loss is not None:
         scalar = all(isinstance(leaf, Tensor) and leaf.numel() == 1 for leaf in trees.leaves(loss))
         state.loss = trees.map_tensors(Tensor.detach, loss) if scalar else None
+
+
+def own_outputs(run: Run) -> None:
+    """Copy the outputs where the next forward pass would write over them; metrics and callbacks may keep them.
+
+    Args:
+        run: The run.
+    """
+    if run.reuses_outputs:
+        run.state.outputs = trees.map_tensors(torch.clone, run.state.outputs)

@@ -9,7 +9,7 @@ from composer import dist, trees
 from composer.core.data import DataSpec
 from composer.core.event import Event
 from composer.distributed.statistics import share_statistics
-from composer.trainer.outputs import free_outputs
+from composer.trainer.outputs import free_outputs, own_outputs
 from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 
@@ -45,6 +45,7 @@ def predict(run: Run, spec: DataSpec, subset_num_batches: int = -1, *, return_ou
             with nullcontext() if run.autocast is None else run.autocast():
                 fire(Event.PREDICT_BEFORE_FORWARD)
                 state.outputs = state.model(state.batch)
+                own_outputs(run)
                 fire(Event.PREDICT_AFTER_FORWARD)
             if return_outputs:
                 # In a list, or nothing where the batch only keeps step with other processes.

@@ -36,7 +36,9 @@ class Run:
         logger: Takes metrics.
         options: How the loops go.
         autocast: Makes the context of a forward pass, or is None where none is needed.
-        forward_and_loss: Both as one compiled function ``batch -> (outputs, loss)``, if compiled.
+        forward_and_loss: Both as one compiled function ``batch, detached -> (outputs, loss)``, if compiled.
+        reuses_outputs: Whether each run of a compiled function writes over what the one before returned, as CUDA
+            graphs do.
         strategy: How several processes train together, or one alone.
         exchange: What they tell each other in every step, or None for one process.
         lockstep: Keeps them together where their data ends at different places, or None for one process.
@@ -68,7 +70,8 @@ class Run:
     logger: Logger
     options: LoopOptions = field(default_factory=LoopOptions)
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
-    forward_and_loss: Callable[[Batch], tuple[Any, Any]] | None = None
+    forward_and_loss: Callable[[Batch, bool], tuple[Any, Any]] | None = None
+    reuses_outputs: bool = False
     strategy: Strategy = field(default_factory=SingleProcess)
     exchange: Exchange | None = None
     lockstep: Lockstep | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from composer.checkpoint.snapshot import Snapshot
 from tests.checkpoint.content import same
+from tests.streams import FakeCuda, side_stream
 
 shapes = st.lists(st.integers(0, 3), max_size=3)
 dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
@@ -95,3 +97,36 @@ def test_what_is_let_go_of_is_forgotten() -> None:
     memory = [weakref.ref(tensor) for tensor in snapshot.take({"a": torch.ones(2), "b": torch.ones(3)}).values()]
     snapshot.take({"a": torch.ones(2)})
     assert [one() is None for one in memory] == [False, True]
+
+
+def test_copies_from_a_device_are_complete_when_take_returns() -> None:
+    with FakeCuda() as device:
+        weight = torch.ones(3).to("cuda")
+        with side_stream() as side:
+            side.wait_stream(device.streams[0])
+            copy = Snapshot().take({"weight": weight, "again": [weight], "bias": torch.zeros(2)})
+        assert side.clock[side.name] <= device.host[side.name], "the host did not wait for the copies"
+        weight.add_(1)  # as the next step does: it may not write what is still being read
+        assert (weight.sum().item(), copy["weight"].sum().item()) == (6, 3)
+        assert not copy["weight"].is_cuda
+        weight.record_stream(side)
+
+
+@pytest.mark.parametrize(("kind", "pins"), [("cuda", True), ("xpu", True), ("mps", False)])
+def test_every_accelerator_is_waited_for(kind: str, pins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, made, empty_like = [], [], torch.empty_like
+
+    class There(torch.Tensor):
+        """A tensor that says that it lies on the accelerator."""
+
+        device = torch.device(kind, 0)
+
+    def noted(like: Tensor, *, device: str, pin_memory: bool) -> Tensor:
+        made.append(pin_memory)
+        return empty_like(like.as_subclass(Tensor), device=device)
+
+    monkeypatch.setattr(torch, "empty_like", noted)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    Snapshot().take({"a": torch.ones(2).as_subclass(There)})
+    assert (waited, made) == ([torch.device(kind, 0)], [pins])

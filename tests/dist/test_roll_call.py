@@ -261,6 +261,10 @@ class Fake:
     def begin(self) -> None:
         self.told.clear()
 
+    def mark(self, *, waits: bool) -> None:
+        self.waits = waits
+        self.beats += 1
+
     def tell(self, error: BaseException) -> None:
         self.told.append(error)
 
@@ -306,3 +310,27 @@ def test_other_errors_are_told_to_the_others(monkeypatch, group) -> None:
 def test_the_error_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(AbsentRankError("Rank 1 did not come.", [1])))
     assert (str(error), error.ranks) == ("Rank 1 did not come.", (1,))
+
+
+def test_collectives_of_other_threads_say_nothing_of_the_training(monkeypatch) -> None:
+    """As those of a thread that writes a checkpoint."""
+    call = RollCall(torch_dist.HashStore(), 0, 2, 5.0)
+    monkeypatch.setattr(roll_call, "_current", call)
+    seen = []
+
+    def write() -> None:
+        with Together():
+            seen.append((call.waits, call.beats))
+        seen.append((call.waits, call.beats))
+
+    with Together():
+        assert (call.waits, call.beats) == (True, 1)
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+        assert seen == [(True, 1)] * 2
+    assert (call.waits, call.beats) == (False, 2)
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert seen[2:] == [(False, 2)] * 2

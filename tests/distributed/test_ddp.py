@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as torch_dist
 from torch import Tensor, nn
 
-from composer import ComposerModel, State
+from composer import ComposerModel, State, dist
 from composer.algorithms import SAM, GradientClipping
-from composer.distributed import DDPStrategy, ddp_sync_context, prepare_ddp_module
+from composer.distributed import DDPStrategy, ddp, ddp_sync_context, prepare_ddp_module
 from composer.distributed.ddp import DDPSyncStrategy
 from tests.common import FEATURES, Regression, TwoLayers, regression_data, trainer_of
 from tests.distributed.matrix import Trained, trained
@@ -200,3 +201,40 @@ def test_without_a_process_group() -> None:
         prepare_ddp_module(Regression(), find_unused_parameters=False)
     with pytest.raises(ValueError, match=r"sync_strategy must be one of .*Did you mean 'multi_auto_sync'\?"):
         ddp_sync_context(State(model=Regression()), True, "multi_autosync")
+
+
+def averages_of_many(bucket: int) -> tuple[list[Tensor], int]:
+    """Average gradients of many kinds; return them and the number of calls that it took."""
+    ddp._BUCKET_BYTES = bucket
+    rank, calls = dist.get_global_rank(), []
+    all_reduce = torch_dist.all_reduce
+
+    def counted(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+        calls.append(tensor.dtype)
+        return all_reduce(tensor, *arguments, **options)
+
+    shapes = [(3,), (2, 2), (), (4, 3, 2, 2), (5, 1), (40,), (1,)]
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    parameters += [torch.nn.Parameter(torch.zeros(3, dtype=torch.float64)), torch.nn.Parameter(torch.zeros(2))]
+    for place, parameter in enumerate(parameters):
+        parameter.grad = torch.full_like(parameter, place + 10.0 * rank)
+    parameters[3].grad = parameters[3].grad.contiguous(memory_format=torch.channels_last)
+    parameters[4].grad = None if rank else parameters[4].grad
+    parameters[6].grad = None
+    torch_dist.all_reduce = counted
+    try:
+        ddp.average_gradients(parameters)
+    finally:
+        torch_dist.all_reduce = all_reduce
+    assert parameters[6].grad is None
+    assert parameters[3].grad.is_contiguous(memory_format=torch.channels_last)
+    return [parameter.grad for parameter in parameters if parameter.grad is not None], len(calls)
+
+
+@pytest.mark.parametrize(("bucket", "calls"), [(0, 9), (64, 7), (2**20, 4)])
+def test_small_gradients_are_averaged_together(bucket: int, calls: int, two_ranks: Ranks) -> None:
+    for gradients, made in two_ranks.run(averages_of_many, bucket):
+        means = [float(gradient.mean()) for gradient in gradients]
+        assert means == [5.0, 6.0, 7.0, 8.0, 2.0, 10.0, 12.0, 13.0]
+        assert all(gradient.unique().numel() == 1 for gradient in gradients)
+        assert made == calls  # one of which is for which gradients there are

@@ -122,3 +122,25 @@ def test_modules_say_it():
 def test_none_to_be_found():
     with pytest.raises(ValueError, match="Linear has no repeated blocks"):
         recomputed_modules(nn.Linear(1, 1))
+
+
+def test_weights_are_not_offloaded(monkeypatch):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 11), nn.Tanh())
+    twin, x = copy.deepcopy(module), torch.randn(5, 3)
+    recompute([twin], drop=False, offload=True)
+    taken, empty_like = [], torch.empty_like
+
+    def noted(like, **options):
+        taken.append(tuple(like.shape))
+        return empty_like(like, **options)
+
+    monkeypatch.setattr(torch, "empty_like", noted)
+    loss = twin(x).square().sum()
+    monkeypatch.undo()
+    assert taken
+    assert not {(7, 3), (3, 7), (11, 7), (7, 11)} & set(taken)  # transposed neither
+    loss.backward()
+    module(x).square().sum().backward()
+    for one, other in zip(module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)

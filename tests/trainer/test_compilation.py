@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from composer import Algorithm, Callback, Trainer
+from composer import Algorithm, Callback, Trainer, trees
 from composer.algorithms import EMA, BlurPool, ChannelsLast, LabelSmoothing, MixUp, ProgressiveResizing
+from composer.loggers import InMemoryLogger
 from composer.models import ComposerClassifier
-from tests.common import Received, Recorder, Regression, regression_data, trainer_of
+from tests.common import Received, Recorder, Regression, regression_data, trainer_of, weights_of
 
 METHODS: dict[str, Any] = {
     "none": list,
@@ -134,6 +136,107 @@ def test_forward_and_loss_are_one_graph_when_nobody_looks_in_between(listens) ->
         for (outputs, loss), batch in zip(watch.seen, regression_data(), strict=True):
             torch.testing.assert_close(outputs, model.linear(batch[0]))
             assert loss is None
+
+
+class Overwritten:
+    """``torch.compile`` as if with CUDA graphs: each run of a function destroys what its run before returned."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(self, function=None, **config):
+        before: list[torch.Tensor] = []
+
+        def run(*arguments):
+            self.runs += 1
+            for tensor in before:
+                tensor.data.fill_(float("nan"))
+            results = function(*arguments)
+            before[:] = [leaf for leaf in trees.leaves(results) if isinstance(leaf, torch.Tensor)]
+            return results
+
+        return run
+
+
+class Keeping(Callback):
+    """Keeps outputs and losses, as metrics with lists of predictions and users do."""
+
+    def __init__(self) -> None:
+        self.found: list[torch.Tensor] = []
+
+    def batch_end(self, state, logger):
+        self.found += [state.outputs, state.loss, *state.total_loss_dict.values()]
+
+    def eval_batch_end(self, state, logger):
+        self.found.append(state.outputs)
+
+    def predict_batch_end(self, state, logger):
+        self.found.append(state.outputs)
+
+
+@pytest.mark.parametrize(
+    "config", [{"mode": "reduce-overhead"}, {"mode": "max-autotune"}, {"options": {"triton.cudagraphs": True}}]
+)
+@pytest.mark.parametrize("listens", [False, True], ids=["one graph", "two graphs"])
+@pytest.mark.parametrize("size", [None, 1])
+def test_what_outlives_a_step_is_not_in_the_memory_of_cuda_graphs(config, listens, size, monkeypatch) -> None:
+    compiling = Overwritten()
+    monkeypatch.setattr(torch, "compile", compiling)
+    monkeypatch.setattr(
+        torch.nn.Module,
+        "compile",
+        lambda self, **config: setattr(self, "_compiled_call_impl", compiling(self._call_impl)),
+    )
+    kept, log = Keeping(), InMemoryLogger()
+    trainer = trainer_of(
+        Regression(),
+        compile_config=config,
+        callbacks=[kept, *([LossWatch()] if listens else [])],
+        loggers=log,
+        eval_dataloader=regression_data(),
+        device_train_microbatch_size=size,
+    )
+    trainer.fit()
+    predicted = trainer.predict(regression_data())
+    assert compiling.runs > 8
+    assert all(value.isfinite().all() for value in [*kept.found, *predicted])
+    losses = [float(value) for _, value in log.data["loss/train/total"]]
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+@pytest.mark.parametrize(
+    "config", [{"backend": "eager"}, {"backend": "eager", "options": {"triton.cudagraphs": False}}]
+)
+def test_without_cuda_graphs_nothing_is_copied(config) -> None:
+    assert not trainer_of(compile_config=config)._run.reuses_outputs
+
+
+@pytest.mark.parametrize("event", [None, "after_loss", "before_backward"])
+def test_the_outputs_of_the_one_graph_need_no_gradient_unless_somebody_listens(event) -> None:
+    seen: list[bool] = []
+
+    class Adds(Algorithm):
+        """A term of the outputs, added to the loss after it was computed."""
+
+        def match(self, event_, state):
+            return event_.value == event
+
+        def apply(self, event_, state, logger):
+            seen.append(state.outputs.requires_grad)
+            state.loss = state.loss + state.outputs.square().mean()
+
+    class Ends(Algorithm):
+        def after_backward(self, state, logger):
+            seen.append(state.outputs.requires_grad)
+
+    gradients = []
+    for config in (None, {"backend": "aot_eager"}):
+        torch.manual_seed(0)
+        model = Regression()
+        trainer_of(model, lr=0.1, compile_config=config, algorithms=[Adds() if event else Ends()]).fit()
+        gradients.append(weights_of(model))
+    assert torch.allclose(*gradients, atol=1e-6)
+    assert seen[-1] is (event is not None)
 
 
 def test_the_first_listener_may_come_while_training() -> None:

@@ -19,6 +19,12 @@ RUN_OUT = [
     RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API"),
     RuntimeError("CUDA driver error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasLtMatmul( ltHandle, ...)`"),
+    RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("Triton Error [HIP]: out of memory"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
@@ -42,6 +48,8 @@ NOT = [
     RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
     RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
     RuntimeError("out of resource: shared memory, Required: 147456, Hardware limit: 101376."),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm`"),
+    RuntimeError("Triton Error [CUDA]: invalid argument"),
     RuntimeError("NCCL error: unhandled cuda error, Cuda failure 'CUDA error: out of memory'"),
     ValueError("CUDA out of memory"),
     KeyboardInterrupt(),
@@ -113,3 +121,35 @@ def test_free_lets_go_of_what_the_functions_held_and_keeps_the_error() -> None:
     assert held[0]() is None
     assert (state.outputs, state.loss) == (None, None)
     assert caught.__traceback__ is not None
+
+
+@pytest.mark.parametrize("how", ["from", "while", "from None", "group"])
+def test_free_lets_go_of_what_other_errors_hold(how) -> None:
+    held: list[weakref.ref] = []
+
+    def fail(message: str) -> None:
+        large = torch.ones(10)
+        held.append(weakref.ref(large))
+        raise torch.OutOfMemoryError(message)
+
+    def outer() -> None:
+        large = torch.ones(10)
+        held.append(weakref.ref(large))
+        try:
+            fail("CUDA out of memory.")
+        except torch.OutOfMemoryError as error:
+            if how == "from":
+                raise RuntimeError("the compiler failed") from error
+            if how == "from None":
+                raise RuntimeError("the compiler failed") from None
+            if how == "group":
+                raise ExceptionGroup("all kernels failed", [error]) from None
+            fail("CUDA out of memory, again.")
+
+    try:
+        outer()
+    except Exception as error:
+        caught = error
+    free(State(model=torch.nn.Linear(1, 1)), caught)
+    assert len(held) >= 2
+    assert [reference() for reference in held] == [None] * len(held)

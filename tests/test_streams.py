@@ -1,0 +1,71 @@
+"""The model of streams finds the races that it is there to find, and no others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.streams import Event, FakeCuda, RaceError, side_stream
+
+
+def on_device(size: int = 2) -> torch.Tensor:
+    return torch.ones(size).to("cuda", non_blocking=True)
+
+
+def test_one_stream_has_no_races() -> None:
+    with FakeCuda():
+        x = on_device()
+        y = (x + 1).mul_(2)
+        assert (y.is_cuda, y.is_cpu, y.device.type) == (True, False, "cuda")
+        assert y.sum().item() == 8
+
+
+def test_reading_what_another_stream_writes_is_a_race() -> None:
+    with FakeCuda(), pytest.raises(RaceError, match="'default' uses what stream 'side 1' may not have finished"):
+        with side_stream():
+            x = on_device()
+        x + 1
+
+
+def test_writing_what_another_stream_reads_is_a_race() -> None:
+    with FakeCuda() as device, pytest.raises(RaceError):
+        x = on_device()
+        with side_stream() as side:
+            side.wait_stream(device.streams[0])
+            x + 1
+        x.add_(1)
+
+
+@pytest.mark.parametrize("how", ["event", "stream", "synchronize", "event of the host"])
+def test_waiting_makes_it_safe(how: str) -> None:
+    with FakeCuda() as device:
+        with side_stream() as side:
+            x = on_device()
+            done = side.record_event(Event())
+        if how == "event":
+            device.current[-1].wait_event(done)
+        elif how == "stream":
+            device.current[-1].wait_stream(side)
+        elif how == "synchronize":
+            torch.cuda.synchronize()
+        else:
+            done.synchronize()
+        assert (x + 1).sum().item() == 4
+        x.record_stream(device.current[-1])
+        del x
+
+
+def test_freeing_what_another_stream_uses_is_a_race_until_it_is_recorded() -> None:
+    def use(recorded: bool) -> None:
+        with FakeCuda() as device:
+            with side_stream() as side:
+                x = on_device()
+            device.current[-1].wait_stream(side)
+            x + 1
+            if recorded:
+                x.record_stream(device.current[-1])
+            del x
+
+    use(recorded=True)
+    with pytest.raises(RaceError, match="is freed while stream 'default' may be using it"):
+        use(recorded=False)
