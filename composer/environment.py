@@ -161,13 +161,14 @@ def disable_env_report() -> None:
 
 
 def is_notebook() -> bool:
-    """Tell whether this is the cell of a notebook.
+    """Tell whether this is the cell of a notebook, as in Jupyter, Colab, Kaggle or VS Code.
 
     >>> is_notebook()
     False
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
+    # Services such as Colab have a subclass of the shell of ipykernel.
+    return any(cls.__name__ == "ZMQInteractiveShell" for cls in type(shell).__mro__)
 
 
 def is_xla_installed() -> bool:

@@ -648,7 +648,7 @@ class Trainer:
                 raise
         summary, self._run.summary = self._run.summary, None
         if self._shown is not None and summary is not None:
-            self._shown.write(summary.text(self._run) + "\n")
+            summary.write(self._run, self._shown)
         self.logger.notices.texts.clear()
 
     def _check_open(self) -> None:
