@@ -40,7 +40,7 @@ class Display(Protocol):
         """Show lines of text that stay."""
         ...
 
-    def write_fields(self, fields: Sequence[str]) -> None:
+    def write_fields(self, fields: Sequence[str], gap: str = "  ") -> None:
         """Show one line of fields that stays; where it is too long, it is broken between fields."""
         ...
 
@@ -120,8 +120,8 @@ class PlainDisplay:
         self._stream.write(text + "\n")
         self._stream.flush()
 
-    def write_fields(self, fields: Sequence[str]) -> None:
-        self.write("  ".join(fields))
+    def write_fields(self, fields: Sequence[str], gap: str = "  ") -> None:
+        self.write(gap.join(fields))
 
     def stop(self) -> None:
         self._flush()
@@ -170,8 +170,8 @@ class LiveDisplay:
     def write(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
 
-    def write_fields(self, fields: Sequence[str]) -> None:
-        self.write(wrap_fields(fields, self._console.width, indent="  "))
+    def write_fields(self, fields: Sequence[str], gap: str = "  ") -> None:
+        self.write(wrap_fields(fields, self._console.width, indent="  ", gap=gap))
 
     def stop(self) -> None:
         self._live.stop()

@@ -13,8 +13,8 @@ __all__ = ["NotebookDisplay", "bars_html"]
 
 _WIDTH = 110
 _FONT = "font-family:var(--jp-code-font-family,Menlo,'DejaVu Sans Mono',Consolas,monospace);font-size:13px"
-_GRID = f"display:grid;grid-template-columns:max-content minmax(60px,220px) 1fr;gap:2px 12px;align-items:center;{_FONT}"
-_TRACK = "height:8px;border-radius:4px;background:rgba(128,128,128,.3);overflow:hidden"
+_GRID = f"display:grid;grid-template-columns:minmax(8em,max-content) minmax(60px,150px) 1fr;gap:2px 12px;{_FONT}"
+_TRACK = "align-self:center;height:8px;border-radius:4px;background:rgba(128,128,128,.3);overflow:hidden"
 
 
 class NotebookDisplay:
@@ -43,8 +43,8 @@ class NotebookDisplay:
     def write(self, text: str) -> None:
         print(text)  # noqa: T201
 
-    def write_fields(self, fields: Sequence[str]) -> None:
-        self.write(wrap_fields(fields, _WIDTH, indent="  "))
+    def write_fields(self, fields: Sequence[str], gap: str = "  ") -> None:
+        self.write(wrap_fields(fields, _WIDTH, indent="  ", gap=gap))
 
     def stop(self) -> None:
         self._handle = None

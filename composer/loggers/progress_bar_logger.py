@@ -184,7 +184,7 @@ class ProgressBarLogger(LoggerDestination):
     def show_notice(self, text: str) -> bool:
         """Show a line that tells what happens to the run, above the bars at work."""
         if self._display is not None:
-            self._display.write(text)
+            self._display.write_fields(text.split(" "), gap=" ")
         elif self.show_pbar:
             stream = open_stream(self.stream)
             stream.write(text + "\n")

@@ -54,6 +54,7 @@ class Run:
             counted.
         failed: Whether an exception ended the last fit.
         steps: Whether the gradients of the batch in work are complete, so that the optimizers may have begun to step.
+        reported_model: The line that told of the model when training began.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> logger = Logger(state)
@@ -83,3 +84,4 @@ class Run:
     fetched: tuple[Batch, ...] | None = None
     failed: bool = False
     steps: bool = False
+    reported_model: str = ""
