@@ -276,13 +276,13 @@ class Engine:
 
     def _noting_changes(self, handler: Handler, event: Event) -> Handler:
         """Have a handler's changes of the model noted."""
-        owner = owner_of(handler)
+        owner, changes = owner_of(handler), self._changes  # not the engine, which would keep itself alive
 
         def run(state: State, logger: Logger) -> None:
             before = ModelOutline(state.model)
             handler(state, logger)
             if text := describe_changes(before, ModelOutline(state.model)):
-                self._changes[id(owner), event] = (type(owner).__name__, text)
+                changes[id(owner), event] = (type(owner).__name__, text)
 
         return owned(run, owner)
 
