@@ -54,8 +54,9 @@ def _plot(rates: Sequence[float], losses: Sequence[float], curve: Sequence[float
         return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)
 
     def line(values: Sequence[float], color: str, width: float) -> str:
-        # What lies outside is drawn at the edge; what is no number ends the line.
-        shown = [(x(one), y(max(low, min(value, high)))) for one, value in zip(rates, values, strict=False) if value == value]
+        # What lies outside is drawn at the edge; what is no number is left out.
+        numbers = [(rate, value) for rate, value in zip(rates, values, strict=False) if not math.isnan(value)]
+        shown = [(x(rate), y(max(low, min(value, high)))) for rate, value in numbers]
         points = " ".join(f"{left:.1f},{top:.1f}" for left, top in shown)
         return f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{width}"/>'
 
