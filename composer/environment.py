@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import torch
 
 from composer import dist
+from composer._cpus import cpu_quota, usable_cpus
 from composer._env_variables import is_of_launcher, is_public
 from composer._masking import MASK, mask_error, mask_text
 from composer._version import DISTRIBUTION, __version__
@@ -54,7 +55,7 @@ def collect_env() -> dict[str, dict[str, Any]]:
         "machine": {
             "system": platform.platform(),
             "processor": _processor(),
-            "cores": os.cpu_count(),
+            "cores": _cores(),
             "memory": _memory(),
         },
         "launcher": _launcher(),
@@ -161,13 +162,14 @@ def disable_env_report() -> None:
 
 
 def is_notebook() -> bool:
-    """Tell whether this is the cell of a notebook.
+    """Tell whether this is the cell of a notebook, as in Jupyter, Colab, Kaggle or VS Code.
 
     >>> is_notebook()
     False
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
+    # Services such as Colab have a subclass of the shell of ipykernel.
+    return any(cls.__name__ == "ZMQInteractiveShell" for cls in type(shell).__mro__)
 
 
 def is_xla_installed() -> bool:
@@ -249,6 +251,13 @@ def _processor() -> str:
     except OSError:
         models = []
     return models[0] if models else platform.processor() or platform.machine()
+
+
+def _cores() -> int | str:
+    """The number of cores, and how many of them this process may use where these are fewer."""
+    number, usable = os.cpu_count() or 1, len(usable_cpus())
+    usable = min(usable, quota) if (quota := cpu_quota()) is not None else usable
+    return number if usable >= number else f"{number}, of which {usable:g} may be used"
 
 
 def _memory() -> str | None:

@@ -163,7 +163,13 @@ class ZMQInteractiveShell:
     """Goes by the name of the shell that a notebook's kernel runs."""
 
 
-@pytest.mark.parametrize(("shell", "expected"), [(ZMQInteractiveShell(), True), (object(), False), (None, False)])
+class Shell(ZMQInteractiveShell):
+    """Goes by the name of the shell of Colab, which is a subclass."""
+
+
+@pytest.mark.parametrize(
+    ("shell", "expected"), [(ZMQInteractiveShell(), True), (Shell(), True), (object(), False), (None, False)]
+)
 def test_notebooks(shell, expected, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     assert is_notebook() is expected

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -28,16 +30,25 @@ _DESCRIPTION = """\
 Run a program in several processes, the ranks, which find each other: one for each accelerator of this machine, or on
 several machines. When one fails the others are ended, its traceback is shown, and its exit code is passed on."""
 
-_EXAMPLES = """\
-examples:
-  composer train.py --lr 0.1                       as many ranks as there are accelerators
-  composer -n 8 train.py --lr 0.1                  8 ranks
-  composer -n 8 -m package.train                   a module, as python -m does
-  composer -n 8 train run.yaml --seed 3            what a file of hyperparameters describes; see composer train --help
-  composer -n 8 --nnodes 2 --node_rank 0 --master_addr HOST --master_port 29500 train.py
-  composer -n 8 --nnodes 1:4 --max-restarts 3 --rdzv-endpoint HOST:29500 train.py
-  srun --ntasks-per-node=1 composer -n 8 train.py  or with a task for each rank: srun composer train.py
+_COMMANDS = [
+    ("composer SCRIPT", "launch a program; the options below are about this"),
+    ("composer train", "launch the training that a YAML file describes; see composer train --help"),
+    ("composer checkpoint inspect", "show what a checkpoint holds"),
+    ("composer checkpoint convert", "write a checkpoint in another form"),
+    ("composer env", COMMANDS["env"]),
+]
 
+_EXAMPLES = [
+    ("composer train.py --lr 0.1", "as many ranks as there are accelerators"),
+    ("composer -n 8 train.py --lr 0.1", "8 ranks"),
+    ("composer -n 8 -m package.train", "a module, as python -m does"),
+    ("composer -n 8 train run.yaml --seed 3", "what a file of hyperparameters describes"),
+    ("composer -n 8 --nnodes 2 --node_rank 0 --master_addr HOST --master_port 29500 train.py", "two nodes"),
+    ("composer -n 8 --nnodes 1:4 --max-restarts 3 --rdzv-endpoint HOST:29500 train.py", "an elastic run"),
+    ("srun --ntasks-per-node=1 composer -n 8 train.py", "or with a task for each rank: srun composer train.py"),
+]
+
+_CLOSE = """\
 In the names of options _ and - are the same. A script named like a command is launched by its path: composer ./env"""
 
 
@@ -76,12 +87,12 @@ def parser() -> argparse.ArgumentParser:
     >>> print(parser().format_usage().strip())
     usage: composer [-n N] [OPTION ...] SCRIPT [ARGUMENT ...]
     """
-    commands = "".join(f"  composer {name:<11} {text}\n" for name, text in COMMANDS.items())
+    width = max(shutil.get_terminal_size().columns - 2, 20)
     made = _Parser(
         prog="composer",
         usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=f"other commands:\n{commands}\n{_EXAMPLES}",
+        description=f"{textwrap.fill(_DESCRIPTION, width)}\n\n{_two_columns('commands', _COMMANDS, width)}",
+        epilog=f"{_two_columns('examples', _EXAMPLES, width)}\n\n{textwrap.fill(_CLOSE, width)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -91,6 +102,19 @@ def parser() -> argparse.ArgumentParser:
     _add_places(made.add_argument_group("several nodes", "Each has a default in the environment, in SLURM or in MPI."))
     _add_elastic(made.add_argument_group("elastic runs", "What ends is started again; nodes may come and go."))
     return made
+
+
+def _two_columns(title: str, rows: Sequence[tuple[str, str]], width: int) -> str:
+    """Lay out what is typed and what it does; where there is no room beside, the latter goes below."""
+    column = max((len(left) for left, _ in rows if len(left) <= width // 2), default=0) + 4
+    lines = [f"{title}:"]
+    for left, right in rows:
+        if len(left) + 4 > column:
+            lines += [f"  {left}", *textwrap.wrap(right, width - 6, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+        else:
+            begin = f"  {left}".ljust(column)
+            lines += textwrap.wrap(right, width, initial_indent=begin, subsequent_indent=" " * column)
+    return "\n".join(lines)
 
 
 def _add_program(made: argparse.ArgumentParser) -> None:

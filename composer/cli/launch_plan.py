@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from composer._text import did_you_mean, non_negative, positive
-from composer.cli.launch_options import COMMANDS, parse
+from composer.cli.launch_options import COMMANDS, PROGRAMS, parse
 from composer.cli.launch_place import Place, find_place
 from composer.cli.launch_rank import FORMAT_NAMES, expand
 
@@ -139,7 +139,7 @@ def _command(given: argparse.Namespace) -> tuple[str, ...]:
             raise ValueError(f"there is no command {given.script!r}.")
         return (script, *given.arguments)
     if not Path(script).exists():
-        hint = did_you_mean(given.script, COMMANDS)
+        hint = did_you_mean(given.script, [*COMMANDS, *PROGRAMS])
         if not hint and shutil.which(script) is not None:
             hint = " To run a command that is no Python script, give -c."
         raise ValueError(f"there is no script {given.script!r}.{hint}")

@@ -35,6 +35,12 @@ class StateNames(ABC):
     predict_phase: Phase
     max_duration: Any
 
+    def _repr_html_(self) -> str:
+        """Return the state as a table, for notebooks."""
+        from composer.core.state_html import state_html
+
+        return state_html(self)
+
     @property
     def timestamp(self) -> Timestamp:
         """How far training has come."""

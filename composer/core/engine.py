@@ -14,6 +14,7 @@ from composer.core.event import Event
 from composer.core.handlers import Handler, owned, owner_of
 from composer.core.listener_check import check_listener
 from composer.core.logger import Logger, LoggerDestination
+from composer.core.model_changes import ModelOutline, describe_changes
 from composer.core.order import AlgorithmPass, arrange, warn_of_bad_company
 from composer.core.trace import Trace, Traces
 from composer.trees import ensure_tuple
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 _log = logging.getLogger(__name__)
+
+# What algorithms change in the model here, before the first batch, is kept for its summary.
+_SET_UP = frozenset({Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD, Event.FIT_START})
 
 # Queued metrics reach the destinations here, after callbacks have logged and before the destinations' own hooks.
 _DELIVERY = {
@@ -85,6 +89,7 @@ class Engine:
         self._plan: dict[str, tuple[Handler, ...]] = {}
         self._custom: dict[Event, bool] = {}
         self._checked: tuple[Algorithm, ...] = ()
+        self._changes: dict[tuple[int, Event], tuple[str, str]] = {}
         self._listeners_changed()
         if logger is None:
             logger = Logger(state, [c for c in state.callbacks if isinstance(c, LoggerDestination)])
@@ -170,6 +175,11 @@ class Engine:
         """The reorderings of the algorithms, in the order in which they are applied."""
         return tuple(self._passes)
 
+    @property
+    def model_changes(self) -> tuple[tuple[str, str], ...]:
+        """What algorithms changed in the model before the first batch: for each its name, and what it did."""
+        return tuple(self._changes.values())
+
     def close(self) -> None:
         """Close every callback, loggers last, each even if another fails; further calls do nothing.
 
@@ -234,6 +244,8 @@ class Engine:
         listening = [algorithm for algorithm in self.state.algorithms if _asks(algorithm, event)]
         ordered = arrange(listening, event, self._passes)
         algorithms = [self._algorithm_handler(a, event, place) for place, a in enumerate(ordered)]
+        if event in _SET_UP:
+            algorithms = [self._noting_changes(handler, event) for handler in algorithms]
         watching = [c for c in self.state.callbacks if c.overrides(event) or _replaces(c, Callback, "run_event")]
         callbacks = [_callback_handler(c, event) for c in watching if not isinstance(c, LoggerDestination)]
         loggers = [self._destination_handler(c, event) for c in watching if isinstance(c, LoggerDestination)]
@@ -261,6 +273,18 @@ class Engine:
             logger.log_traces({f"algorithm_traces/{name}/{event.value}": int(ran)})
 
         return owned(traced if self._record_traces else run, algorithm)
+
+    def _noting_changes(self, handler: Handler, event: Event) -> Handler:
+        """Have a handler's changes of the model noted."""
+        owner, changes = owner_of(handler), self._changes  # not the engine, which would keep itself alive
+
+        def run(state: State, logger: Logger) -> None:
+            before = ModelOutline(state.model)
+            handler(state, logger)
+            if text := describe_changes(before, ModelOutline(state.model)):
+                changes[id(owner), event] = (type(owner).__name__, text)
+
+        return owned(run, owner)
 
     def _destination_handler(self, destination: LoggerDestination, event: Event) -> Handler:
         """Keep a failing tracker from ending the training; before that it is a mistake of the set-up and does."""

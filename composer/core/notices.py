@@ -49,3 +49,12 @@ class Notices:
         # Without handlers, logging prints warnings to stderr, and the line would appear twice.
         if not shown or _log.hasHandlers():
             _log.log(logging.WARNING if urgent else logging.INFO, "%s", text)
+
+    def show(self, text: str) -> None:
+        """Show a line on the console of rank 0 alone, if there is one.
+
+        Args:
+            text: One line that is no event of the run.
+        """
+        if dist.get_global_rank() == 0:
+            self._show(mask_text(text))

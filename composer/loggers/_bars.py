@@ -26,6 +26,7 @@ class Line:
         remaining: Time still needed, in seconds; None if unknown.
         values: Metrics by short name.
         final: Whether it will not change any more.
+        series: What it is one of, such as "train" for the bars of all epochs, or the label of an evaluator.
     """
 
     title: str
@@ -37,17 +38,23 @@ class Line:
     remaining: float | None = None
     values: dict[str, Any] = field(default_factory=dict)
     final: bool = False
+    series: str = ""
 
     @property
     def count(self) -> str:
         """How much is done, such as "150/500 batches"."""
+        return self.short_count if self.unit == "seconds" else f"{self.short_count} {self.unit}"
+
+    @property
+    def short_count(self) -> str:
+        """How much is done without its unit, such as "150/500"."""
         if self.unit == "seconds":
             return clock(self.done) if self.total is None else f"{clock(self.done)}/{clock(self.total)}"
         done = f"{self.done:,.0f}"
-        if self.total is not None:
-            total = f"{self.total:,.0f}"
-            done = f"{done.rjust(len(total))}/{total}"
-        return f"{done} {self.unit}"
+        if self.total is None:
+            return done
+        total = f"{self.total:,.0f}"
+        return f"{done.rjust(len(total))}/{total}"
 
     @property
     def percent(self) -> str | None:
@@ -70,7 +77,12 @@ class Line:
     @property
     def metrics(self) -> list[str]:
         """Each metric with its value, such as "loss 0.1230"."""
-        return [f"{name} {format_log_data_value(value)}" for name, value in self.values.items()]
+        return [f"{name} {value}" for name, value in self.formatted]
+
+    @property
+    def formatted(self) -> list[tuple[str, str]]:
+        """Each metric and its value as text."""
+        return [(name, format_log_data_value(value)) for name, value in self.values.items()]
 
     def sentence(self) -> str:
         """Return everything as one line of text.
@@ -92,6 +104,7 @@ class Bar:
         elapsed: Time spent on it before, in seconds.
         start: The count at which it begins, in ``unit``.
         batches: Number of batches at which it begins.
+        series: What it is one of; its title by default.
 
     >>> bar = Bar("epoch 1/2", "batches")
     >>> bar.advance(3, batches=3, total=10)
@@ -99,8 +112,17 @@ class Bar:
     ' 3/10 batches'
     """
 
-    def __init__(self, title: str, unit: str, elapsed: float = 0.0, start: float = 0.0, batches: float = 0) -> None:
+    def __init__(
+        self,
+        title: str,
+        unit: str,
+        elapsed: float = 0.0,
+        start: float = 0.0,
+        batches: float = 0,
+        series: str | None = None,
+    ) -> None:
         self.title = title
+        self.series = title if series is None else series
         self.unit = unit
         self.done = start
         self.total: float | None = None
@@ -156,4 +178,4 @@ class Bar:
         if self.total is not None and done1 > done0:
             at_reading = (self.total - done1) * (t1 - t0) / (done1 - done0)
             remaining = max(at_reading - (elapsed - t1), 0.0)
-        return Line(self.title, self.unit, self.done, self.total, elapsed, rate, remaining, values, final)
+        return Line(self.title, self.unit, self.done, self.total, elapsed, rate, remaining, values, final, self.series)

@@ -1,22 +1,22 @@
-"""Three ways to show progress: lines in a file or pipe, live bars in a terminal, live bars in a notebook."""
+"""Two ways to show progress: throttled lines in a file or pipe (a CI log), live bars in a terminal."""
 
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import sys
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from composer.environment import is_notebook
 from composer.loggers._bars import Line
+from composer.loggers._layout import bar_table, wrap_fields
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
-__all__ = ["Display", "LiveDisplay", "NotebookDisplay", "PlainDisplay", "open_display"]
+__all__ = ["Display", "LiveDisplay", "PlainDisplay", "open_display"]
 
 
 class Display(Protocol):
@@ -40,6 +40,10 @@ class Display(Protocol):
         """Show lines of text that stay."""
         ...
 
+    def write_fields(self, fields: Sequence[str], gap: str = "  ") -> None:
+        """Show one line of fields that stays; where it is too long, it is broken between fields."""
+        ...
+
     def stop(self) -> None:
         """End; the last state stays."""
         ...
@@ -51,14 +55,11 @@ def open_display(stream: TextIO) -> Display:
     Args:
         stream: Where to write.
     """
-    if _is_notebook(stream):
+    if is_notebook() and stream in (sys.stdout, sys.stderr):
+        from composer.loggers._notebook import NotebookDisplay
+
         return NotebookDisplay()
     return LiveDisplay(stream) if _is_terminal(stream) else PlainDisplay(stream)
-
-
-def _is_notebook(stream: TextIO) -> bool:
-    """Whether the stream is the output of a notebook's cell."""
-    return is_notebook() and stream in (sys.stdout, sys.stderr) and _has_rich()
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -77,27 +78,63 @@ def _has_rich() -> bool:
     return importlib.util.find_spec("rich") is not None
 
 
+# So many lines of finished bars are written at once; from then on one a second.
+_BURST = 10
+
+
 class PlainDisplay:
-    """One line of text about every ten seconds, and one for each finished bar."""
+    """Lines without control characters: one about every ten seconds, and one for each finished bar.
+
+    Short runs leave the line of every epoch and evaluation. Where bars finish faster than one a second, for longer than
+    ten lines, a line waits until there is a second for each that waits, and a newer one of its series takes its place.
+    The last ones are written at the end, so that the end of each series is always there.
+
+    Args:
+        stream: Where to write.
+    """
 
     interval = 10.0
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._waiting: dict[str, Line] = {}
+        self._allowance = float(_BURST)
+        self._counted = time.monotonic()
 
     def show(self, lines: Sequence[Line]) -> None:
+        self._flush()
         if lines:
+            self._spend(1)
             self.write(lines[-1].sentence())
 
     def leave(self, line: Line, lines: Sequence[Line] = ()) -> None:
-        self.write(line.sentence())
+        self._waiting.pop(line.series, None)  # so that the order is that of the newest
+        self._waiting[line.series] = line
+        now = time.monotonic()
+        self._allowance = min(self._allowance + now - self._counted, float(max(_BURST, len(self._waiting))))
+        self._counted = now
+        if self._allowance >= len(self._waiting):
+            self._flush()
 
     def write(self, text: str) -> None:
         self._stream.write(text + "\n")
         self._stream.flush()
 
+    def write_fields(self, fields: Sequence[str], gap: str = "  ") -> None:
+        self.write(gap.join(fields))
+
     def stop(self) -> None:
-        pass
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write the lines that wait."""
+        lines, self._waiting = list(self._waiting.values()), {}
+        self._spend(len(lines))
+        for line in lines:
+            self.write(line.sentence())
+
+    def _spend(self, number: int) -> None:
+        self._allowance = max(self._allowance - number, 0.0)
 
 
 class LiveDisplay:
@@ -133,93 +170,13 @@ class LiveDisplay:
     def write(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
 
+    def write_fields(self, fields: Sequence[str], gap: str = "  ") -> None:
+        self.write(wrap_fields(fields, self._console.width, indent="  ", gap=gap))
+
     def stop(self) -> None:
         self._live.stop()
 
     def _table(self, lines: Sequence[Line]) -> Table:
         # Lines that stay and bars at work are aligned with each other.
-        self._title_width = max([self._title_width, *(len(line.title) for line in lines)])
-        return _table(lines, self._console.width, self._title_width)
-
-
-class NotebookDisplay:
-    """Bars redrawn in place in the output of a notebook's cell."""
-
-    interval = 0.2
-    _WIDTH = 110
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-
-    def show(self, lines: Sequence[Line]) -> None:
-        data = self._rendered(lines)
-        if self._handle is None:
-            from IPython.display import display
-
-            self._handle = display(data, raw=True, display_id=True)
-        else:
-            self._handle.update(data, raw=True)
-
-    def leave(self, line: Line, lines: Sequence[Line] = ()) -> None:
-        self.show([line])
-        self._handle = None
-        if lines:
-            self.show(lines)
-
-    def write(self, text: str) -> None:
-        print(text)  # noqa: T201
-
-    def stop(self) -> None:
-        self._handle = None
-
-    def _rendered(self, lines: Sequence[Line]) -> dict[str, str]:
-        """The bars as text and as HTML; the front end takes what it can show."""
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), record=True, width=self._WIDTH, force_terminal=True, force_jupyter=False)
-        console.print(_table(lines, self._WIDTH))
-        style = "margin:0;line-height:1.2;font-family:Menlo,'DejaVu Sans Mono',consolas,monospace"
-        html = console.export_html(inline_styles=True, clear=False, code_format=f'<pre style="{style}">{{code}}</pre>')
-        return {"text/plain": console.export_text().rstrip("\n"), "text/html": html}
-
-
-_BAR_WIDTH = 30
-_LEAST_BAR_WIDTH = 6
-
-
-def _table(lines: Sequence[Line], width: int, title_width: int = 0) -> Table:
-    """Lay out bars one below the other in ``width`` columns of text; the drawn bar gives way first."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    details = [_details(line) for line in lines]
-    title_width = max([title_width, *(len(line.title) for line in lines)])
-    free = width - title_width - 1
-    bar_width = min(_BAR_WIDTH, free - 1 - max((detail.cell_len for detail in details), default=0))
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True, min_width=title_width)
-    if bar_width >= _LEAST_BAR_WIDTH:
-        table.add_column(width=bar_width)
-        free -= bar_width + 1
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=max(free, 1))
-    for line, detail in zip(lines, details, strict=True):
-        cells: list[Any] = [Text(line.title), detail]
-        if bar_width >= _LEAST_BAR_WIDTH:
-            total = line.done if line.final and line.total is None else line.total
-            cells.insert(1, ProgressBar(total=total, completed=line.done, width=bar_width))
-        table.add_row(*cells)
-    return table
-
-
-def _details(line: Line) -> Text:
-    """Everything about a bar but its title: count, times, speed and metrics."""
-    from rich.text import Text
-
-    text = Text(line.count, style="green")
-    text.append(f"  {line.times}", style="cyan")
-    if line.speed is not None:
-        text.append(f"  {line.speed}", style="magenta")
-    for metric in line.metrics:
-        text.append(f"  {metric}", style="default")
-    return text
+        table, self._title_width = bar_table(lines, self._console.width, self._title_width)
+        return table

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from composer._text import one_of
 
-__all__ = ["checked_stream", "clock", "config_block", "config_line", "format_log_data_value", "open_stream"]
+__all__ = ["checked_stream", "clock", "config_block", "config_fields", "format_log_data_value", "open_stream"]
 
 
 def format_log_data_value(data: Any) -> str:
@@ -75,18 +75,19 @@ def config_block(hyperparameters: Mapping[str, Any]) -> str:
     return "\n".join([stars, "Config:", *_config_lines(hyperparameters, ""), stars])
 
 
-def config_line(hyperparameters: Mapping[str, Any]) -> str:
-    """Return hyperparameters on one line, or as :func:`config_block` where they are many or nested.
+def config_fields(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """Return hyperparameters as the fields of one line, or as one :func:`config_block` where they are many or nested.
 
     Args:
         hyperparameters: Values by name.
 
-    >>> config_line({"rank_zero_seed": 17, "num_nodes": 1})
-    'config  rank_zero_seed=17  num_nodes=1'
+    >>> config_fields({"rank_zero_seed": 17, "num_nodes": 1})
+    ['config', 'rank_zero_seed=17', 'num_nodes=1']
     """
-    line = "  ".join(["config", *(f"{name}={value}" for name, value in hyperparameters.items())])
+    fields = ["config", *(f"{name}={value}" for name, value in hyperparameters.items())]
     nested = any(isinstance(value, Mapping) for value in hyperparameters.values())
-    return config_block(hyperparameters) if nested or len(line) > 110 or "\n" in line else line
+    long = len("  ".join(fields)) > 110 or any("\n" in field for field in fields)
+    return [config_block(hyperparameters)] if nested or long else fields
 
 
 def _config_lines(values: Mapping[str, Any], indent: str) -> list[str]:

@@ -12,7 +12,7 @@ from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._bars import Bar, Line
 from composer.loggers._display import Display, open_display
-from composer.loggers._format import checked_stream, config_line, format_log_data_value, open_stream
+from composer.loggers._format import checked_stream, config_fields, format_log_data_value, open_stream
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -39,9 +39,11 @@ class ProgressBarLogger(LoggerDestination):
     """Shows a bar for each epoch, or one for the run if its length is not in epochs, and one for each evaluation.
 
     In a terminal and in a notebook the bars are redrawn in place, at most ten times a second, and finished ones leave
-    a line each. A pipe or a file gets plain lines: about one in ten seconds and one for each finished bar. Losses and
-    metrics are read from the device at most four times a second. Only the first process of each machine shows
-    anything.
+    a line each. In a narrow terminal the drawn bar, the rate and the times go first; the values of a finished bar stay.
+    A pipe or a file gets plain lines: about one in ten seconds and one for each finished bar. Where bars finish faster,
+    these come to at most one line a second after the first ten; the last line of the training and of each evaluator is
+    always written. Losses and metrics are read from the device at most four times a second. Only the first process of
+    each machine shows anything.
 
     Args:
         stream: "stderr", "stdout" or an open text file.
@@ -110,7 +112,7 @@ class ProgressBarLogger(LoggerDestination):
         Args:
             data: Numbers by name; those named like an earlier one replace it.
         """
-        label = "train" if self._inner is None else self._inner.title.split()[0]
+        label = "train" if self._inner is None else self._inner.series
         self._values.update({f"metrics/{label}/{name}": value for name, value in data.items()})
 
     # Training
@@ -182,7 +184,7 @@ class ProgressBarLogger(LoggerDestination):
     def show_notice(self, text: str) -> bool:
         """Show a line that tells what happens to the run, above the bars at work."""
         if self._display is not None:
-            self._display.write(text)
+            self._display.write_fields(text.split(" "), gap=" ")
         elif self.show_pbar:
             stream = open_stream(self.stream)
             stream.write(text + "\n")
@@ -223,7 +225,7 @@ class ProgressBarLogger(LoggerDestination):
             self._next_read = 0.0
             self._wait(display.interval)
             if self._config:
-                display.write(config_line(self._config))
+                display.write_fields(config_fields(self._config))
                 self._config = {}
 
     def _end(self) -> None:
@@ -274,7 +276,7 @@ class ProgressBarLogger(LoggerDestination):
         if unit is None:
             total = "" if duration is None else f"/{duration.value}"
             title = f"epoch {str(now.count(TimeUnit.EPOCH) + 1).rjust(max(len(total) - 1, 0))}{total}"
-            self._train = Bar(title, "batches", earlier, in_epoch, in_epoch)
+            self._train = Bar(title, "batches", earlier, in_epoch, in_epoch, series="epoch")
         else:
             self._train = Bar("train", _UNITS[unit], earlier, now.count(unit))
 
@@ -310,7 +312,7 @@ class ProgressBarLogger(LoggerDestination):
             self._train.pause()
         elif self._fitting:
             title = f"  {label}"
-        self._inner = Bar(title, "batches")
+        self._inner = Bar(title, "batches", series=label)
 
     def _step_inner(self, state: State, timestamp: Timestamp) -> None:
         if self._inner is not None and time.monotonic() >= self._next_draw:
@@ -324,7 +326,8 @@ class ProgressBarLogger(LoggerDestination):
             return
         done = timestamp.count(TimeUnit.BATCH)
         bar.advance(done, done, _value(state.dataloader_len))
-        values = {_short(name): self._values[name] for name in self._of(str(state.dataloader_label))}
+        label = str(state.dataloader_label)
+        values = {_short(name, label): self._values[name] for name in self._of(label)}
         if self._train is not None:
             self._train.resume()
         self._leave(bar.line(values, final=True))
@@ -337,7 +340,8 @@ class ProgressBarLogger(LoggerDestination):
 
     def _train_values(self) -> dict[str, Any]:
         values = self._values
-        return {_short(name): values[name] for name in values if name.startswith(("loss/train/", "metrics/train/"))}
+        ours = [name for name in values if name.startswith(("loss/train/", "metrics/train/"))]
+        return {_short(name, "train"): values[name] for name in ours}
 
 
 def _bar_unit(state: State) -> TimeUnit | None:
@@ -350,6 +354,6 @@ def _value(amount: Time | None) -> float | None:
     return None if amount is None else amount.value
 
 
-def _short(name: str) -> str:
-    """The name to show: "loss" for the loss, else the last part."""
-    return "loss" if name.startswith("loss/") and name.endswith("/total") else name.rpartition("/")[2]
+def _short(name: str, label: str) -> str:
+    """The name to show: "loss" for the loss, else what follows the label of the data."""
+    return "loss" if name.startswith("loss/") and name.endswith("/total") else name.partition(f"/{label}/")[2]

@@ -149,6 +149,12 @@ class RangeTest:
         figure.savefig(path, bbox_inches="tight")
         return path
 
+    def _repr_html_(self) -> str:
+        """Return the plot with the suggestion, for notebooks."""
+        from composer.optim._lr_plot import range_test_html
+
+        return range_test_html(self)
+
     def _end(self) -> int:
         """The number of losses before it diverges: after its minimum it is greater than ever before, or no number."""
         finite = next((place for place, loss in enumerate(self.losses) if not math.isfinite(loss)), len(self.losses))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from composer import dist
+from composer._cpus import cpus_of_node
 from composer._text import one_of
 from composer._version import __version__
 from composer.core.data import DataSpec, ensure_data_spec
@@ -317,18 +318,19 @@ def prepare(state: State) -> None:
 
 
 def log_hyperparameters(run: Run, arguments: Mapping[str, Any]) -> None:
-    """Log what the run is made of.
+    """Log what the run is made of; every process must take part.
 
     Args:
         run: The run.
         arguments: The trainer's arguments, if they are to be logged.
     """
+    name = run.state.device.name
     run.logger.log_hyperparameters(
         {
             **describe(arguments),
             "composer_version": __version__,
             "num_nodes": dist.get_world_size() // dist.get_local_world_size(),
-            f"num_{run.state.device.name}s_per_node": dist.get_local_world_size(),
+            f"num_{name}s_per_node": cpus_of_node() if name == "cpu" else dist.get_local_world_size(),
             "rank_zero_seed": run.state.rank_zero_seed,
         }
     )

@@ -24,6 +24,7 @@ from composer.trainer.metrics import (
     note_last_train_values,
     reset_train_metrics,
 )
+from composer.trainer.model_report import report_model
 from composer.trainer.outputs import free_outputs
 from composer.trainer.resume import take_up
 from composer.trainer.run import Run
@@ -52,6 +53,7 @@ def _fit(run: Run) -> None:
     state.stop_asked, state.stops_together = None, run.exchange is not None
     logger.begin()
     fire(Event.FIT_START)
+    report_model(run)
     take_up(run)
     state.train_phase.mark, begun = time.perf_counter(), state.timestamp.batch
     _finish_stage(run)

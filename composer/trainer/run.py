@@ -57,6 +57,7 @@ class Run:
         failed: Whether an exception ended the last fit.
         metrics_logged_at: Number of batches trained when metrics of the training data were last logged in this epoch.
         steps: Whether the gradients of the batch in work are complete, so that the optimizers may have begun to step.
+        reported_model: The line that told of the model when training began.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> logger = Logger(state)
@@ -88,3 +89,4 @@ class Run:
     failed: bool = False
     metrics_logged_at: int | None = None
     steps: bool = False
+    reported_model: str = ""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
@@ -14,6 +14,7 @@ from composer._masking import mask_text
 from composer.core.metric_direction import larger_is_better
 from composer.core.time import TimeUnit
 from composer.loggers._format import clock, format_log_data_value
+from composer.loggers._layout import cell_len, shorten, terminal_width, wrap_fields
 from composer.trainer.run import Run
 
 if TYPE_CHECKING:
@@ -53,29 +54,43 @@ class Summary:
             if _is_one_number(value):
                 self.evaluations.setdefault(name, []).append((batch, value))
 
-    def text(self, run: Run) -> str:
+    def write(self, run: Run, stream: TextIO) -> None:
+        """Write the table to a terminal or file.
+
+        Args:
+            run: The run.
+            stream: What is written to.
+        """
+        stream.write(self.text(run, terminal_width(stream)) + "\n")
+
+    def text(self, run: Run, width: int | None = None) -> str:
         """Return the table; its values are read from the device.
 
         Args:
             run: The run.
+            width: Number of columns of the terminal, in which names give way to values; None for no limit.
         """
-        lines = [self._work(run), *(f"  {text}" for text in run.logger.notices.texts), *self._values(run)]
+        work = wrap_fields(self._work(run), width, indent="  ", gap=" ")
+        lines = [work, *(f"  {text}" for text in run.logger.notices.texts)]
+        rows = self._values(run)
         places = [(type(callback).__name__, callback.location) for callback in run.state.callbacks]
-        lines += [f"  {name:<{_WIDTH}}  {mask_text(place)}" for name, place in places if place]
-        return "\n".join(lines)
+        places = [(name, mask_text(place)) for name, place in places if place]
+        return "\n".join([*lines, *_table(rows, places, width)])
 
-    def _work(self, run: Run) -> str:
+    def _work(self, run: Run) -> list[str]:
         """The amounts, and how fast they were done."""
         now, seconds = run.state.timestamp, time.perf_counter() - self.begun
         done = {unit: now.count(unit) - self.timestamp.count(unit) for unit in _NOUNS}
         counted = [(amount, names) for unit, names in _NOUNS.items() if (amount := done[unit])]
-        amounts = ", ".join(f"{amount:,} {names[amount != 1]}" for amount, names in counted)
+        amounts = [f"{amount:,} {names[amount != 1]}" for amount, names in counted] or ["nothing"]
         tokens, samples = done[TimeUnit.TOKEN], done[TimeUnit.SAMPLE]
         rate, noun = (tokens, "tokens") if tokens else (samples, "samples")
-        return f"trained {amounts or 'nothing'} in {_duration(seconds)}, {rate / max(seconds, 1e-9):,.0f} {noun}/s"
+        amounts[-1] += f" in {_duration(seconds)}"
+        amounts[0] = f"trained {amounts[0]}"
+        return [*(f"{amount}," for amount in amounts), f"{rate / max(seconds, 1e-9):,.0f} {noun}/s"]
 
-    def _values(self, run: Run) -> list[str]:
-        """The last loss, and of each metric the last value and the best."""
+    def _values(self, run: Run) -> list[tuple[str, str, str]]:
+        """Names with the last loss, and of each metric the last value and the best."""
         state = run.state
         rows: list[tuple[str, str, str]] = []
         for name, loss in state.total_loss_dict.items():
@@ -96,20 +111,41 @@ class Summary:
         for name, values in self.evaluations.items():
             short = name.removeprefix("metrics/")
             rows.append((short, _shown(values[-1][1]), _best(short, values, _find(run, short))))
-        if not rows:
-            return []
-        width = max(len(last) for _, last, _ in rows)
-        head = f"  {'':<{_WIDTH}}  {'last':>{width}}{'  best' if any(best for *_, best in rows) else ''}"
-        return [head, *(f"  {name:<{_WIDTH}}  {last:>{width}}{best and f'  {best}'}" for name, last, best in rows)]
+        return rows
 
 
-_WIDTH = 28
+# Least width of the names, with and without a limit of the whole.
+_WIDTH, _LEAST_WIDTH = 28, 12
 _NOUNS = {
     TimeUnit.EPOCH: ("epoch", "epochs"),
     TimeUnit.BATCH: ("batch", "batches"),
     TimeUnit.SAMPLE: ("sample", "samples"),
     TimeUnit.TOKEN: ("token", "tokens"),
 }
+
+
+def _table(rows: list[tuple[str, str, str]], places: list[tuple[str, str]], width: int | None) -> list[str]:
+    """Lay out values, and files below them, in aligned columns, each row on one line as far as it can be."""
+    if not rows and not places:
+        return []
+    names = max(_WIDTH, *(cell_len(name) for name, *_ in [*rows, *places]))
+    last = max((len(value) for _, value, _ in rows), default=4)
+    best = max((len(value) for *_, value in rows), default=0)
+    if width is not None:
+        names = min(names, width - 2 - 2 - last - (2 + best if best else 0))
+        if names < _LEAST_WIDTH:  # when the best value was is what is missed least
+            rows = [(name, value, top.partition(" ")[0]) for name, value, top in rows]
+            best = max((len(value) for *_, value in rows), default=0)
+            names = max(width - 2 - 2 - last - (2 + best if best else 0), _LEAST_WIDTH // 2)
+    lines = [f"  {_cell('', names)}  {'last':>{last}}{'  best' if best else ''}"] if rows else []
+    lines += [f"  {_cell(name, names)}  {value:>{last}}{top and f'  {top}'}" for name, value, top in rows]
+    return [*lines, *(f"  {_cell(name, names)}  {place}" for name, place in places)]
+
+
+def _cell(name: str, width: int) -> str:
+    """A name in so many columns of the terminal, of which wide characters take two."""
+    name = shorten(name, width)
+    return name + " " * (width - cell_len(name))
 
 
 def _find(run: Run, name: str) -> Metric | None:

@@ -35,6 +35,7 @@ from composer.distributed.agreement import check_agreement
 from composer.distributed.choose import choose_strategy
 from composer.distributed.config import as_parallelism_config
 from composer.export import ExportFormat, Transform, export_of_run
+from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
@@ -49,6 +50,7 @@ from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.loaders import check_epochs_end
 from composer.trainer.metrics import place
+from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.options import LoopOptions
 from composer.trainer.outputs import free_outputs
 from composer.trainer.predict import predict
@@ -610,6 +612,23 @@ class Trainer:
         self._check_open()
         return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
 
+    def model_summary(self, depth: int | None = 2) -> ModelSummary:
+        """Return parameter counts of the model, layer by layer, and what each algorithm changed in it.
+
+        The first line of a fit is its :meth:`~.ModelSummary.line`.
+
+        Args:
+            depth: How many levels of modules are listed; None lists all.
+
+        Raises:
+            ValueError: ``depth`` is negative.
+        """
+        return summary_of_run(self._run, depth)
+
+    def _repr_html_(self) -> str:
+        """Return what is trained, on what and how far it is, as a table for notebooks."""
+        return html_of_run(self._run)
+
     def close(self) -> None:
         """Close callbacks and loggers, and let go of the data; further calls do nothing."""
         self.engine.close()
@@ -648,7 +667,7 @@ class Trainer:
                 raise
         summary, self._run.summary = self._run.summary, None
         if self._shown is not None and summary is not None:
-            self._shown.write(summary.text(self._run) + "\n")
+            summary.write(self._run, self._shown)
         self.logger.notices.texts.clear()
 
     def _check_open(self) -> None:

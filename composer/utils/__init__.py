@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from composer.loggers.remote_uploader_downloader import (
         maybe_create_remote_uploader_downloader_from_uri as maybe_create_remote_uploader_downloader_from_uri,
     )
+    from composer.model_summary import model_summary as model_summary
     from composer.nested import convert_flat_dict_to_nested_dict as convert_flat_dict_to_nested_dict
     from composer.nested import convert_nested_dict_to_flat_dict as convert_nested_dict_to_flat_dict
     from composer.precision import STR_TO_DTYPE as STR_TO_DTYPE
@@ -167,6 +168,7 @@ else:
             "maybe_create_remote_uploader_downloader_from_uri": "composer.loggers.remote_uploader_downloader",
             "misc": "composer.utils.misc",
             "model_eval_mode": "composer.trainer.modes",
+            "model_summary": "composer.model_summary",
             "module_surgery": "composer.utils.module_surgery",
             "object_store": "composer.utils.object_store",
             "parallelism": "composer.utils.parallelism",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import re
+
 import pytest
 
-from composer.cli.launch_options import COMMANDS, parse, parser
+from composer.cli import checkpoint
+from composer.cli.launch_options import COMMANDS, PROGRAMS, parse, parser
 
 
 def test_what_follows_the_script_is_its_own() -> None:
@@ -63,4 +67,26 @@ def test_help_names_everything() -> None:
     text = parser().format_help()
     options = [action for action in parser()._actions if action.help != "==SUPPRESS=="]
     assert all(option in text for action in options for option in action.option_strings)
-    assert all(f"composer {command} " in text for command in COMMANDS)
+    assert all(re.search(rf"^  composer {command} .*\w", text, re.MULTILINE) for command in [*COMMANDS, *PROGRAMS])
+
+
+def test_help_lists_the_actions_of_commands() -> None:
+    commands = argparse.ArgumentParser().add_subparsers()
+    checkpoint.add_to(commands)
+    (actions,) = commands.choices["checkpoint"]._subparsers._group_actions
+    text = parser().format_help()
+    assert len(actions.choices) >= 2
+    assert all(f"  composer checkpoint {action} " in text for action in actions.choices)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = parser().format_help().splitlines()
+    commands = lines[lines.index("commands:") + 1 :]
+    commands = commands[: commands.index("")]
+    assert max(map(len, commands)) <= columns
+    names = [line.strip().split("  ")[0] for line in commands if line.startswith("  composer ")]
+    assert [name.split()[1] for name in names] == ["SCRIPT", "train", "checkpoint", "checkpoint", "env"]
+    # What is to be typed is never broken.
+    assert any(line.startswith("  composer -n 8 --nnodes 1:4 --max-restarts 3 --rdzv-endpoint HOST") for line in lines)

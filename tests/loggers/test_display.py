@@ -1,4 +1,4 @@
-"""How progress looks in a terminal and in a notebook."""
+"""How progress looks in a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import gc
 import io
 import subprocess
 import sys
-import types
 
 import pytest
 
 from composer.loggers import ProgressBarLogger
-from composer.loggers._display import LiveDisplay, NotebookDisplay, PlainDisplay, open_display
+from composer.loggers._display import LiveDisplay, PlainDisplay, open_display
 from tests.loggers.loop import Loop
 from tests.loggers.terminal import Terminal, bare, screen
 
@@ -63,14 +62,66 @@ def test_unknown_length_in_a_terminal(clock) -> None:
     ]
 
 
-def test_a_narrow_terminal_cuts_the_metrics(clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 200])
+def test_a_narrow_terminal_keeps_the_values(clock, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     stream = Terminal()
-    Loop([ProgressBarLogger(stream)], "1ep", eval_length=0, tick=clock.tick).init().fit().close()
-    (line,) = screen(stream.getvalue())
-    assert len(line) <= 40
-    assert line.endswith("…")
-    assert line.startswith("epoch 1/1")
+    loop = Loop([ProgressBarLogger(stream)], "1ep", tick=clock.tick).init()
+    loop.fit().evaluate("validation_split_of_a_long_name").close()
+    shown = screen(stream.getvalue())
+    assert all(len(line) <= width for line in shown)
+    assert shown[0].startswith("epoch 1/1")
+    assert "loss 0.2500" in "".join(shown[:2])
+    assert sum("0.5000" in line for line in shown) == 2
+    assert ("1.0 it/s" in shown[0]) == ("━" in shown[0]) == (width > 40)
+
+
+def test_values_whose_names_end_alike_are_all_shown(clock) -> None:
+    stream = Terminal()
+    loop = Loop([ProgressBarLogger(stream)], "1ep", eval_length=0, tick=clock.tick).init()
+    loop.logger.log_metrics({"metrics/train/f1/0": 0.25, "metrics/train/recall/0": 0.75})
+    loop.fit().close()
+    assert "f1/0 0.2500 recall/0 0.7500" in bare(screen(stream.getvalue())[-1])
+
+
+def test_a_pipe_gets_one_line_a_second_and_the_last_of_each(clock) -> None:
+    class Timed(io.StringIO):
+        def write(self, text: str) -> int:
+            times.extend([clock.now] * text.count("\n"))
+            return super().write(text)
+
+    stream, times = Timed(), []
+    loop = Loop([ProgressBarLogger(stream)], "400ep", tick=lambda: clock.tick(0.01)).init()
+    loop.fit()
+    lines = stream.getvalue().splitlines()
+    took = 400 * 6 * 0.01
+    assert 20 <= len(lines) <= 10 + took + 2  # of 800 that finished
+    for begin in range(len(times) - 1):  # in any span
+        within = [time for time in times[begin:-2] if time < times[begin] + 5.0]
+        assert len(within) <= 10 + 5
+    assert lines[0].startswith("epoch   1/400")
+    assert lines[-2].startswith("epoch 400/400  100%  4/4 batches")
+    assert lines[-1].startswith("  eval  100%  2/2 batches  Accuracy 0.5000")
+    loop.close()
+    assert "\r" not in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_short_runs_leave_every_line_in_a_pipe(clock) -> None:
+    stream = io.StringIO()
+    Loop([ProgressBarLogger(stream)], "5ep").init().fit().close()
+    assert len(stream.getvalue().splitlines()) == 10
+
+
+def test_what_waits_is_written_when_a_run_is_cut_off(clock) -> None:
+    stream = io.StringIO()
+    loop = Loop([ProgressBarLogger(stream)], "400ep").init()
+    loop.tick = lambda: loop.state.timestamp.epoch == "50ep" and 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        loop.fit()
+    loop.logger.suspend()
+    assert [line.split()[:2] for line in stream.getvalue().splitlines()[-2:]] == [["eval", "100%"], ["epoch", "50/400"]]
+    loop.close()
 
 
 def test_the_cursor_stays_visible(clock) -> None:
@@ -148,43 +199,6 @@ def test_which_display(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(open_display(Terminal()), PlainDisplay)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert isinstance(open_display(io.StringIO()), PlainDisplay)
-
-
-def test_a_notebook(clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    outputs: list[list[dict[str, str]]] = []
-
-    class Handle:
-        def __init__(self, data: dict[str, str]) -> None:
-            self.history = [data]
-            outputs.append(self.history)
-
-        def update(self, data: dict[str, str], raw: bool) -> None:
-            assert raw
-            self.history.append(data)
-
-    def display(data: dict[str, str], raw: bool, display_id: bool) -> Handle:
-        assert raw
-        assert display_id
-        return Handle(data)
-
-    shell = type("ZMQInteractiveShell", (), {})()
-    package, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
-    package.get_ipython = lambda: shell  # type: ignore[attr-defined]
-    module.display = display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", package)
-    monkeypatch.setitem(sys.modules, "IPython.display", module)
-    assert isinstance(open_display(sys.stderr), NotebookDisplay)
-    assert isinstance(open_display(io.StringIO()), PlainDisplay)
-
-    bar = ProgressBarLogger()
-    loop = Loop([bar], "8ba", length=8, eval_every=4, tick=clock.tick).init()
-    loop.logger.log_hyperparameters({"seed": 1})
-    loop.fit(8).close()
-    last = [bare(history[-1]["text/plain"]) for history in outputs]
-    assert [line[:21] for line in last] == ["eval at batch 4 2/2 b", "eval at batch 8 2/2 b", "train 8/8 batches 0:0"]
-    assert all(history[-1]["text/html"].startswith("<pre") for history in outputs)
-    assert max(len(history) for history in outputs) > 2
-    assert capsys.readouterr().out == "config  seed=1\n"
 
 
 def test_a_process_that_dies_leaves_the_terminal_usable() -> None:

@@ -11,7 +11,7 @@ from composer.loggers._format import (
     checked_stream,
     clock,
     config_block,
-    config_line,
+    config_fields,
     format_log_data_value,
     open_stream,
 )
@@ -59,11 +59,12 @@ def test_clock(seconds, text) -> None:
 
 
 def test_config() -> None:
-    assert config_line({"a": 1, "b": "x"}) == "config  a=1  b=x"
+    assert config_fields({"a": 1, "b": "x"}) == ["config", "a=1", "b=x"]
     nested = {"a": {"b": 1, "c": {}}}
     stars = "*" * 30
-    assert config_line(nested) == config_block(nested) == f"{stars}\nConfig:\na:\n  b: 1\n  c: {{}}\n{stars}"
-    assert config_line({"long": "x" * 200}).startswith(stars)
+    assert config_fields(nested) == [config_block(nested)]
+    assert config_block(nested) == f"{stars}\nConfig:\na:\n  b: 1\n  c: {{}}\n{stars}"
+    assert config_fields({"long": "x" * 200})[0].startswith(stars)
 
 
 def test_streams() -> None:

@@ -55,6 +55,12 @@ def lines_of(stream: Any) -> list[str]:
     return screen(stream.getvalue()) if isinstance(stream, Terminal) else stream.getvalue().splitlines()
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are broken between words in a narrower terminal."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+
 def split(stream: Any, line: str) -> tuple[int, int]:
     """How often a line was shown while training, and how often in the summary."""
     lines = lines_of(stream)

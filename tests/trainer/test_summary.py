@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import re
 
+import pytest
 import torch
 
 from composer import Callback
+from composer.loggers._layout import cell_len
 from composer.trainer.summary import Summary
 from tests.common import Regression, classifier, labelled_data, regression_data, trainer_of
 
@@ -74,3 +76,36 @@ def test_values_that_are_no_numbers_are_left_out() -> None:
     summary.note(2, {"metrics/eval/Custom": 0.25})
     trainer.fit()
     assert [line.split() for line in summary.text(trainer._run).splitlines()[2:]][-1] == ["eval/Custom", "0.2500"]
+
+
+class Named:
+    """Values of evaluations with a long label, a long metric and wide characters."""
+
+    names = ("b/Acc", f"validation_{'x' * 40}/Accuracy", f"b/{'long_' * 12}F1", "データ/精度")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200, None])
+def test_columns_stay_aligned_in_a_narrow_terminal(width: int | None) -> None:
+    trainer = trainer_of()
+    summary = Summary(trainer.state.timestamp)
+    for batch, value in ((10, 0.25), (200_000, 0.125)):
+        summary.note(batch, {f"metrics/{name}": value for name in Named.names})
+    work, *rows = summary.text(trainer._run, width).split("\n")
+    rows = rows[next(place for place, row in enumerate(rows) if row.split()[:1] == ["last"]) :]
+    assert work.startswith("trained ")
+    head, *rows = rows
+    if width is not None:
+        assert all(cell_len(row) <= width for row in (head, *rows))
+    assert len(rows) == len(Named.names)
+    ends = {cell_len(row[: row.rindex("0.1250") + 6]) for row in rows if "0.1250" in row}
+    assert ends == {head.index("last") + 4}
+    assert all("0.1250" in row for row in rows)
+
+
+def test_files_are_named_in_full(tmp_path) -> None:
+    class KeeperOfCheckpointsWithALongName(Callback):
+        location = f"s3://bucket/{'folder/' * 20}here"
+
+    trainer = trainer_of(callbacks=KeeperOfCheckpointsWithALongName())
+    text = Summary(trainer.state.timestamp).text(trainer._run, 60)
+    assert KeeperOfCheckpointsWithALongName.location in text

@@ -10,6 +10,7 @@ from torch import nn
 
 import composer
 from composer import Algorithm, Callback, Evaluator, Event, Trainer
+from composer._cpus import cpus_of_node
 from composer.algorithms import LabelSmoothing, MixUp
 from composer.devices import DeviceCPU
 from composer.loggers import ConsoleLogger, InMemoryLogger, ProgressBarLogger
@@ -239,7 +240,7 @@ def test_hyperparameters_of_the_run_and_of_the_arguments() -> None:
     assert log.hyperparameters == {
         "composer_version": composer.__version__,
         "num_nodes": 1,
-        "num_cpus_per_node": 1,
+        "num_cpus_per_node": cpus_of_node(),
         "rank_zero_seed": 5,
     }
     log = Received()
