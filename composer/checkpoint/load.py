@@ -8,26 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
-
 from composer import dist
 from composer._masking import mask_text
-from composer._text import first_of, one_of
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching
 from composer.checkpoint.form import check_form
-from composer.checkpoint.parts import PARTS, Part, own_schedulers
-from composer.checkpoint.predecessor import CONSTANTS, upgrade
-from composer.checkpoint.recreate import algorithm_from
+from composer.checkpoint.named_states import as_named
+from composer.checkpoint.parts import PARTS, Part
+from composer.checkpoint.predecessor import is_of_predecessor, upgrade
+from composer.checkpoint.recreate import recreate_algorithms
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
-from composer.checkpoint.sharing import Shared
-from composer.checkpoint.stored import Stored, fetch, open_folder
+from composer.checkpoint.stored import fetch, open_folder
 from composer.checkpoint.tensors import Layout
+from composer.checkpoint.weights import check_shapes, load_weights
 from composer.core._names import format_name
-from composer.core.algorithm import Algorithm
-from composer.core.event import Event
-from composer.core.order import AlgorithmPass, arrange
+from composer.core.order import AlgorithmPass
 from composer.core.stop import Stop
 from composer.warnings import ComposerWarning
 
@@ -47,7 +42,7 @@ class Loaded:
         rng: The states of the random generators, one for each process that there was; None for weights alone.
         max_duration: When the training that was saved was to end.
         metadata: Versions, device and sizes of the run that was saved.
-        schedulers: The states of the schedules, for those that come later.
+        schedulers: The states of the schedules by class name, for those that come later.
         planned_duration: When it was to end as it began; ``max_duration`` differs where the run itself changed it.
         stop: Who or what has ended it before that, or None.
         metric_values: What metrics had computed, for those of data that comes later.
@@ -59,7 +54,7 @@ class Loaded:
     rng: list[dict[str, Any]] | None = None
     max_duration: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    schedulers: Sequence[tuple[str, Any]] = ()
+    schedulers: dict[str, Any] = field(default_factory=dict)
     planned_duration: str | None = None
     stop: Stop | None = None
     metric_values: dict[str, Any] = field(default_factory=dict)
@@ -221,7 +216,8 @@ def restore(
 
     Raises:
         DamagedCheckpointError: A part of it lacks something.
-        ValueError: The checkpoint does not fit the model, the optimizers or the data.
+        RuntimeError: The weights do not fit the model. Those that ``ignore_keys`` leaves out may be missing.
+        ValueError: The checkpoint does not fit the optimizers or the data.
 
     >>> from composer import Logger, State
     >>> state = State(model=nn.Linear(1, 1, bias=False))
@@ -230,16 +226,17 @@ def restore(
     1.0
     """
     _check_content(content, ignore_keys, source)
-    drop(content, ignore_keys)
+    left_out = _drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
-    _recreate(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
+    _drop_compiled_schedules(content, state)
+    recreate_algorithms(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     _check_engine(engine, content.get("engine"), weights_only=weights_only, is_made=prepare is None)
     if engine is not None and "model" in saved:
         # Before it makes its own copies of them.
         weights = fetch(saved.pop("model"))
-        _check_shapes(state.model, weights)
-        _load_model(state.model, weights, strict)
+        check_shapes(state.model, weights)
+        load_weights(state.model, weights, strict=strict, left_out=left_out)
     if prepare is not None:
         prepare(state)
     if engine is not None and "engine" in content:
@@ -257,14 +254,15 @@ def restore(
     if "model" in saved:
         if saved.get("_is_model_ddp_wrapped"):
             saved["model"] = {name.removeprefix("module."): value for name, value in saved["model"].items()}
-        _check_shapes(state.model, saved["model"])
-        _load_model(state.model, given("model"), strict)
+            left_out = {name.removeprefix("module.") for name in left_out}
+        check_shapes(state.model, saved["model"])
+        load_weights(state.model, given("model"), strict=strict, left_out=left_out)
     if weights_only:
         return Loaded(metadata=saved.get("metadata", {}))
     for part in PARTS:
         if part.give is not None and part.name in saved:
             _give(part, state, given(part.name), source)
-    schedulers = own_schedulers(given("schedulers")) if "schedulers" in saved else ()
+    schedulers = as_named(given("schedulers")) if "schedulers" in saved else {}
     ending = saved.get("ending", {})  # which checkpoints of before this was saved lack, and the predecessor's
     return Loaded(
         content.get("rng"),
@@ -275,6 +273,25 @@ def restore(
         Stop(ending["stopped_by"], ending["reason"]) if "stopped_by" in ending else None,
         given("metric_values") if "metric_values" in saved else {},
     )
+
+
+def _drop(content: dict[str, Any], ignore: IgnoreKeys) -> set[str]:
+    """Leave out what the user does not want; return the names of the weights among that."""
+
+    def names() -> set[str]:
+        return set(cast("dict[str, Any]", content.get("state", {}).get("model", {})))
+
+    before = set() if ignore is None else names()
+    drop(content, ignore)
+    return before - names()
+
+
+def _drop_compiled_schedules(content: dict[str, Any], state: State) -> None:
+    """Leave out the predecessor's schedules, which are functions of the time; it has these as a ``LambdaLR``."""
+    used = [scheduler for scheduler in state.schedulers if type(scheduler).__qualname__ == "LambdaLR"]
+    saved = content.get("state", {}).get("schedulers", {})
+    if not used and isinstance(saved, dict) and is_of_predecessor(content):
+        cast("dict[str, Any]", saved).pop("LambdaLR", None)
 
 
 def _give(part: Part, state: State, value: Any, source: str) -> None:
@@ -298,24 +315,6 @@ def _check_content(content: dict[str, Any], ignore: IgnoreKeys, source: str) -> 
     elif "model" not in content.get("state", {}):
         message = f"{source} holds no weights: the model keeps those that it has."
         warnings.warn(message, ComposerWarning, stacklevel=4)
-
-
-def _check_shapes(model: nn.Module, saved: dict[str, Any]) -> None:
-    """Refuse weights of other shapes than those of the model; tell all of them at once."""
-    present = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    shapes = [
-        f"{name} is {tuple(value.shape)} in the checkpoint and {tuple(present[name].shape)} in the model"
-        for name, value in saved.items()
-        if isinstance(value, (Tensor, Stored, Shared)) and name in present and not is_lazy(present[name])
-        if tuple(value.shape) != present[name].shape
-    ]
-    shapes += [
-        f"{name} is {type(value).__name__} in the checkpoint, where the model has a tensor"
-        for name, value in saved.items()
-        if name in present and not isinstance(value, (Tensor, Stored, Shared))
-    ]
-    if shapes:
-        raise ValueError(f"The checkpoint is of another model: {first_of(shapes)}.")
 
 
 def _check_ignored(ignore: IgnoreKeys, engine: str) -> None:
@@ -345,52 +344,3 @@ def _check_engine(
             "The checkpoint is not DeepSpeed's, whose engine could go on with its training; give "
             "load_weights_only=True to begin with its weights."
         )
-
-
-def _load_model(model: nn.Module, weights: dict[str, Any], strict: bool) -> None:
-    """Load the weights; tell all names that do not fit at once."""
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    unexpected = [name for name in unexpected if not name.endswith(CONSTANTS)]
-    if not missing and not unexpected:
-        return
-    told = [
-        *([f"the checkpoint lacks {first_of(missing)}"] if missing else []),
-        *([f"the model lacks {first_of(unexpected)}"] if unexpected else []),
-    ]
-    if strict:
-        raise ValueError(
-            f"The checkpoint is of another model: {'; '.join(told)}. Load into the same model, or give "
-            f"load_strict_model_weights=False to load the weights that both have."
-        )
-    warnings.warn(f"Not all weights were loaded: {'; '.join(told)}.", ComposerWarning, stacklevel=4)
-
-
-def _recreate(
-    state: State, logger: Logger, saved: Any, exclude: Sequence[str], passes: Sequence[AlgorithmPass]
-) -> None:
-    """Make the methods again that the saved weights need and the run lacks."""
-    described = {name: value.get("repr", "") for name, value in cast("list[tuple[str, dict[str, Any]]]", saved)}
-    for name in exclude:
-        one_of("load_exclude_algorithms", name, described or (name,))
-    present = {type(algorithm).__qualname__: mask_text(repr(algorithm)) for algorithm in state.algorithms}
-    made: list[Algorithm] = []
-    for name, description in described.items():
-        kind = state.find_algorithm(name)
-        if kind is None or not kind.required_on_load() or name in exclude:
-            continue
-        if name not in present:
-            made.append(algorithm_from(description, kind))
-        elif present[name] != description:
-            message = (
-                f"The checkpoint was saved with {description}, and is loaded with {present[name]}; the weights may not "
-                f"fit."
-            )
-            warnings.warn(message, ComposerWarning, stacklevel=4)
-    for algorithm in made:
-        message = f"The checkpoint was saved with {algorithm!r}, which is applied; load_exclude_algorithms prevents it."
-        warnings.warn(message, ComposerWarning, stacklevel=4)
-    if made:
-        state.algorithms = [*state.algorithms, *made]
-    for algorithm in arrange(made, Event.INIT, passes):
-        if algorithm.match(Event.INIT, state):
-            algorithm.apply(Event.INIT, state, logger)
