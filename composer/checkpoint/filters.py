@@ -106,7 +106,7 @@ def _remove(checkpoint: dict[str, Any], paths: set[tuple[Any, ...]]) -> None:
 
 
 def _near(pattern: str, texts: Sequence[str]) -> str:
-    """Return a hint what a pattern that matches nothing may have meant: a similar path, or all that are in its place."""
+    """Return a hint for a pattern that matches nothing: a similar path, or all that there are in its place."""
     known = set(texts)
     if any(fnmatch.fnmatchcase(text, f"state/{pattern}") for text in texts):
         return f" Did you mean 'state/{pattern}'?"

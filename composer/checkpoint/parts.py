@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from composer.core.state import State
 
-__all__ = ["PARTS", "Part"]
+__all__ = ["PARTS", "Part", "timestamp_state"]
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,7 @@ def _give_callbacks(state: State, saved: Any) -> None:
 
 
 def _take_timestamp(state: State) -> dict[str, Any]:
-    # Clocks as numbers, which torch.load reads without being told of timedelta.
-    amounts = state.timestamp.state_dict().items()
-    return {"Timestamp": {name: v if isinstance(v, int) else v.total_seconds() for name, v in amounts}}
+    return {"Timestamp": timestamp_state(state.timestamp)}
 
 
 def _give_timestamp(state: State, saved: Any) -> None:
@@ -279,3 +277,16 @@ PARTS: tuple[Part, ...] = (
     Part("metadata", _take_metadata, _give_metadata, with_weights=True),
 )
 """Every part of a checkpoint, in the order in which it is loaded."""
+
+
+def timestamp_state(timestamp: Timestamp) -> dict[str, int | float]:
+    """Return the state of a timestamp with its clocks in seconds, which ``torch.load(weights_only=True)`` reads.
+
+    Args:
+        timestamp: The timestamp.
+
+    >>> timestamp_state(Timestamp(epoch=1))["epoch"], timestamp_state(Timestamp())["total_wct"]
+    (1, 0.0)
+    """
+    amounts = timestamp.state_dict().items()
+    return {name: value if isinstance(value, int) else value.total_seconds() for name, value in amounts}

@@ -33,7 +33,7 @@ def plain(value: Any, path: Sequence[object] = ()) -> Any:
 
     Numbers, strings and containers of subclasses become those of the built-in types: a mapping a dict, another sequence
     a list, a named tuple a tuple. An enum member becomes its value, a path a string. NumPy arrays of numbers and
-    ``timedelta`` stay: our reader knows them, while ``torch.load`` has to be told (``torch.serialization.safe_globals``).
+    ``timedelta`` stay: our reader knows them, while ``torch.load`` needs ``torch.serialization.safe_globals`` for them.
 
     Args:
         value: Anything.
@@ -150,7 +150,7 @@ def _named(path: Sequence[object]) -> str:
 def _refusal(value: object, path: Sequence[object], what: str = "") -> TypeError:
     kind = type(value)
     return TypeError(
-        f"{_named(path)} cannot be saved: a checkpoint holds tensors, numbers, text and containers of them, and this is "
-        f"{kind.__module__}.{kind.__qualname__}{what}. Return a plain value from state_dict(), or leave it out with "
+        f"{_named(path)} cannot be saved: a checkpoint holds tensors, numbers, text and containers of them, and this "
+        f"is {kind.__module__}.{kind.__qualname__}{what}. Return a plain value from state_dict(), or leave it out with "
         f"save_ignore_keys=[{_named(path)}]."
     )

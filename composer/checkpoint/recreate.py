@@ -1,4 +1,4 @@
-"""Recreate the algorithms that saved weights need, from how a checkpoint describes them, without running code from it."""
+"""Recreate the algorithms that saved weights need, from their descriptions, without running code of a checkpoint."""
 
 from __future__ import annotations
 
