@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
@@ -11,7 +12,7 @@ from composer._text import did_you_mean, first_of
 from composer.checkpoint.named_states import by_name
 from composer.warnings import ComposerWarning
 
-__all__ = ["IgnoreKeys", "drop", "reaching"]
+__all__ = ["IgnoreKeys", "drop", "glob_filter", "reaching"]
 
 IgnoreKeys: TypeAlias = Sequence[str] | Callable[[dict[str, Any]], object] | None
 """Patterns of paths such as ``"state/optimizers*"``, or a function that edits the dict; None leaves nothing out."""
@@ -57,6 +58,20 @@ def drop(checkpoint: dict[str, Any], ignore: IgnoreKeys) -> None:
             warnings.warn(message, ComposerWarning, stacklevel=3)
         found.update(matched)
     _remove(checkpoint, found)
+
+
+def glob_filter(exclude_globs: Sequence[str]) -> Callable[[dict[str, Any]], None]:
+    """Return a function that removes entries of a checkpoint, as :func:`drop` does.
+
+    Args:
+        exclude_globs: Patterns of paths.
+
+    >>> checkpoint = {"state": {"layers": [{"weight": 1}, {"weight": 2}]}}
+    >>> glob_filter(["state/layers/0"])(checkpoint)
+    >>> checkpoint
+    {'state': {'layers': [{'weight': 2}]}}
+    """
+    return functools.partial(drop, ignore=exclude_globs)
 
 
 def reaching(ignore: IgnoreKeys, part: str) -> list[str]:

@@ -20,6 +20,7 @@ from composer.checkpoint.recreate import recreate_algorithms
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
 from composer.checkpoint.stored import fetch, open_folder
 from composer.checkpoint.tensors import Layout
+from composer.checkpoint.validation import ensure_valid, validation_function
 from composer.checkpoint.weights import check_shapes, load_weights
 from composer.core._names import format_name
 from composer.core.order import AlgorithmPass
@@ -91,6 +92,7 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
         FileNotFoundError: There is none.
         DamagedCheckpointError: It is not what was written.
         UnsafeCheckpointError: Reading it would run code.
+        ValueError: The function that ``CHECKPOINT_VALIDATION_FUNCTION`` names found it invalid.
 
     >>> archive.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "ep1.pt")
     >>> open_checkpoint(tmp_path / "ep1.pt", mapped=True)
@@ -99,7 +101,12 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
     path = Path(path)
     if is_safetensors(path):
         return {"state": {"model": read_safetensors(path)}}
-    content = open_folder(path, together=together) if path.is_dir() else archive.read(path, mapped=mapped)
+    if path.is_dir():
+        for file in sorted(path.iterdir()) if validation_function() is not None else ():
+            ensure_valid(file)
+        content = open_folder(path, together=together)
+    else:
+        content = archive.read(ensure_valid(path), mapped=mapped)
     with archive.damage_of(repr(str(path)), "its content"):
         if not isinstance(content.get("state"), dict):
             content = {"state": {"model": content.get("state_dict", content)}}
@@ -124,7 +131,7 @@ def safe_torch_load(
     """
     if load_monolith_rank0_only and dist.get_global_rank() != 0:
         return {}
-    return archive.read(composer_states_filepath, map_location)
+    return archive.read(ensure_valid(Path(composer_states_filepath)), map_location)
 
 
 def load_checkpoint(
