@@ -250,6 +250,18 @@ def test_what_holds_itself_is_refused() -> None:
             collect(holding(value))
 
 
+def test_all_that_is_saved_is_shallow_enough_to_be_read(tmp_path) -> None:
+    value: Any = 1
+    for depth in range(200):
+        value = [value] if depth % 2 else {"a": value}
+        try:
+            path = save_checkpoint(holding(value), str(tmp_path / "a.pt"))
+        except TypeError:
+            break
+    assert depth > 90
+    assert read_by_both(path) is not None
+
+
 def test_the_error_says_where_and_what_to_do(tmp_path) -> None:
     said = r"'state/callbacks/Holder/value/a/1' .* is builtins.builtin_function.*save_ignore_keys=\['state/callbacks/Ho"
     with pytest.raises(TypeError, match=said):
