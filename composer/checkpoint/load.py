@@ -165,7 +165,7 @@ def load_checkpoint(
 
     >>> from composer import Logger, State
     >>> from composer.checkpoint import save_checkpoint
-    >>> one, other = State(model=nn.Linear(1, 1)), State(model=nn.Linear(1, 1))
+    >>> one, other = [State(model=torch.nn.Linear(1, 1)) for _ in range(2)]
     >>> path = save_checkpoint(one, str(tmp_path / "one.pt"))
     >>> numbers = load_checkpoint(path, other, Logger(other))
     >>> bool(other.model.weight == one.model.weight)
@@ -227,7 +227,7 @@ def restore(
         ValueError: The checkpoint does not fit the optimizers or the data.
 
     >>> from composer import Logger, State
-    >>> state = State(model=nn.Linear(1, 1, bias=False))
+    >>> state = State(model=torch.nn.Linear(1, 1, bias=False))
     >>> _ = restore(state, Logger(state), {"state": {"model": {"weight": torch.ones(1, 1)}}})
     >>> state.model.weight.item()
     1.0
@@ -269,16 +269,21 @@ def restore(
     for part in PARTS:
         if part.give is not None and part.name in saved:
             _give(part, state, given(part.name), source)
-    schedulers = as_named(given("schedulers")) if "schedulers" in saved else {}
+    later = {name: given(name) for name in ("schedulers", "metric_values") if name in saved}
+    return _loaded(content.get("rng"), saved, later)
+
+
+def _loaded(numbers: list[dict[str, Any]] | None, saved: dict[str, Any], later: dict[str, Any]) -> Loaded:
+    """Collect what the run needs when training begins."""
     ending = saved.get("ending", {})  # which checkpoints of before this was saved lack, and the predecessor's
     return Loaded(
-        content.get("rng"),
+        numbers,
         saved.get("max_duration"),
         saved.get("metadata", {}),
-        schedulers,
+        as_named(later.get("schedulers", {})),
         ending.get("planned_duration"),
         Stop(ending["stopped_by"], ending["reason"]) if "stopped_by" in ending else None,
-        given("metric_values") if "metric_values" in saved else {},
+        later.get("metric_values", {}),
     )
 
 
