@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.checkpoint import FileSystemReader, LoadPlan, LoadPlanner, Metadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
 from composer import dist
@@ -54,8 +56,9 @@ class FileSystemReaderWithValidation(FileSystemReader):
             UnsafeCheckpointError: Reading it would run code.
         """
         ensure_valid(Path(self.path, METADATA))
-        self._metadata = read_metadata(Path(self.path))
-        return self._metadata
+        metadata: Metadata = read_metadata(Path(self.path))
+        self._metadata = metadata
+        return metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read the tensors of a plan.

@@ -112,7 +112,8 @@ def _mapping(value: Mapping[Any, Any], path: Sequence[object]) -> dict[Any, Any]
             raise TypeError(f"{_named(path)} cannot be saved: two of its keys become {key!r} there.")
         found[key] = one if type(one) in PLAIN else plain(one, (*path, key))
     # These two are known to all readers, and scripts rely on what they do.
-    return type(value)(found) if type(value) in (collections.OrderedDict, collections.Counter) else found
+    kind: Any = type(value)
+    return kind(found) if kind in (collections.OrderedDict, collections.Counter) else found
 
 
 def _elements(value: Any, path: Sequence[object]) -> Any:
