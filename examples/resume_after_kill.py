@@ -75,7 +75,7 @@ def digest(folder: Path) -> str:
     """A sum over weights and the state of the optimizer in the last checkpoint."""
     content = torch.load(folder / "checkpoints" / "latest-rank0.pt", weights_only=True)["state"]
     state = {**content["model"]}
-    for _, optimizer in content["optimizers"]:
+    for optimizer in content["optimizers"].values():
         for name, values in optimizer["state"].items():
             state.update({f"{name}.{key}": value for key, value in values.items()})
     whole = hashlib.sha256()

@@ -13,6 +13,7 @@ from composer._masking import mask_text
 from composer._text import one_of
 from composer.callbacks._moment import Moment, is_never
 from composer.callbacks._monitored import mode_for, read_score
+from composer.callbacks._saved_names import in_folder, name_now, names_for_loggers, remote, times_from, times_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.local import LocalCheckpoints
 from composer.checkpoint.logger_copies import upload_copy
@@ -25,11 +26,12 @@ from composer.checkpoint.saved_list import SavedList, place_of
 from composer.checkpoint.sharing import by_first
 from composer.checkpoint.templates import bind
 from composer.checkpoint.writer import CheckpointWriter
-from composer.core._names import check_inside, check_remote_name, check_template, format_name
+from composer.core._names import check_template, format_name
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.time import Time
+from composer.core.timestamp import Timestamp
 from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class CheckpointSaver(Callback):
 
     Attributes:
         saved_checkpoints: Paths of what is kept, oldest first.
+        all_saved_checkpoints_to_timestamp: The time of all that was saved, by path.
         best_checkpoint: Path and value of the best of them, by ``monitor``.
 
     Raises:
@@ -110,23 +113,25 @@ class CheckpointSaver(Callback):
         on_failure: Literal["raise", "warn"] = "raise",
     ) -> None:
         self.folder = check_template("folder", os.fspath(folder))
-        self.filename = _inside("filename", os.fspath(filename))
-        self.remote_file_name = _remote("remote_file_name", remote_file_name)
-        self.latest_filename = latest_filename and _inside("latest_filename", os.fspath(latest_filename))
-        self.latest_remote_file_name = _remote("latest_remote_file_name", latest_remote_file_name)
+        self.filename = in_folder("filename", filename, self.folder)
+        self.remote_file_name = remote("remote_file_name", remote_file_name)
+        self.latest_filename = in_folder("latest_filename", latest_filename, self.folder) if latest_filename else None
+        self.latest_remote_file_name = remote("latest_remote_file_name", latest_remote_file_name)
         self.save_interval = save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
         self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
         self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
         self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
         self.monitor, self.mode = monitor, mode
-        check_format("filename", self.filename, weights_only=weights_only)
+        name = self.filename.filename
+        check_format("filename", name, weights_only=weights_only)
         self._finds_mode = mode is None and monitor is not None
         retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)
-        self._list = SavedList(retention, place_of(self.folder, self.filename))
+        self._list = SavedList(retention, place_of(self.folder, name))
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
         self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
         self._store: LocalCheckpoints | RemoteCheckpoints | None = None
         self._last_saved: Moment | None = None
+        self.all_saved_checkpoints_to_timestamp: dict[str, Timestamp] = {}
 
     @property
     def saved_checkpoints(self) -> list[str]:
@@ -147,12 +152,12 @@ class CheckpointSaver(Callback):
     def init(self, state: State, logger: Logger) -> None:
         """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
         self._last_saved, self._store = None, None
-        folders = folders_for(state, self.filename, weights_only=self.weights_only)
+        folders = folders_for(state, self.filename.filename, weights_only=self.weights_only)
         if folders is not None and folders.engine is not None and self.asynchronous:
             raise ValueError("save_async=True, but DeepSpeed's engine writes a checkpoint itself, before it goes on.")
         store = self.store(state)
         # A folder of checkpoints may have those of both forms, one file and several.
-        templates = (self.template(state), bind(self.filename, state.run_name))
+        templates = (self.template(state), bind(self.filename.filename, state.run_name))
         self._list.begin(store, templates, state.run_name if state.run_name_given else None)
         if dist.get_global_rank() == 0:
             store.probe()
@@ -177,7 +182,7 @@ class CheckpointSaver(Callback):
         Args:
             state: The state of the run.
         """
-        return bind(template_for(state, self.filename, weights_only=self.weights_only), state.run_name)
+        return bind(template_for(state, self.filename.filename, weights_only=self.weights_only), state.run_name)
 
     def place(self, state: State, name: str) -> str:
         """Return the path or URI of a file in the folder.
@@ -228,7 +233,7 @@ class CheckpointSaver(Callback):
         Args:
             state: The state of the run.
         """
-        return _name_now(self.latest_filename, state)
+        return name_now(self.latest_filename, state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
@@ -249,7 +254,7 @@ class CheckpointSaver(Callback):
         if not self.overwrite:
             store.refuse_later(template, state.timestamp, ours)
         store.remove_partial_files(
-            template, None if self.latest_filename is None else bind(self.latest_filename, state.run_name)
+            template, None if self.latest_filename is None else bind(self.latest_filename.filename, state.run_name)
         )
         # The process that saved what is resumed may have ended before it moved the link, and removed these.
         left = [name for name in obsolete if name not in ours and name != loaded]
@@ -305,20 +310,38 @@ class CheckpointSaver(Callback):
         now = Moment.of(state)
         # Only who writes knows of a failure, after which the same may be saved again.
         dist.broadcast_object_list(is_saved := [now.is_saved_by(self._last_saved, at_end=at_end)])
-        if is_saved[0]:
-            return
+        if not is_saved[0]:
+            self._save_checkpoint(state, logger)
+
+    def _save_checkpoint(self, state: State, logger: Logger) -> None:
+        """Save now; subclasses that were written for the predecessor override and call this."""
+        self._writer.wait()
+        now = Moment.of(state)
         store, template = self.store(state), self.template(state)
         name = format_name(template, state.run_name, state.timestamp, rank=0)
         score = self._score(state)
         self._last_saved = now
         # Before the state is taken, so that a resumed run knows of this checkpoint too.
         before = self._list.add(name, now.batch, score)
-        content = collect(
-            state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
-        )
+        times = dict(self.all_saved_checkpoints_to_timestamp)
+        self.all_saved_checkpoints_to_timestamp[store.path_of(name)] = state.timestamp
+
+        def otherwise() -> None:
+            # What was to make room for this one is still there.
+            self._list.put_back(before)
+            self.all_saved_checkpoints_to_timestamp = times
+            self._last_saved = None
+
+        try:
+            content = collect(
+                state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
+            )
+        except TypeError:
+            otherwise()
+            raise
         path, latest, obsolete = store.local / name, self.latest_name(state), self._list.obsolete
-        copies = self._names_for_loggers(state) if logger.has_file_upload_destination() else (None, None)
-        folders = folders_for(state, self.filename, weights_only=self.weights_only)
+        copies = names_for_loggers(self, state) if logger.has_file_upload_destination() else (None, None)
+        folders = folders_for(state, self.filename.filename, weights_only=self.weights_only)
         is_first, apart = dist.get_global_rank() == 0, isinstance(store, RemoteCheckpoints)
         if isinstance(store, RemoteCheckpoints) and folders is not None:
             store.meet()
@@ -333,16 +356,12 @@ class CheckpointSaver(Callback):
             elif is_first:
                 store.remove(obsolete, template)
 
-        def otherwise() -> None:
-            # What was to make room for this one is still there.
-            self._list.put_back(before)
-            self._last_saved = None
-
         self._writer.write(content, path, then, otherwise, folders=folders, apart=apart)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is kept, and what is being removed, by names relative to the folder."""
-        return self._list.state_dict()
+        """Return what was saved when, what is kept, and what is being removed, by names relative to the folder."""
+        saved = times_of(self.all_saved_checkpoints_to_timestamp, self._list)
+        return {**self._list.state_dict(), "all_saved_checkpoints_to_timestamp": saved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what an earlier process of this run has saved to this folder, so that it is removed in its turn.
@@ -352,7 +371,9 @@ class CheckpointSaver(Callback):
         Args:
             state: What :meth:`state_dict` returned.
         """
-        self._list.load_state_dict(state)
+        if self._list.load_state_dict(state):
+            saved = state.get("all_saved_checkpoints_to_timestamp", ())
+            self.all_saved_checkpoints_to_timestamp.update(times_from(saved, self._list))
 
     def is_own_state(self, state: dict[str, Any]) -> bool:
         """Tell whether a state is that of a saver with this folder and these names, of several in a run.
@@ -374,23 +395,5 @@ class CheckpointSaver(Callback):
             self._list.retention = replace(self._list.retention, mode=mode_for(state, self.monitor))
         return read_score(state, self.monitor)
 
-    def _names_for_loggers(self, state: State) -> tuple[str | None, str | None]:
-        """The names of a checkpoint and of the link for the destinations that keep files."""
-        latest = None if self.latest_filename is None else self.latest_remote_file_name
-        name = self.remote_file_name and template_for(state, self.remote_file_name, weights_only=self.weights_only)
-        return _name_now(name, state), _name_now(latest, state)
-
 
 _FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
-
-
-def _name_now(template: str | None, state: State) -> str | None:
-    return None if template is None else format_name(template, state.run_name, state.timestamp, rank=0)
-
-
-def _inside(argument: str, name: str) -> str:
-    return check_inside(argument, check_template(argument, name, timed=True))
-
-
-def _remote(argument: str, name: str | Path | None) -> str | None:
-    return None if name is None else check_remote_name(argument, check_template(argument, os.fspath(name), timed=True))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
-from composer._text import did_you_mean
+from composer._text import did_you_mean, first_of
+from composer.checkpoint.named_states import by_name
 from composer.warnings import ComposerWarning
 
-__all__ = ["IgnoreKeys", "drop", "reaching"]
+__all__ = ["IgnoreKeys", "drop", "glob_filter", "reaching"]
 
 IgnoreKeys: TypeAlias = Sequence[str] | Callable[[dict[str, Any]], object] | None
 """Patterns of paths such as ``"state/optimizers*"``, or a function that edits the dict; None leaves nothing out."""
@@ -19,15 +21,25 @@ IgnoreKeys: TypeAlias = Sequence[str] | Callable[[dict[str, Any]], object] | Non
 def drop(checkpoint: dict[str, Any], ignore: IgnoreKeys) -> None:
     """Remove entries, in place.
 
+    A pattern that matches nothing is a warning, with what it may have meant.
+
     Args:
-        checkpoint: Nested dicts with text as keys.
+        checkpoint: Nested dicts and lists. An element of a list is named by its index; one that is a pair of name and
+            value, as an algorithm is, also by the name, with ``#2`` for the second of the same name.
         ignore: Patterns as of :mod:`fnmatch` of whole paths, in which "/" joins the keys; or a function that is
             given the dict to edit.
+
+    Raises:
+        TypeError: It is a single pattern.
 
     >>> checkpoint = {"state": {"model": {"a.weight": 1, "b.weight": 2}}, "rng": []}
     >>> drop(checkpoint, ["state/model/a.*", "rng"])
     >>> checkpoint
     {'state': {'model': {'b.weight': 2}}}
+    >>> checkpoint = {"state": {"algorithms": [("EMA", {}), ("BlurPool", {})]}}
+    >>> drop(checkpoint, ["state/algorithms/EMA"])
+    >>> checkpoint
+    {'state': {'algorithms': [('BlurPool', {})]}}
     """
     if ignore is None:
         return
@@ -36,14 +48,30 @@ def drop(checkpoint: dict[str, Any], ignore: IgnoreKeys) -> None:
         return
     if isinstance(ignore, str):
         raise TypeError(f"ignore_keys must be a list of patterns or a function; got {ignore!r}. Give [{ignore!r}].")
+    paths = list(_paths(checkpoint))
+    found: set[tuple[Any, ...]] = set()
     for pattern in ignore:
-        found = [path for path in _paths(checkpoint) if fnmatch.fnmatchcase("/".join(path), pattern)]
-        if not found:
-            near = did_you_mean(pattern, ["/".join(path) for path in _paths(checkpoint)])
+        matched = [path for text, path in paths if fnmatch.fnmatchcase(text, pattern)]
+        if not matched:
+            near = _near(pattern, [text for text, _ in paths])
             message = f"ignore_keys: nothing in the checkpoint matches {pattern!r}.{near}"
             warnings.warn(message, ComposerWarning, stacklevel=3)
-        for path in found:
-            _remove(checkpoint, path)
+        found.update(matched)
+    _remove(checkpoint, found)
+
+
+def glob_filter(exclude_globs: Sequence[str]) -> Callable[[dict[str, Any]], None]:
+    """Return a function that removes entries of a checkpoint, as :func:`drop` does.
+
+    Args:
+        exclude_globs: Patterns of paths.
+
+    >>> checkpoint = {"state": {"layers": [{"weight": 1}, {"weight": 2}]}}
+    >>> glob_filter(["state/layers/0"])(checkpoint)
+    >>> checkpoint
+    {'state': {'layers': [{'weight': 2}]}}
+    """
+    return functools.partial(drop, ignore=exclude_globs)
 
 
 def reaching(ignore: IgnoreKeys, part: str) -> list[str]:
@@ -61,18 +89,49 @@ def reaching(ignore: IgnoreKeys, part: str) -> list[str]:
     return [one for one in ignore if fnmatch.fnmatchcase(part, one) or one.startswith(f"{part}/")]
 
 
-def _paths(node: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, value in node.items():
-        path = (*above, str(key))
-        yield path
-        if isinstance(value, dict):
-            yield from _paths(cast("dict[str, Any]", value), path)
+def _paths(node: Any, text: str = "", above: tuple[Any, ...] = ()) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Iterate over all paths, as text and as the keys and indexes that lead there."""
+    for name, keys, value in _children(node):
+        yield f"{text}{name}", (*above, keys[0])
+        yield from _paths(value, f"{text}{name}/", (*above, *keys))
 
 
-def _remove(node: dict[str, Any], path: tuple[str, ...]) -> None:
-    *above, last = path
-    for key in above:
-        if key not in node:  # gone with what holds it
-            return
-        node = node[key]
-    node.pop(last, None)
+def _children(node: Any) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
+    """Iterate over names, keys and values below a node; a pair in a list is found by its index and by its name."""
+    if isinstance(node, dict):
+        for key, value in cast("dict[Any, Any]", node).items():
+            yield str(key), (key,), value
+    elif isinstance(node, list):
+        values = cast("list[Any]", node)
+        for index, value in enumerate(values):
+            yield str(index), (index,), value
+        if all(isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) for one in values):
+            for index, (name, value) in enumerate(by_name(values).items()):
+                yield name, (index, 1), value
+
+
+def _remove(checkpoint: dict[str, Any], paths: set[tuple[Any, ...]]) -> None:
+    outermost = [path for path in paths if not any(path[:length] in paths for length in range(1, len(path)))]
+    # The last of a list first, so that the others keep their indexes; and what is below a list before its elements.
+    for path in sorted(outermost, key=lambda path: (len(path), isinstance(path[-1], int) and path[-1]), reverse=True):
+        node: Any = checkpoint
+        for key in path[:-1]:
+            node = node[key]
+        del node[path[-1]]
+
+
+def _near(pattern: str, texts: Sequence[str]) -> str:
+    """Return a hint for a pattern that matches nothing: a similar path, or all that there are in its place."""
+    known = set(texts)
+    if any(fnmatch.fnmatchcase(text, f"state/{pattern}") for text in texts):
+        return f" Did you mean 'state/{pattern}'?"
+    parts = pattern.split("/")
+    depth = next((at for at in range(len(parts)) if at and "/".join(parts[:at]) not in known), len(parts)) - 1
+    above = "".join(f"{part}/" for part in parts[:depth])
+    names = [text.removeprefix(above) for text in texts if text.startswith(above)]
+    names = [name for name in names if "/" not in name and not name.isdecimal()]
+    hint = did_you_mean(parts[depth].rstrip("*"), names)
+    if hint:
+        return did_you_mean(f"{above}{parts[depth].rstrip('*')}", [f"{above}{name}" for name in names])
+    what = above.rstrip("/") or "The checkpoint"
+    return f" {what} has {first_of(names)}." if names else f" {what} is empty."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from composer.checkpoint.archive import UnsafeCheckpointError, damage_of, read_tensor
 from composer.checkpoint.folder_metadata import METADATA, read_metadata
 
-__all__ = ["read_into"]
+__all__ = ["follow", "read_into"]
 
 
 def read_into(
@@ -46,12 +46,12 @@ def read_into(
     """
     metadata = read_metadata(folder) if metadata is None else metadata
     if planner is not None:
-        _follow(_plan(tensors, metadata, planner), metadata, folder, planner, checked)
+        follow(_plan(tensors, metadata, planner), metadata, folder, planner, checked=checked)
         return
     planner = importlib.import_module("torch.distributed.checkpoint").DefaultLoadPlanner()
     with damage_of(repr(str(folder / METADATA)), "its description of the tensors"):
         items = _plan(tensors, metadata, planner)
-    _follow(items, metadata, folder, planner, checked)
+    follow(items, metadata, folder, planner, checked=checked)
 
 
 def _plan(tensors: Mapping[str, Tensor], metadata: Any, planner: Any) -> list[Any]:
@@ -61,7 +61,22 @@ def _plan(tensors: Mapping[str, Tensor], metadata: Any, planner: Any) -> list[An
     return planner.finish_plan(plan).items
 
 
-def _follow(items: list[Any], metadata: Any, folder: Path, planner: Any, checked: bool) -> None:
+def follow(items: Sequence[Any], metadata: Any, folder: Path, planner: Any, *, checked: bool = False) -> None:
+    """Read what a plan says.
+
+    Args:
+        items: The items of a ``LoadPlan``.
+        metadata: What :func:`.read_metadata` returned.
+        folder: The folder.
+        planner: The ``LoadPlanner``, which says where each tensor goes.
+        checked: Whether the checksums of the files were verified.
+
+    Raises:
+        DamagedCheckpointError: A file does not match the metadata.
+        UnsafeCheckpointError: An item is not a tensor, and would have to be unpickled.
+
+    >>> follow([], None, tmp_path, None)
+    """
     kinds: Any = importlib.import_module("torch.distributed.checkpoint.planner").LoadItemType
     for item in items:
         name = item.storage_index.fqn

@@ -63,7 +63,8 @@ def read_folder(folder: Path) -> dict[str, Any]:
 def write_folder(state: dict[str, Any], folder: Path) -> None:
     """Write the folder of a model, whole or not at all: its weights, configuration and tokenizer.
 
-    Of a checkpoint that has adapters alone, as models with PEFT save them, it is the folder of the adapters.
+    Of a checkpoint that has adapters alone, as models with PEFT save them, it is the folder of the adapters, with the
+    configuration of the model beside that of the adapters.
 
     Args:
         state: The part ``"state"`` of a checkpoint.
@@ -80,13 +81,12 @@ def write_folder(state: dict[str, Any], folder: Path) -> None:
     ['config.json', 'model.safetensors']
     """
     described = described_model(state)
-    files: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {"config": described["model"]["config"]}
     if "peft_config" in described["model"]:
         weights = _adapters(described["model"], state["model"])
         files["adapter_config"], name = described["model"]["peft_config"], "adapter_model.safetensors"
     else:
-        weights = {name.removeprefix(_PREFIX): value for name, value in state["model"].items()}
-        files["config"], name = described["model"]["config"], _WEIGHTS
+        weights, name = {name.removeprefix(_PREFIX): value for name, value in state["model"].items()}, _WEIGHTS
         if _GENERATION in described["model"]:
             files[_GENERATION] = described["model"][_GENERATION]
     with _made_whole(folder) as begun:
@@ -157,7 +157,8 @@ def _adapters(described: dict[str, Any], weights: dict[str, Any]) -> dict[str, A
     if len(names) < len(weights):
         raise ValueError(
             "The checkpoint has adapters beside the weights that they change. "
-            "write_huggingface_pretrained_from_composer_checkpoint makes one model of both."
+            "write_huggingface_pretrained_from_composer_checkpoint writes the adapters alone, and "
+            "HuggingFaceModel.hf_from_composer_checkpoint(path)[0].merge_and_unload() makes one model of both."
         )
     return {names[name].removeprefix(_PREFIX): value for name, value in weights.items()}
 

@@ -8,26 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
-
 from composer import dist
 from composer._masking import mask_text
-from composer._text import first_of, one_of
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching
 from composer.checkpoint.form import check_form
-from composer.checkpoint.parts import PARTS, Part, own_schedulers
-from composer.checkpoint.predecessor import CONSTANTS, upgrade
-from composer.checkpoint.recreate import algorithm_from
+from composer.checkpoint.named_states import as_named
+from composer.checkpoint.parts import PARTS, Part
+from composer.checkpoint.predecessor import is_of_predecessor, upgrade
+from composer.checkpoint.recreate import recreate_algorithms
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
-from composer.checkpoint.sharing import Shared
-from composer.checkpoint.stored import Stored, fetch, open_folder
+from composer.checkpoint.stored import fetch, open_folder
 from composer.checkpoint.tensors import Layout
+from composer.checkpoint.validation import ensure_valid, validation_function
+from composer.checkpoint.weights import check_shapes, load_weights
 from composer.core._names import format_name
-from composer.core.algorithm import Algorithm
-from composer.core.event import Event
-from composer.core.order import AlgorithmPass, arrange
+from composer.core.order import AlgorithmPass
 from composer.core.stop import Stop
 from composer.warnings import ComposerWarning
 
@@ -47,7 +43,7 @@ class Loaded:
         rng: The states of the random generators, one for each process that there was; None for weights alone.
         max_duration: When the training that was saved was to end.
         metadata: Versions, device and sizes of the run that was saved.
-        schedulers: The states of the schedules, for those that come later.
+        schedulers: The states of the schedules by class name, for those that come later.
         planned_duration: When it was to end as it began; ``max_duration`` differs where the run itself changed it.
         stop: Who or what has ended it before that, or None.
         metric_values: What metrics had computed, for those of data that comes later.
@@ -59,7 +55,7 @@ class Loaded:
     rng: list[dict[str, Any]] | None = None
     max_duration: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    schedulers: Sequence[tuple[str, Any]] = ()
+    schedulers: dict[str, Any] = field(default_factory=dict)
     planned_duration: str | None = None
     stop: Stop | None = None
     metric_values: dict[str, Any] = field(default_factory=dict)
@@ -96,6 +92,7 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
         FileNotFoundError: There is none.
         DamagedCheckpointError: It is not what was written.
         UnsafeCheckpointError: Reading it would run code.
+        ValueError: The function that ``CHECKPOINT_VALIDATION_FUNCTION`` names found it invalid.
 
     >>> archive.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "ep1.pt")
     >>> open_checkpoint(tmp_path / "ep1.pt", mapped=True)
@@ -104,7 +101,12 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
     path = Path(path)
     if is_safetensors(path):
         return {"state": {"model": read_safetensors(path)}}
-    content = open_folder(path, together=together) if path.is_dir() else archive.read(path, mapped=mapped)
+    if path.is_dir():
+        for file in sorted(path.iterdir()) if validation_function() is not None else ():
+            ensure_valid(file)
+        content = open_folder(path, together=together)
+    else:
+        content = archive.read(ensure_valid(path), mapped=mapped)
     with archive.damage_of(repr(str(path)), "its content"):
         if not isinstance(content.get("state"), dict):
             content = {"state": {"model": content.get("state_dict", content)}}
@@ -129,7 +131,7 @@ def safe_torch_load(
     """
     if load_monolith_rank0_only and dist.get_global_rank() != 0:
         return {}
-    return archive.read(composer_states_filepath, map_location)
+    return archive.read(ensure_valid(Path(composer_states_filepath)), map_location)
 
 
 def load_checkpoint(
@@ -163,7 +165,7 @@ def load_checkpoint(
 
     >>> from composer import Logger, State
     >>> from composer.checkpoint import save_checkpoint
-    >>> one, other = State(model=nn.Linear(1, 1)), State(model=nn.Linear(1, 1))
+    >>> one, other = [State(model=torch.nn.Linear(1, 1)) for _ in range(2)]
     >>> path = save_checkpoint(one, str(tmp_path / "one.pt"))
     >>> numbers = load_checkpoint(path, other, Logger(other))
     >>> bool(other.model.weight == one.model.weight)
@@ -221,25 +223,27 @@ def restore(
 
     Raises:
         DamagedCheckpointError: A part of it lacks something.
-        ValueError: The checkpoint does not fit the model, the optimizers or the data.
+        RuntimeError: The weights do not fit the model. Those that ``ignore_keys`` leaves out may be missing.
+        ValueError: The checkpoint does not fit the optimizers or the data.
 
     >>> from composer import Logger, State
-    >>> state = State(model=nn.Linear(1, 1, bias=False))
+    >>> state = State(model=torch.nn.Linear(1, 1, bias=False))
     >>> _ = restore(state, Logger(state), {"state": {"model": {"weight": torch.ones(1, 1)}}})
     >>> state.model.weight.item()
     1.0
     """
     _check_content(content, ignore_keys, source)
-    drop(content, ignore_keys)
+    left_out = _drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
-    _recreate(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
+    _drop_compiled_schedules(content, state)
+    recreate_algorithms(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     _check_engine(engine, content.get("engine"), weights_only=weights_only, is_made=prepare is None)
     if engine is not None and "model" in saved:
         # Before it makes its own copies of them.
         weights = fetch(saved.pop("model"))
-        _check_shapes(state.model, weights)
-        _load_model(state.model, weights, strict)
+        check_shapes(state.model, weights)
+        load_weights(state.model, weights, strict=strict, left_out=left_out)
     if prepare is not None:
         prepare(state)
     if engine is not None and "engine" in content:
@@ -257,24 +261,49 @@ def restore(
     if "model" in saved:
         if saved.get("_is_model_ddp_wrapped"):
             saved["model"] = {name.removeprefix("module."): value for name, value in saved["model"].items()}
-        _check_shapes(state.model, saved["model"])
-        _load_model(state.model, given("model"), strict)
+            left_out = {name.removeprefix("module.") for name in left_out}
+        check_shapes(state.model, saved["model"])
+        load_weights(state.model, given("model"), strict=strict, left_out=left_out)
     if weights_only:
         return Loaded(metadata=saved.get("metadata", {}))
     for part in PARTS:
         if part.give is not None and part.name in saved:
             _give(part, state, given(part.name), source)
-    schedulers = own_schedulers(given("schedulers")) if "schedulers" in saved else ()
+    later = {name: given(name) for name in ("schedulers", "metric_values") if name in saved}
+    return _loaded(content.get("rng"), saved, later)
+
+
+def _loaded(numbers: list[dict[str, Any]] | None, saved: dict[str, Any], later: dict[str, Any]) -> Loaded:
+    """Collect what the run needs when training begins."""
     ending = saved.get("ending", {})  # which checkpoints of before this was saved lack, and the predecessor's
     return Loaded(
-        content.get("rng"),
+        numbers,
         saved.get("max_duration"),
         saved.get("metadata", {}),
-        schedulers,
+        as_named(later.get("schedulers", {})),
         ending.get("planned_duration"),
         Stop(ending["stopped_by"], ending["reason"]) if "stopped_by" in ending else None,
-        given("metric_values") if "metric_values" in saved else {},
+        later.get("metric_values", {}),
     )
+
+
+def _drop(content: dict[str, Any], ignore: IgnoreKeys) -> set[str]:
+    """Leave out what the user does not want; return the names of the weights among that."""
+
+    def names() -> set[str]:
+        return set(cast("dict[str, Any]", content.get("state", {}).get("model", {})))
+
+    before = set() if ignore is None else names()
+    drop(content, ignore)
+    return before - names()
+
+
+def _drop_compiled_schedules(content: dict[str, Any], state: State) -> None:
+    """Leave out the predecessor's schedules, which are functions of the time; it has these as a ``LambdaLR``."""
+    used = [scheduler for scheduler in state.schedulers if type(scheduler).__qualname__ == "LambdaLR"]
+    saved = content.get("state", {}).get("schedulers", {})
+    if not used and isinstance(saved, dict) and is_of_predecessor(content):
+        cast("dict[str, Any]", saved).pop("LambdaLR", None)
 
 
 def _give(part: Part, state: State, value: Any, source: str) -> None:
@@ -298,24 +327,6 @@ def _check_content(content: dict[str, Any], ignore: IgnoreKeys, source: str) -> 
     elif "model" not in content.get("state", {}):
         message = f"{source} holds no weights: the model keeps those that it has."
         warnings.warn(message, ComposerWarning, stacklevel=4)
-
-
-def _check_shapes(model: nn.Module, saved: dict[str, Any]) -> None:
-    """Refuse weights of other shapes than those of the model; tell all of them at once."""
-    present = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    shapes = [
-        f"{name} is {tuple(value.shape)} in the checkpoint and {tuple(present[name].shape)} in the model"
-        for name, value in saved.items()
-        if isinstance(value, (Tensor, Stored, Shared)) and name in present and not is_lazy(present[name])
-        if tuple(value.shape) != present[name].shape
-    ]
-    shapes += [
-        f"{name} is {type(value).__name__} in the checkpoint, where the model has a tensor"
-        for name, value in saved.items()
-        if name in present and not isinstance(value, (Tensor, Stored, Shared))
-    ]
-    if shapes:
-        raise ValueError(f"The checkpoint is of another model: {first_of(shapes)}.")
 
 
 def _check_ignored(ignore: IgnoreKeys, engine: str) -> None:
@@ -345,52 +356,3 @@ def _check_engine(
             "The checkpoint is not DeepSpeed's, whose engine could go on with its training; give "
             "load_weights_only=True to begin with its weights."
         )
-
-
-def _load_model(model: nn.Module, weights: dict[str, Any], strict: bool) -> None:
-    """Load the weights; tell all names that do not fit at once."""
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    unexpected = [name for name in unexpected if not name.endswith(CONSTANTS)]
-    if not missing and not unexpected:
-        return
-    told = [
-        *([f"the checkpoint lacks {first_of(missing)}"] if missing else []),
-        *([f"the model lacks {first_of(unexpected)}"] if unexpected else []),
-    ]
-    if strict:
-        raise ValueError(
-            f"The checkpoint is of another model: {'; '.join(told)}. Load into the same model, or give "
-            f"load_strict_model_weights=False to load the weights that both have."
-        )
-    warnings.warn(f"Not all weights were loaded: {'; '.join(told)}.", ComposerWarning, stacklevel=4)
-
-
-def _recreate(
-    state: State, logger: Logger, saved: Any, exclude: Sequence[str], passes: Sequence[AlgorithmPass]
-) -> None:
-    """Make the methods again that the saved weights need and the run lacks."""
-    described = {name: value.get("repr", "") for name, value in cast("list[tuple[str, dict[str, Any]]]", saved)}
-    for name in exclude:
-        one_of("load_exclude_algorithms", name, described or (name,))
-    present = {type(algorithm).__qualname__: mask_text(repr(algorithm)) for algorithm in state.algorithms}
-    made: list[Algorithm] = []
-    for name, description in described.items():
-        kind = state.find_algorithm(name)
-        if kind is None or not kind.required_on_load() or name in exclude:
-            continue
-        if name not in present:
-            made.append(algorithm_from(description, kind))
-        elif present[name] != description:
-            message = (
-                f"The checkpoint was saved with {description}, and is loaded with {present[name]}; the weights may not "
-                f"fit."
-            )
-            warnings.warn(message, ComposerWarning, stacklevel=4)
-    for algorithm in made:
-        message = f"The checkpoint was saved with {algorithm!r}, which is applied; load_exclude_algorithms prevents it."
-        warnings.warn(message, ComposerWarning, stacklevel=4)
-    if made:
-        state.algorithms = [*state.algorithms, *made]
-    for algorithm in arrange(made, Event.INIT, passes):
-        if algorithm.match(Event.INIT, state):
-            algorithm.apply(Event.INIT, state, logger)

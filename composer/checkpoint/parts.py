@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,9 +13,9 @@ from composer import dist, trees
 from composer._text import plural
 from composer._version import __version__
 from composer.checkpoint.metric_values import give_metric_values, take_metric_values
+from composer.checkpoint.named_states import as_named, by_name, load_each
 from composer.checkpoint.optimizers import class_name, optimizer_state, set_optimizer_state
 from composer.core.data_pass import DataPass
-from composer.core.serial import Serializable
 from composer.core.timestamp import Timestamp
 from composer.warnings import ComposerWarning
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from composer.core.state import State
 
-__all__ = ["PARTS", "Part", "entries_of", "give_each", "own_schedulers"]
+__all__ = ["PARTS", "Part", "timestamp_state"]
 
 
 @dataclass(frozen=True)
@@ -53,32 +53,50 @@ def _take_model(state: State) -> dict[str, Any]:
     return dict(state.model.state_dict())
 
 
-def _take_optimizers(state: State) -> list[Any]:
-    return [(class_name(optimizer), optimizer_state(state.model, optimizer)) for optimizer in state.optimizers]
+def _take_optimizers(state: State) -> dict[str, Any]:
+    return by_name((class_name(one), optimizer_state(state.model, one)) for one in state.optimizers)
 
 
 def _give_optimizers(state: State, saved: Any) -> None:
-    entries = entries_of(saved)
-    names = [class_name(optimizer) for optimizer in state.optimizers]
-    if [name for name, _ in entries] != names[: len(entries)] or len(entries) > len(names):
+    saved = as_named(saved)
+    present = by_name((class_name(optimizer), optimizer) for optimizer in state.optimizers)
+    if not saved.keys() <= present.keys():
         raise ValueError(
-            f"The checkpoint is of a training with the optimizers {[name for name, _ in entries]}, but {names} are "
-            f"given. Give the same, or leave their state out with load_ignore_keys=['state/optimizers*']."
+            f"The checkpoint is of a run with the optimizers {list(saved)}, but {list(present)} are given. Give the "
+            f"same, or leave their state out with load_ignore_keys=['state/optimizers*']."
         )
-    if len(entries) < len(names):
-        message = f"The checkpoint has no state of the optimizers {names[len(entries) :]}; they begin without."
+    if missing := [name for name in present if name not in saved]:
+        message = f"The checkpoint has no state of the optimizers {missing}; they begin without."
         warnings.warn(message, ComposerWarning, stacklevel=2)
-    for optimizer, (_, value) in zip(state.optimizers, entries, strict=False):
-        set_optimizer_state(state.model, optimizer, value)
+    for name, value in saved.items():
+        set_optimizer_state(state.model, present[name], value)
 
 
-def _take_schedulers(state: State) -> list[Any]:
-    return [(type(scheduler).__qualname__, scheduler.state_dict()) for scheduler in state.schedulers]
+def _take_each(kind: str, present: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return the class name and the state of each object.
+
+    Raises:
+        TypeError: A state is not a mapping, which a checkpoint could not hold.
+    """
+    states: list[tuple[str, Any]] = []
+    for one in present:
+        name, value = type(one).__qualname__, one.state_dict()
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError(
+                f"{kind}: {name}.state_dict() returned {type(value).__qualname__}, where a dict is due. Return "
+                f"{{'value': ...}}."
+            )
+        states.append((name, {} if value is None else value))
+    return states
+
+
+def _take_schedulers(state: State) -> dict[str, Any]:
+    return by_name(_take_each("schedulers", state.schedulers))
 
 
 def _give_schedulers(state: State, saved: Any) -> None:
     if state.schedulers:  # or they come when training begins
-        give_each("schedulers", state.schedulers, own_schedulers(saved, state.schedulers))
+        load_each("schedulers", state.schedulers, as_named(saved))
 
 
 def _take_scaler(state: State) -> Any:
@@ -92,30 +110,26 @@ def _give_scaler(state: State, saved: Any) -> None:
         state.scaler.load_state_dict(value)
 
 
-def _take_algorithms(state: State) -> list[Any]:
-    return [(type(algorithm).__qualname__, algorithm.state_dict()) for algorithm in state.algorithms]
+def _take_algorithms(state: State) -> list[tuple[str, Any]]:
+    # A list, since their order is that in which they changed the model.
+    return _take_each("algorithms", state.algorithms)
 
 
 def _give_algorithms(state: State, saved: Any) -> None:
     # Methods that were made again by the loading are in the state by now; others may be left out by choice.
-    give_each("algorithms", state.algorithms, saved, tell=False)
+    load_each("algorithms", state.algorithms, as_named(saved), warn=False)
 
 
-def _take_callbacks(state: State) -> list[Any]:
-    states = [(type(callback).__qualname__, callback.state_dict()) for callback in state.callbacks]
-    # All of a class or none, so that the second of a class finds its own state and not that of the first.
-    kept = {name for name, value in states if value}
-    return [(name, value) for name, value in states if name in kept]
+def _take_callbacks(state: State) -> dict[str, Any]:
+    return by_name(_take_each("callbacks", state.callbacks))
 
 
 def _give_callbacks(state: State, saved: Any) -> None:
-    give_each("callbacks", state.callbacks, saved, tell=False)
+    load_each("callbacks", state.callbacks, as_named(saved), warn=False)
 
 
 def _take_timestamp(state: State) -> dict[str, Any]:
-    # Clocks as numbers, which torch.load reads without being told of timedelta.
-    amounts = state.timestamp.state_dict().items()
-    return {"Timestamp": {name: v if isinstance(v, int) else v.total_seconds() for name, v in amounts}}
+    return {"Timestamp": timestamp_state(state.timestamp)}
 
 
 def _give_timestamp(state: State, saved: Any) -> None:
@@ -265,65 +279,14 @@ PARTS: tuple[Part, ...] = (
 """Every part of a checkpoint, in the order in which it is loaded."""
 
 
-def entries_of(saved: Any) -> list[tuple[str, Any]]:
-    """Return what was saved of several objects as pairs of class name and state.
+def timestamp_state(timestamp: Timestamp) -> dict[str, int | float]:
+    """Return the state of a timestamp with its clocks in seconds, which ``torch.load(weights_only=True)`` reads.
 
     Args:
-        saved: Such pairs, or a dict of them, with one entry of a class, as the predecessor wrote it.
+        timestamp: The timestamp.
 
-    >>> entries_of({"SGD": {}})
-    [('SGD', {})]
+    >>> timestamp_state(Timestamp(epoch=1))["epoch"], timestamp_state(Timestamp())["total_wct"]
+    (1, 0.0)
     """
-    return list(cast("dict[str, Any]", saved).items() if isinstance(saved, dict) else saved)
-
-
-def own_schedulers(saved: Any, present: Sequence[Any] = ()) -> list[tuple[str, Any]]:
-    """Return what was saved of schedules that have a state of their own.
-
-    Args:
-        saved: What a checkpoint has of schedules, in the form of :func:`entries_of`.
-        present: The schedules that are to take it over.
-
-    >>> own_schedulers([("StepLR", {"last_epoch": 1})])
-    [('StepLR', {'last_epoch': 1})]
-    """
-    entries = entries_of(saved)
-    if isinstance(saved, dict) and not any(type(scheduler).__qualname__ == "LambdaLR" for scheduler in present):
-        # So the predecessor names its own schedules; they are functions of the time, and have nothing to take over.
-        entries = [(name, value) for name, value in entries if name != "LambdaLR"]
-    return entries
-
-
-def give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = True) -> None:
-    """Give each object the state that was saved of the object of its class, the second of the second and so on.
-
-    Args:
-        kind: What the objects are called.
-        present: The objects.
-        saved: The states, in the form of :func:`entries_of`.
-        tell: Whether to warn of a state that no object takes.
-
-    >>> scheduler = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD([torch.zeros(1)]))
-    >>> give_each("schedulers", [scheduler], [("ConstantLR", {"last_epoch": 3})])
-    >>> scheduler.last_epoch
-    3
-    """
-    left, entries = list(present), entries_of(saved)
-    # First those that know their state, whatever the order in which they are given now.
-    for known in (True, False):
-        rest: list[tuple[str, Any]] = []
-        for name, value in entries:
-            same = [index for index, one in enumerate(left) if type(one).__qualname__ == name]
-            own = [index for index in same if _is_own(left[index], value)] if known else same
-            if own:
-                left.pop(own[0]).load_state_dict(value)
-            else:
-                rest.append((name, value))
-        entries = rest
-    for name, _ in entries if tell else ():
-        message = f"The checkpoint has the state of {name}, which is not among the {kind}; it is left out."
-        warnings.warn(message, ComposerWarning, stacklevel=2)
-
-
-def _is_own(one: Any, value: Any) -> bool:
-    return isinstance(one, Serializable) and isinstance(value, dict) and one.is_own_state(value)
+    amounts = timestamp.state_dict().items()
+    return {name: value if isinstance(value, int) else value.total_seconds() for name, value in amounts}

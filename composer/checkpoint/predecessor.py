@@ -1,4 +1,4 @@
-"""Checkpoints of MosaicML Composer, in the form that ours have."""
+"""Convert checkpoints of MosaicML Composer, and of earlier versions of ours, to the present form."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from typing import Any, cast
 
 from torch import Tensor
 
-__all__ = ["CONSTANTS", "upgrade"]
+from composer.checkpoint.named_states import as_named
+
+__all__ = ["CONSTANTS", "is_of_predecessor", "upgrade"]
 
 CONSTANTS = (".blur_filter", ".filt2d")
 """Ends of the names of saved tensors that never change, which our layers make and do not save."""
 
 
 def upgrade(content: dict[str, Any]) -> None:
-    """Rewrite what methods have saved, in place; the rest is understood as it is.
+    """Rewrite the states of algorithms, and pairs that are a mapping by now, in place; the rest stays as it is.
 
     Args:
-        content: A checkpoint; one of ours is left as it is.
+        content: A checkpoint; a recent one of ours is left as it is.
 
     >>> saved = {"ema_model": {"named_parameters_dict": {"weight": 1}, "named_buffers_dict": {}}}
     >>> saved |= {"ema_weights_active": False, "ema_started": True, "repr": "EMA()"}
@@ -26,10 +28,25 @@ def upgrade(content: dict[str, Any]) -> None:
     [('EMA', {'repr': 'EMA()', 'ema_started': True, 'averages': {'weight': 1}, 'training': None})]
     """
     state = content["state"]
+    for name in ("optimizers", "schedulers", "callbacks"):
+        if isinstance(state.get(name), (list, tuple)):  # as checkpoints of ours had it at first
+            state[name] = as_named(state[name])
     saved = state.get("algorithms", [])
     entries = cast("list[tuple[str, dict[str, Any]]]", list(saved.items() if isinstance(saved, dict) else saved))
     if any(_is_old(value) for _, value in entries) or isinstance(saved, dict):
         state["algorithms"] = [(name, _upgraded(value, state)) for name, value in entries]
+
+
+def is_of_predecessor(content: dict[str, Any]) -> bool:
+    """Return whether a checkpoint was written by MosaicML Composer.
+
+    Args:
+        content: The checkpoint.
+
+    >>> is_of_predecessor({"state": {"metadata": {"composer_version": "1.0.0"}}})
+    False
+    """
+    return "composer_version" not in content.get("state", {}).get("metadata", {})
 
 
 def _is_old(value: dict[str, Any]) -> bool:
@@ -73,5 +90,4 @@ def _average_of_swa(value: dict[str, Any], rates: list[Any]) -> dict[str, Any]:
 
 
 def _rates(optimizers: Any) -> list[Any]:
-    kept = optimizers.values() if isinstance(optimizers, dict) else [value for _, value in optimizers]
-    return [group["lr"] for optimizer in kept for group in optimizer["param_groups"]]
+    return [group["lr"] for optimizer in optimizers.values() for group in optimizer["param_groups"]]

@@ -1,15 +1,27 @@
-"""Making algorithms again from how a checkpoint describes them, without running what it says."""
+"""Recreate the algorithms that saved weights need, from their descriptions, without running code of a checkpoint."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from typing import Any, cast
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+from composer._masking import mask_text
+from composer._text import one_of
+from composer.checkpoint.named_states import as_named, class_of
 from composer.core.algorithm import Algorithm
+from composer.core.event import Event
+from composer.core.order import AlgorithmPass, arrange
 from composer.core.time import Time, TimeUnit
+from composer.warnings import ComposerWarning
 
-__all__ = ["algorithm_from"]
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["algorithm_from", "recreate_algorithms"]
 
 _LONGEST = 10_000
 
@@ -64,3 +76,72 @@ def _value(node: ast.expr) -> Any:
         return ast.literal_eval(node)
     except ValueError:
         raise ValueError(f"{ast.unparse(node)!r} is not a plain value.") from None
+
+
+def recreate_algorithms(
+    state: State, logger: Logger, saved: Any, exclude: Sequence[str], passes: Sequence[AlgorithmPass]
+) -> None:
+    """Add the algorithms that the saved weights need and the run lacks, and apply them to the model.
+
+    One that cannot be recreated, as its arguments are others by now, is a warning; if the weights need it, they do not
+    fit, which loading them reports.
+
+    Args:
+        state: The state of the run.
+        logger: Passed to the algorithms.
+        saved: The algorithms of the checkpoint, pairs of class name and state.
+        exclude: Class names of those to leave out.
+        passes: Reorder the algorithms.
+
+    Raises:
+        ValueError: A name in ``exclude`` is unknown.
+
+    >>> from composer import Logger, State
+    >>> state = State(model=torch.nn.Linear(1, 1))
+    >>> recreate_algorithms(state, Logger(state), [("EMA", {"repr": "EMA()"})], (), ())
+    >>> state.algorithms
+    []
+    """
+    described = {name: _repr_in(value) for name, value in as_named(saved).items()}
+    for name in exclude:
+        one_of("load_exclude_algorithms", name, [class_of(one) for one in described] or (name,))
+    made = [] if not described else list(_missing(state, described, exclude))
+    for algorithm in made:
+        name = type(algorithm).__qualname__
+        message = (
+            f"Automatically adding required_on_load algorithm {algorithm!r}, with which the checkpoint was saved. To "
+            f"load without it, although some weights may not fit then, give load_exclude_algorithms=[{name!r}]."
+        )
+        warnings.warn(message, ComposerWarning, stacklevel=4)
+    if made:
+        state.algorithms = [*state.algorithms, *made]
+    for algorithm in arrange(made, Event.INIT, passes):
+        if algorithm.match(Event.INIT, state):
+            algorithm.apply(Event.INIT, state, logger)
+
+
+def _missing(state: State, described: dict[str, str], exclude: Sequence[str]) -> Iterator[Algorithm]:
+    """Make the algorithms that the run lacks; warn of those with other arguments and those that cannot be made."""
+    present: dict[str, list[str]] = {}
+    for algorithm in state.algorithms:
+        present.setdefault(type(algorithm).__qualname__, []).append(mask_text(repr(algorithm)))
+    for key, description in described.items():
+        name = class_of(key)
+        kind = state.find_algorithm(name)
+        if kind is None or not kind.required_on_load() or name in exclude or description in present.get(name, ()):
+            continue
+        what = f"The checkpoint was saved with the required_on_load algorithm {description}"
+        if name in present:
+            message = f"{what}, and is loaded with {', '.join(present[name])}; the weights may not fit."
+            warnings.warn(message, ComposerWarning, stacklevel=6)
+            continue
+        try:
+            yield algorithm_from(description, kind)
+        except (TypeError, ValueError) as error:
+            message = f"{what}, which cannot be recreated: {error} Without it, some weights may not fit."
+            warnings.warn(message, ComposerWarning, stacklevel=6)
+
+
+def _repr_in(state: Any) -> str:
+    found = cast("dict[str, Any]", state).get("repr", "") if isinstance(state, dict) else ""
+    return found if isinstance(found, str) else ""

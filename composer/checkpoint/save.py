@@ -11,6 +11,7 @@ from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop
 from composer.checkpoint.folders import REST
 from composer.checkpoint.parts import PARTS
+from composer.checkpoint.plain import plain
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
 from composer.checkpoint.sharded import divide, files_of_process, write
 from composer.checkpoint.tensors import has_divided, whole
@@ -38,6 +39,9 @@ def collect(
         ignore_keys: What else to leave out, see :func:`.drop`.
         metrics: Whether to keep the state of the metrics.
 
+    Raises:
+        TypeError: A state has a value without a plain form, see :func:`.plain`.
+
     >>> from composer import State
     >>> sorted(collect(State(model=torch.nn.Linear(1, 1)), weights_only=True)["state"])
     ['integrations', 'metadata', 'model']
@@ -57,7 +61,8 @@ def collect(
     if numbers is not None:
         content["rng"] = numbers
     drop(content, ignore_keys)
-    return content
+    # The states of random generators are plain, and have thousands of numbers.
+    return {name: value if name == "rng" else plain(value, (name,)) for name, value in content.items()}
 
 
 def save_checkpoint(
@@ -85,6 +90,7 @@ def save_checkpoint(
 
     Raises:
         OSError: It could not be written; a checkpoint that was there is as it was.
+        TypeError: A state has a value that could not be read back; the error names it.
         ValueError: A safetensors file is to have more than weights.
 
     >>> from composer import State

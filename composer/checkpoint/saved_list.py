@@ -139,8 +139,8 @@ class SavedList:
             "place": self._saved_place,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the list of an earlier process of the same run.
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Restore the list of an earlier process of the same run; return whether it is of the same run.
 
         A checkpoint may come from another run, from a copy of its folder, or from an untrusted source. So only entries
         that belong to this run, match its checkpoint names, and are inside its folder are kept. Lists of earlier
@@ -156,18 +156,15 @@ class SavedList:
             self._saved_place = state.get("place", self.place)
         if state.get("run_name", self._run_name) != self._run_name:
             _log.info("The checkpoint is of another run, whose checkpoints are left alone.")
-            return
+            return False
         number = state.get("number", 0)
         self._number = number if isinstance(number, int) else 0
         has_paths = "run_name" not in state
 
         def own(value: Any) -> str | None:
             if has_paths and isinstance(value, str):
-                value = None if self._folder is None else self._folder.name_of(value)
-            if not isinstance(value, str) or not is_plain(value):
-                return None
-            is_named_so = self._folder is None or any(pattern(one).fullmatch(value) for one in self._templates)
-            return value if is_named_so else None
+                value = self.name_of(value)
+            return value if isinstance(value, str) and self._own(value) else None
 
         def names(key: str) -> list[str]:
             values = state.get(key, ())
@@ -182,6 +179,28 @@ class SavedList:
                 self.entries.append(replace(made, name=name))
         if isinstance(self._folder, LocalCheckpoints):  # a remote folder is listed when training begins
             self.entries = self.snapshot(present_only=True)[0]
+        return True
+
+    def path_of(self, name: str) -> str:
+        """Return the path or URI of a checkpoint in the folder; a name that is none of one there is returned itself.
+
+        Args:
+            name: Its name relative to the folder.
+        """
+        return self._path(name) if self._own(name) else name
+
+    def name_of(self, path: str) -> str | None:
+        """Return the name of a checkpoint relative to the folder; None if it is not in there.
+
+        Args:
+            path: Its path or URI.
+        """
+        return None if self._folder is None else self._folder.name_of(path)
+
+    def _own(self, name: str) -> bool:
+        """Return whether a name is one that this run gives its checkpoints."""
+        is_named_so = self._folder is None or any(pattern(one).fullmatch(name) for one in self._templates)
+        return is_plain(name) and is_named_so
 
     def _path(self, name: str) -> str:
         return name if self._folder is None else self._folder.path_of(name)

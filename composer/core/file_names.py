@@ -106,6 +106,9 @@ class PartialFilePath:
         self.filename = filename if folder is None else check_inside("filename", filename)
         self.folder = None if folder is None else check_template("folder", folder)
 
+    def __repr__(self) -> str:
+        return repr(self.filename if self.folder is None else f"{self.folder}/{self.filename}")
+
     def format(self, state: State, is_dir: bool = False, keep_placeholders: bool = False) -> str:
         """Return the path.
 

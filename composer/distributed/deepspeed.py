@@ -266,7 +266,7 @@ def _told_of_names() -> Generator[None]:
     except RuntimeError as error:
         if "key(s) in state_dict" not in str(error):
             raise
-        raise ValueError(
+        raise RuntimeError(
             f"The checkpoint is of another model: {error} Load into the same model, or give "
             f"load_weights_only=True and load_strict_model_weights=False to load the weights that both have."
         ) from error

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from composer._lazy import import_extra
 from composer._text import first_of
 from composer.checkpoint.huggingface import described_model, write_folder, write_tokenizer
 from composer.checkpoint.load import read_checkpoint
-from composer.models._adapters import with_adapters
+from composer.models._adapters import filter_state_dict_peft, with_adapters
 from composer.storage.transfer import fetched
 from composer.warnings import ComposerWarning
 
@@ -59,9 +60,9 @@ def write_huggingface_pretrained_from_composer_checkpoint(
 ) -> None:
     """Write the folder of a model that ``from_pretrained`` reads: weights, configuration and tokenizer.
 
-    The weights are written as safetensors. Of a checkpoint that has adapters alone, it is the folder of the adapters,
-    for ``peft.PeftModel.from_pretrained(model, folder)``; if it has the weights that they change as well, both become
-    one model.
+    The weights are written as safetensors. Of a checkpoint with adapters it is the folder of the adapters, for
+    ``peft.PeftModel.from_pretrained(model, folder)``. If the checkpoint has the weights that they change as well,
+    ``HuggingFaceModel.hf_from_composer_checkpoint(path)[0].merge_and_unload()`` makes one model of both.
 
     Args:
         checkpoint_path: A path or URI of a checkpoint of a :class:`.HuggingFaceModel`, a file or a folder.
@@ -88,13 +89,8 @@ def write_huggingface_pretrained_from_composer_checkpoint(
         content = read_checkpoint(path)
         state = content["state"]
         described = described_model(state)
-        if "peft_config" in described["model"] and not _has_adapters_alone(state):
-            merged: Any = cast(Any, get_hf_model_from_composer_state_dict(content)).merge_and_unload()
-            of_model = {name: value for name, value in described["model"].items() if name != "peft_config"}
-            state = {
-                "model": {_INNER + name: value for name, value in merged.state_dict().items()},
-                "integrations": {"huggingface": {**described, "model": of_model}},
-            }
+        if "peft_config" in described["model"]:
+            state = {**state, "model": _adapters_in(described["model"], state["model"])}
         write_folder(state, folder)
 
 
@@ -301,6 +297,15 @@ def _with_weights(kind: Any, config: Any, weights: dict[str, Tensor], *, strict:
         message = f"{kind.__name__} has not all of its weights from the checkpoint: {'; '.join(told)}."
         warnings.warn(message, ComposerWarning, stacklevel=4)
     return model
+
+
+def _adapters_in(described: Mapping[str, Any], weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of adapters, by their names in the checkpoint."""
+    names = described.get("adapter_names")
+    if names is None:  # written by the predecessor, which has LoRA only
+        config = SimpleNamespace(bias=described["peft_config"]["content"].get("bias", "none"))
+        return filter_state_dict_peft(weights, config, remove_adapter_names=False)
+    return {name: value for name, value in weights.items() if name in names}
 
 
 def _has_adapters_alone(state: Mapping[str, Any]) -> bool:

@@ -111,8 +111,8 @@ def _resumable(state: State) -> list[CheckpointSaver]:
 
 def _is_elsewhere_next_time(saver: CheckpointSaver) -> bool:
     """Return whether a different run name leads to a different folder, or to different names in it."""
-    latest = saver.latest_filename or ""
-    names = placeholders(saver.filename), placeholders(latest)
+    latest = "" if saver.latest_filename is None else saver.latest_filename.filename
+    names = placeholders(saver.filename.filename), placeholders(latest)
     return "run_name" in placeholders(saver.folder) or all("run_name" in found for found in names)
 
 
@@ -150,8 +150,10 @@ def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: St
     """Return the names of a saver's checkpoints in a logger, newest first; rank 0 lists them."""
     if saver.latest_remote_file_name is None or saver.remote_file_name is None:
         return []
-    link = f"{format_name(saver.latest_remote_file_name, state.run_name, state.timestamp, rank=0)}{LINK_SUFFIX}"
-    template = bind(template_for(state, saver.remote_file_name), state.run_name)
+    link = (
+        f"{format_name(saver.latest_remote_file_name.filename, state.run_name, state.timestamp, rank=0)}{LINK_SUFFIX}"
+    )
+    template = bind(template_for(state, saver.remote_file_name.filename), state.run_name)
     levels = template.split("/")
     depth = next(depth for depth, level in enumerate([*levels[:-1], "{"]) if "{" in level)
     above = "/".join(levels[:depth])

@@ -15,6 +15,7 @@ from composer._version import __version__
 from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.dealing import check_divided
 from composer.core.evaluator import Evaluator
+from composer.core.file_names import PartialFilePath
 from composer.core.logger import LoggerDestination
 from composer.core.model import ComposerModel
 from composer.core.state import State
@@ -147,7 +148,8 @@ def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Cal
     from composer.loggers.remote_uploader_downloader import maybe_create_remote_uploader_downloader_from_uri
 
     owners = [getattr(callback, "files", callback) for callback in (*destinations, *callbacks)]
-    for name in [getattr(owner, "remote_file_name", None) for owner in owners]:
+    names = [getattr(owner, "remote_file_name", None) for owner in owners]
+    for name in [name.filename if isinstance(name, PartialFilePath) else name for name in names]:
         if not isinstance(name, str) or not is_remote(name):
             continue
         uploader = maybe_create_remote_uploader_downloader_from_uri(name, destinations)

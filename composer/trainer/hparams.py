@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import torch
 
 from composer._masking import mask_values
+from composer.core.file_names import PartialFilePath
 from composer.core.time import Time
 
 __all__ = ["describe", "extract_hparams"]
@@ -61,6 +62,8 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
         return _plain(value.value, inside)
     if value is None or isinstance(value, _PLAIN):
         return value
+    if isinstance(value, PartialFilePath):
+        return value.filename
     if isinstance(value, (Time, PurePath, torch.dtype, torch.device)):
         return str(value)
     if isinstance(value, torch.Tensor) or (hasattr(value, "shape") and hasattr(value, "dtype")):

@@ -14,7 +14,7 @@ from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.archive import damage_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.load import open_checkpoint, read_checkpoint, restore
-from composer.checkpoint.parts import entries_of
+from composer.checkpoint.named_states import as_named
 from composer.checkpoint.save import save_checkpoint
 from composer.checkpoint.sharing import share
 from composer.core._names import format_name
@@ -182,7 +182,7 @@ def _prepare_optimizers(run: Run, saved: dict[str, Any]) -> None:
     if run.state.train_phase.loader is None:
         for name in ("optimizers", "schedulers"):
             saved.pop(name, None)
-    elif [name for name, _ in entries_of(saved.get("optimizers", []))] == [DecoupledSGDW.__name__]:
+    elif list(as_named(saved.get("optimizers", {}))) == [DecoupledSGDW.__name__]:
         make_default_optimizer(run.state)
         bind(run)
 
@@ -290,7 +290,7 @@ def _save_apart(run: Run, saver: CheckpointSaver) -> None:
     # As one file, whose name resumption does not look for.
     folders, state.checkpoint_folders = state.checkpoint_folders, None
     try:
-        path = save_checkpoint(state, saver.place(state, f"exception-{saver.filename}"))
+        path = save_checkpoint(state, saver.place(state, f"exception-{saver.filename.filename}"))
     except Exception:
         _log.exception("The checkpoint of the state at the exception could not be saved.")
     else:

@@ -16,6 +16,7 @@ from composer.checkpoint.load import restore
 from composer.checkpoint.retention import BestCheckpoint
 from composer.checkpoint.templates import bind, pattern
 from composer.core._names import format_name
+from composer.core.file_names import PartialFilePath
 from composer.core.timestamp import Timestamp
 from composer.storage.transfer import fetched
 from composer.storage.uris import is_remote, local_path, parse_uri
@@ -38,7 +39,7 @@ def make_saver(arguments: Mapping[str, Any]) -> CheckpointSaver:
     >>> import inspect
     >>> from composer import Trainer
     >>> arguments = {name: p.default for name, p in inspect.signature(Trainer.__init__).parameters.items()}
-    >>> make_saver({**arguments, "save_folder": "runs"}).filename
+    >>> make_saver({**arguments, "save_folder": "runs"}).filename.filename
     'ep{epoch}-ba{batch}-rank{rank}.pt'
     """
     folder = os.fspath(arguments["save_folder"])
@@ -90,8 +91,8 @@ def check_distinct(state: State, *, uploads: bool = False) -> None:
             continue
         if one[0] is other[0]:
             raise ValueError(
-                f"latest_filename={one[0].latest_filename!r} is a name that checkpoints get too, by "
-                f"filename={one[0].filename!r}: the link would replace them. Give it another name, or None for no link."
+                f"latest_filename={_name(one[0].latest_filename)!r} is a name that checkpoints get too, by filename="
+                f"{one[0].filename.filename!r}: the link would replace them. Give it another name, or None for no link."
             )
         raise ValueError(
             f"Two CheckpointSavers would write the same files: {one[1]} of {_described(one[0])} and {other[1]} of "
@@ -107,11 +108,11 @@ def _names(saver: CheckpointSaver, state: State, uploads: bool) -> Iterator[tupl
     root = root.replace("{", "{{").replace("}", "}}")
     yield "the checkpoints", f"{root}/{saver.template(state)}"
     if saver.latest_filename is not None:
-        yield "the link", f"{root}/{bind(saver.latest_filename, state.run_name)}"
+        yield "the link", f"{root}/{bind(saver.latest_filename.filename, state.run_name)}"
     if uploads and saver.remote_file_name is not None:
-        yield "the uploaded checkpoints", f"loggers:{bind(saver.remote_file_name, state.run_name)}"
+        yield "the uploaded checkpoints", f"loggers:{bind(saver.remote_file_name.filename, state.run_name)}"
         if saver.latest_filename is not None and saver.latest_remote_file_name is not None:
-            yield "the uploaded link", f"loggers:{bind(saver.latest_remote_file_name, state.run_name)}"
+            yield "the uploaded link", f"loggers:{bind(saver.latest_remote_file_name.filename, state.run_name)}"
 
 
 def _described(saver: CheckpointSaver) -> str:
@@ -119,7 +120,12 @@ def _described(saver: CheckpointSaver) -> str:
     host, slash, path = rest.partition("/")
     # Without user and password.
     folder = f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}" if found else saver.folder
-    return f"CheckpointSaver({folder!r}, {saver.filename!r}, latest_filename={saver.latest_filename!r})"
+    latest = _name(saver.latest_filename)
+    return f"CheckpointSaver({folder!r}, {saver.filename.filename!r}, latest_filename={latest!r})"
+
+
+def _name(template: PartialFilePath | None) -> str | None:
+    return None if template is None else template.filename
 
 
 def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from composer import trees
 from composer._text import positive
-from composer.checkpoint.parts import give_each
+from composer.checkpoint.named_states import load_each
 from composer.core.state import State
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.optim.assignment import AssignedSchedule, assign
@@ -165,7 +165,7 @@ def begin_schedules(run: Run) -> None:
     bind(run)
     state, steps = run.state, _steps_to_come(run.state)
     if run.loaded is not None and not state.schedulers:
-        give_each("schedulers", [], run.loaded.schedulers)  # nobody takes them, which is told
+        load_each("schedulers", [], run.loaded.schedulers)  # nobody takes them, which is told
     for scheduler in state.schedulers:
         if not isinstance(scheduler, CompiledSchedule):
             if steps is not None:
@@ -232,7 +232,7 @@ def bind(run: Run) -> None:
             scale_torch_schedule(scheduler, ratio)
     run.unbound_schedules = None
     if run.loaded is not None:  # before they came, so that what was saved waits for them
-        give_each("schedulers", state.schedulers, run.loaded.schedulers)
+        load_each("schedulers", state.schedulers, run.loaded.schedulers)
 
 
 def _steps_to_come(state: State) -> tuple[int, int] | None:

@@ -61,6 +61,7 @@ from composer.trainer.summary import Summary
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from composer.callbacks.checkpoint_saver import CheckpointSaver
     from composer.core.order import AlgorithmPass
     from composer.distributed.ddp import DDPSyncStrategy
     from composer.profiler.profiler import Profiler
@@ -566,6 +567,11 @@ class Trainer:
     def saved_checkpoints(self) -> list[str]:
         """Paths of the checkpoints that are kept, oldest first."""
         return [path for saver in resume.savers_of(self.state) for path in saver.saved_checkpoints]
+
+    @property
+    def _checkpoint_saver(self) -> CheckpointSaver | None:
+        """The first saver, which scripts of the predecessor ask for."""
+        return next(iter(resume.savers_of(self.state)), None)
 
     def load_best(self, monitor: str | None = None) -> BestCheckpoint:
         """Load the weights of the best checkpoint that a :class:`.CheckpointSaver` with ``monitor=`` has kept.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from composer import Callback, Trainer
+from composer import Callback, Timestamp, Trainer
 from composer.callbacks import CheckpointSaver
 from composer.checkpoint.load import read_checkpoint
 from composer.core import LoggerDestination
@@ -310,5 +310,10 @@ def test_arguments_are_checked(arguments, message) -> None:
 
 def test_the_state_of_the_predecessor_is_no_hindrance() -> None:
     saver = CheckpointSaver()
-    saver.load_state_dict({"all_saved_checkpoints_to_timestamp": [("ep1.pt", {"batch": 1})]})
+    saver.load_state_dict({"all_saved_checkpoints_to_timestamp": [("ep1.pt", {"batch": 1}), 3, ("a",), None]})
     assert saver.saved_checkpoints == []
+    assert saver.all_saved_checkpoints_to_timestamp == {}
+    state = Timestamp(epoch=1, batch=2).state_dict()  # as the predecessor writes it, and subclasses with more
+    saver.load_state_dict({"all_saved_checkpoints_to_timestamp": [("foo/ep1.pt", state), ("foo/ep2.pt", state, {})]})
+    assert list(saver.all_saved_checkpoints_to_timestamp) == ["foo/ep1.pt", "foo/ep2.pt"]
+    assert saver.all_saved_checkpoints_to_timestamp["foo/ep1.pt"] == Timestamp(epoch=1, batch=2)

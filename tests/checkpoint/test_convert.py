@@ -30,7 +30,7 @@ def content(**more: Any) -> dict[str, Any]:
     model = {"model.embedding": weight, "model.head": weight, "model.bias": torch.ones(2)}
     described = {"model": {"config": {"content": CONFIG, "file_extension": ".json", "class": "transformers.BertModel"}}}
     integrations = {"huggingface": {**described, "tokenizer": TOKENIZER}}
-    return {"state": {"model": model, "integrations": integrations, "optimizers": [], **more}, "rng": []}
+    return {"state": {"model": model, "integrations": integrations, "optimizers": {}, **more}, "rng": []}
 
 
 NAMES = {"checkpoint": "a.pt", "safetensors": "a.safetensors", "folder": "a", "parts": "a.dcp"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.checkpoint.filters import drop, reaching
+from composer.checkpoint.filters import drop, glob_filter, reaching
 from composer.warnings import ComposerWarning
 
 CONTENT: dict[str, Any] = {
@@ -96,3 +97,69 @@ def test_a_path_and_all_below_it_go_and_nothing_else(tree, data) -> None:
 def test_patterns_that_reach_into_a_part(pattern, reaches) -> None:
     assert reaching(["rng", pattern], "state/model") == ([pattern] if reaches else [])
     assert reaching(None, "state/model") == reaching(lambda content: content, "state/model") == []
+
+
+LISTS: dict[str, Any] = {
+    "state": {
+        "callbacks": {"Saver": {"n": 1}, "Saver#2": {"n": 2}},
+        "algorithms": [("EMA", {"repr": "EMA()", "averages": {"w": 1}}), ("Cut", {}), ("EMA", {"repr": "second"})],
+        "names": [{"inner": "hello"}, "world", "end"],
+        "numbers": {1: "one", 2: [3, 4]},
+    },
+    "rng": [{"python": 1}, {"python": 2}],
+}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "path", "left"),
+    [
+        (["state/names/0"], ("state", "names"), ["world", "end"]),
+        (["state/names/0/inner"], ("state", "names"), [{}, "world", "end"]),
+        (["state/names/0", "state/names/1"], ("state", "names"), ["end"]),
+        (["state/names/1", "state/names/0*"], ("state", "names"), ["end"]),
+        (["rng/*/python"], ("rng",), [{}, {}]),
+        (["rng/*"], ("rng",), []),
+        (["state/numbers/1", "state/numbers/2/0"], ("state", "numbers"), {2: [4]}),
+        (["state/callbacks/*"], ("state", "callbacks"), {}),
+        (["state/callbacks/Saver"], ("state", "callbacks"), {"Saver#2": {"n": 2}}),
+        (["state/callbacks/Saver*"], ("state", "callbacks"), {}),
+        (["state/algorithms/*"], ("state", "algorithms"), []),
+        (["state/algorithms/EMA"], ("state", "algorithms"), LISTS["state"]["algorithms"][1:]),
+        (["state/algorithms/EMA*"], ("state", "algorithms"), [("Cut", {})]),
+        (["state/algorithms/0", "state/algorithms/2"], ("state", "algorithms"), [("Cut", {})]),
+        (["state/algorithms/EMA/averages"], ("state", "algorithms", 0, 1), {"repr": "EMA()"}),
+        (["state/algorithms/EMA#2/repr"], ("state", "algorithms", 2, 1), {}),
+        (["state/algorithms/EMA/*", "state/algorithms/EMA"], ("state", "algorithms"), LISTS["state"]["algorithms"][1:]),
+    ],
+)
+def test_elements_of_lists_by_index_and_by_name(patterns, path, left) -> None:
+    content = copy.deepcopy(LISTS)
+    glob_filter(patterns)(content)
+    node = content
+    for key in path:
+        node = node[key]
+    assert node == left
+    others = [key for key in LISTS["state"] if key not in path]
+    assert {key: content["state"][key] for key in others} == {key: LISTS["state"][key] for key in others}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("state/callbacks/Savr*", r"Did you mean 'state/callbacks/Saver'\?"),
+        ("state/callbacks/Zq*", r"state/callbacks has Saver, Saver#2\."),
+        ("callbacks/*", r"Did you mean 'state/callbacks/\*'\?"),
+        ("state/calbacks/*", r"Did you mean 'state/callbacks'\?"),
+        ("stat/callbacks/*", r"Did you mean 'state'\?"),
+        ("state/algorithms/Emma", r"Did you mean 'state/algorithms/EMA'\?"),
+        ("qqqq", r"The checkpoint has state, rng\."),
+    ],
+)
+def test_near_misses(pattern, hint) -> None:
+    with pytest.warns(ComposerWarning, match=f"matches {re.escape(repr(pattern))}. {hint}"):
+        drop(copy.deepcopy(LISTS), [pattern])
+
+
+def test_a_part_without_entries_says_so() -> None:
+    with pytest.warns(ComposerWarning, match="state/algorithms is empty"):
+        drop({"state": {"algorithms": []}}, ["state/algorithms/*"])

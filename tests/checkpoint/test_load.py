@@ -100,7 +100,8 @@ def test_names_that_do_not_fit_are_told_at_once() -> None:
     content = collect(state())
     weights = content["state"]["model"]
     weights["extra"] = weights.pop("linear.bias")
-    with pytest.raises(ValueError, match=r"lacks linear.bias; the model lacks extra.*load_strict_model_weights=False"):
+    said = r"^Error\(s\) in loading .* lacks linear.bias; the model lacks extra.*load_strict_model_weights=False"
+    with pytest.raises(RuntimeError, match=said):
         give(state(), dict(content))
     with pytest.warns(ComposerWarning, match="Not all weights were loaded"):
         give(target := state(), content, strict=False)
@@ -111,7 +112,9 @@ def test_names_that_do_not_fit_are_told_at_once() -> None:
 def test_shapes_that_do_not_fit(strict) -> None:
     content = collect(state())
     content["state"]["model"]["linear.bias"] = torch.ones(7)
-    with pytest.raises(ValueError, match=r"linear.bias is \(7,\) in the checkpoint and \(1,\) in the model"):
+    with pytest.raises(
+        RuntimeError, match=r"size mismatch for linear.bias: \(7,\) in the checkpoint and \(1,\) in the model"
+    ):
         give(state(), content, strict=strict)
 
 
@@ -146,17 +149,42 @@ def test_tied_weights_stay_tied(tmp_path) -> None:
     assert torch.equal(weights_of(target.model), weights_of(source.model))
 
 
-def test_what_is_ignored() -> None:
+def without_bias(content: dict[str, Any]) -> None:
+    content["state"]["model"].pop("linear.bias")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("ignore", [["state/model/*bias"], without_bias])
+def test_weights_that_are_ignored_may_be_missing(ignore, strict, weights_only, wrapped) -> None:
+    """No error and no warning: the user has asked for it."""
     source, target = state(), state()
     source.timestamp = Timestamp(batch=3)
     before = target.model.linear.bias.clone()
     content = collect(source)
-    with pytest.raises(ValueError, match=r"lacks linear.bias"):
-        give(target, collect(source), ignore_keys=["state/model/*bias"])
-    with pytest.warns(ComposerWarning, match="Not all weights"):
-        give(target, content, ignore_keys=["state/model/*bias", "state/timestamp"], strict=False)
+    if wrapped and ignore is not without_bias:
+        content["state"]["model"] = {f"module.{name}": value for name, value in content["state"]["model"].items()}
+        content["state"]["_is_model_ddp_wrapped"] = True
+    give(target, content, ignore_keys=ignore, strict=strict, weights_only=weights_only)
     assert torch.equal(target.model.linear.bias, before)
-    assert target.timestamp.batch == 0
+    assert torch.equal(target.model.linear.weight, source.model.linear.weight)
+    assert target.timestamp.batch == (0 if weights_only else 3)
+
+
+def test_names_that_a_function_changes_are_compared() -> None:
+    def rename(content: dict[str, Any]) -> None:
+        content["state"]["model"] = {f"old.{name}": value for name, value in content["state"]["model"].items()}
+
+    with pytest.raises(RuntimeError, match=r"the model lacks old.linear.weight"):
+        give(state(), collect(state()), ignore_keys=rename)
+
+
+def test_weights_that_the_checkpoint_never_had_are_missing_still() -> None:
+    content = collect(state())
+    del content["state"]["model"]["linear.weight"]
+    with pytest.raises(RuntimeError, match=r"the checkpoint lacks linear.weight\. Load"):
+        give(state(), content, ignore_keys=["state/model/*bias"])
 
 
 # --------------------------------------------------------------------------------------------------- methods
@@ -177,7 +205,10 @@ def blurred() -> State:
 
 def test_methods_that_the_weights_need_are_made_again() -> None:
     source, target = blurred(), state(Convolutions())
-    with pytest.warns(ComposerWarning, match="BlurPool.*, which is applied; load_exclude_algorithms prevents it"):
+    with pytest.warns(
+        ComposerWarning,
+        match="^Automatically adding required_on_load algorithm BlurPool.*load_exclude_algorithms=..BlurPool",
+    ):
         give(target, collect(source))
     assert [type(one) for one in target.algorithms] == [BlurPool]  # and not LabelSmoothing, which changes no weights
     assert target.model.state_dict().keys() == source.model.state_dict().keys()
@@ -186,7 +217,7 @@ def test_methods_that_the_weights_need_are_made_again() -> None:
 
 def test_methods_are_left_out_by_name() -> None:
     target = state(Convolutions())
-    with pytest.raises(ValueError, match="of another model"):
+    with pytest.raises(RuntimeError, match="of another model"):
         give(target, collect(blurred()), exclude_algorithms=["BlurPool"])
     with pytest.raises(ValueError, match="Did you mean 'BlurPool'"):
         give(target, collect(blurred()), exclude_algorithms=["BlurPol"])
@@ -222,5 +253,5 @@ def test_a_checkpoint_without_weights_says_so() -> None:
 def test_weights_that_are_no_tensors_are_named() -> None:
     weights = Regression().state_dict()
     name = next(iter(weights))
-    with pytest.raises(ValueError, match=f"{name} is str in the checkpoint, where the model has a tensor"):
+    with pytest.raises(RuntimeError, match=f"{name} is str in the checkpoint, where the model has a tensor"):
         give(state(), {"state": {"model": {**weights, name: "text"}}})

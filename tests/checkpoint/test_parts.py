@@ -10,7 +10,8 @@ import torch
 from torchmetrics import MeanSquaredError
 from torchmetrics.aggregation import CatMetric, MeanMetric
 
-from composer import Callback, State, Timestamp, dist
+from composer import Algorithm, Callback, State, Timestamp, dist
+from composer.algorithms import LabelSmoothing
 from composer.checkpoint.parts import PARTS
 from composer.warnings import ComposerWarning
 from tests.common import Regression, TwoLayers
@@ -75,10 +76,36 @@ def test_several_callbacks_of_one_class(numbers) -> None:
     assert [one.number for one in target.callbacks] == [9, *numbers]
 
 
-def test_callbacks_without_state_take_no_room() -> None:
+def test_states_are_found_by_the_class_name() -> None:
     source = state()
-    source.callbacks = [Count(0), Other(0)]
-    assert ROWS["callbacks"].take(source) == []
+    source.callbacks = [Count(0), Other(1), Count(2)]
+    assert ROWS["callbacks"].take(source) == {"Count": {}, "Other": {"number": 1}, "Count#2": {"number": 2}}
+    assert list(ROWS["optimizers"].take(source)) == ["SGD"]
+    source.algorithms = [LabelSmoothing(0.1)]
+    ((name, saved),) = ROWS["algorithms"].take(source)  # pairs, whose order counts
+    assert (name, saved["repr"][:20]) == ("LabelSmoothing", "LabelSmoothing(smoot")
+
+
+@pytest.mark.parametrize("kind", ["callbacks", "algorithms"])
+def test_a_state_that_is_no_dict_is_refused_before_it_is_written(kind) -> None:
+    class Odd(Callback if kind == "callbacks" else Algorithm):
+        value: Any = 3
+
+        def state_dict(self):
+            return self.value
+
+        def match(self, event, state):
+            return False
+
+        def apply(self, event, state, logger):
+            pass
+
+    source, odd = state(), Odd()
+    setattr(source, kind, [odd])
+    with pytest.raises(TypeError, match=rf"{kind}: .*Odd.state_dict\(\) returned int, where a dict is due"):
+        ROWS[kind].take(source)
+    odd.value = None
+    assert list(dict(ROWS[kind].take(source)).values()) == [{}]
 
 
 def test_states_of_callbacks_that_are_not_there_are_left_out() -> None:
@@ -104,7 +131,7 @@ def test_optimizers_that_are_others() -> None:
     source = state()
     target = state(optimizers=None)
     target.optimizers = [torch.optim.AdamW(target.model.parameters())]
-    with pytest.raises(ValueError, match=r"the optimizers \['SGD'\], but \['AdamW'\] are given"):
+    with pytest.raises(ValueError, match=r"the optimizers \['SGD'\], but \['AdamW'\] are given. Give"):
         pass_on("optimizers", source, target)
     target.optimizers = [torch.optim.SGD(target.model.parameters()), torch.optim.Adam(target.model.parameters())]
     with pytest.warns(ComposerWarning, match=r"no state of the optimizers \['Adam'\]"):

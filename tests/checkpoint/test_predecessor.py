@@ -120,7 +120,7 @@ def _tensors(node: Any) -> list[torch.Tensor]:
 
 def test_layers_of_a_method_are_put_in_again() -> None:
     module = net()
-    with pytest.warns(ComposerWarning, match=r"was saved with BlurPool\(replace_convs=True"):
+    with pytest.warns(ComposerWarning, match=r"required_on_load algorithm BlurPool\(replace_convs=True.*was saved"):
         loaded = trainer("blurpool", module, momentum(module), samples(1, 8, 8, count=8), max_duration="2ep")
     assert [type(algorithm) for algorithm in loaded.state.algorithms] == [BlurPool]
     check_taken_over(loaded, content("blurpool"))

@@ -21,7 +21,7 @@ from tests.checkpoint.dividing import equal, kinds, moments, run, weights
 CONTENT = {
     "state": {
         "model": {"weight": torch.arange(6.0).reshape(3, 2), "a.b": torch.tensor(7), "none": torch.empty(0, 2)},
-        "optimizers": [("SGD", {"state": {"weight": {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1}]})],
+        "optimizers": {"SGD": {"state": {"weight": {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1}]}},
         "timestamp": {"epoch": 1},
     },
     "rng": [{"torch": torch.arange(3, dtype=torch.uint8), "python": (3, (1, 2), None)}],

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import State, Trainer, dist
-from composer.checkpoint import convert_checkpoint, read_checkpoint, save_checkpoint
+from composer.checkpoint import convert_checkpoint, read_checkpoint, read_safetensors, save_checkpoint
 from composer.models import HuggingFaceModel, write_huggingface_pretrained_from_composer_checkpoint
 from composer.models.huggingface import (
     filter_state_dict_peft,
@@ -133,8 +133,6 @@ def test_a_folder_of_adapters_is_that_of_peft(more: Any, tmp_path: Path) -> None
     path = saved(tmp_path, model)
     write_huggingface_pretrained_from_composer_checkpoint(path, tmp_path / "ours")
     model.model.save_pretrained(tmp_path / "theirs", save_embedding_layers=False)
-    from composer.checkpoint import read_safetensors
-
     ours, theirs = (read_safetensors(tmp_path / name / "adapter_model.safetensors") for name in ("ours", "theirs"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -228,7 +226,32 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
         model.load_state_dict(whole)
 
 
-def test_adapters_and_weights_become_one_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_predecessor", [False, True])
+@pytest.mark.parametrize("bias", ["none", "lora_only", "all"])
+@pytest.mark.filterwarnings("ignore:Careful, disabling adapter layers:UserWarning")
+def test_the_adapters_are_written_though_the_weights_are_there(bias: str, by_predecessor: bool, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    model = adapted(should_save_peft_only=False, peft_config=lora(bias=bias))
+    path = saved(tmp_path, model)
+    if by_predecessor:  # which did not write down their names in the files of peft
+        checkpoint = read_checkpoint(path)
+        del checkpoint["state"]["integrations"]["huggingface"]["model"]["adapter_names"]
+        torch.save(checkpoint, path)
+    write_huggingface_pretrained_from_composer_checkpoint(path, tmp_path / "adapter")
+    names = {file.name for file in (tmp_path / "adapter").iterdir()}
+    assert names >= {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"}
+    assert "model.safetensors" not in names
+    model.model.save_pretrained(tmp_path / "theirs", save_embedding_layers=False)
+    ours, theirs = (
+        read_safetensors(folder / "adapter_model.safetensors") for folder in (tmp_path / "adapter", tmp_path / "theirs")
+    )
+    assert ours.keys() == theirs.keys()
+    if bias == "none":
+        torch.testing.assert_close(logits(PeftModel.from_pretrained(tiny.gpt2(), tmp_path / "adapter")), logits(model))
+
+
+def test_adapters_and_weights_become_one_model_on_request(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = adapted(should_save_peft_only=False)
@@ -238,7 +261,7 @@ def test_adapters_and_weights_become_one_model(tmp_path: Path) -> None:
     assert type(again).__name__ == "PeftModelForCausalLM"
     assert torch.equal(logits(again), expected)
     assert words is not None
-    write_huggingface_pretrained_from_composer_checkpoint(path, tmp_path / "merged")
+    again.merge_and_unload().save_pretrained(tmp_path / "merged")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert type(merged).__name__ == "GPT2LMHeadModel"
     torch.testing.assert_close(logits(merged), expected)

@@ -72,4 +72,4 @@ def test_CompileMatrix_with_an_average_and_a_checkpoint(case, compiled, tmp_path
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     content = read(path)["state"]
     assert not [name for name in content["model"] if "_orig_mod" in name]
-    assert not [name for _, state in content["optimizers"] for name in state["state"] if "_orig_mod" in name]
+    assert not [name for state in content["optimizers"].values() for name in state["state"] if "_orig_mod" in name]

@@ -41,7 +41,7 @@ OURS = ["ep0-ba2-rank0.pt", "ep0-ba4-rank0.pt", "ep0-ba6-rank0.pt", "latest-rank
 def edited(path: Path, target: Path, **entries: Any) -> str:
     """A checkpoint of which the saver's state says something else."""
     content = torch.load(path, weights_only=True)
-    for name, state in content["state"]["callbacks"]:
+    for name, state in content["state"]["callbacks"].items():
         if name == "CheckpointSaver":
             state.update(entries)
             for key in [key for key, value in entries.items() if value is None]:
