@@ -29,7 +29,7 @@ from composer.models._adapters import (
     with_adapters,
 )
 from composer.models._first_values import give_first_values
-from composer.models._metrics import listed_metrics_by_name
+from composer.models._metrics import WithMetrics, listed_metrics_by_name, metrics_by_name
 from composer.models._pretrained import (
     get_hf_config_from_composer_state_dict,
     get_hf_model_from_composer_state_dict,
@@ -56,7 +56,7 @@ __all__ = [
 _IGNORED = -100
 
 
-class HuggingFaceModel(ComposerModel):
+class HuggingFaceModel(WithMetrics, ComposerModel):
     """Trains a model of `transformers` on batches that are mappings, such as tokenizers and data collators make.
 
     The model computes its loss itself, from ``batch["labels"]``; entries of the batch that its forward pass does not
@@ -85,8 +85,8 @@ class HuggingFaceModel(ComposerModel):
         model: The model of transformers, with the adapters if there are some.
         tokenizer: The tokenizer, or None.
         config: The configuration of the model.
-        train_metrics: Metrics of the training steps by name.
-        val_metrics: Metrics of evaluation by name.
+        train_metrics: Metrics of the training steps by name; can be set.
+        val_metrics: Metrics of evaluation by name; can be set.
         using_peft: Whether the model has adapters.
 
     Raises:
@@ -129,7 +129,6 @@ class HuggingFaceModel(ComposerModel):
         self.should_save_peft_only = should_save_peft_only
         self.shift_labels = _transformers.shifts_labels(underlying, shift_labels)
         self.model_forward_args = _transformers.arguments_of(underlying)
-        # Dicts, so that the metrics are no part of the model's modules, its state, or what surgery walks over.
         self.train_metrics = listed_metrics_by_name("metrics", {} if metrics is None else metrics)
         self.val_metrics = (
             copy.deepcopy(self.train_metrics)
@@ -260,7 +259,8 @@ class HuggingFaceModel(ComposerModel):
         Args:
             is_train: Whether those of the training steps are asked for, rather than those of evaluation.
         """
-        return dict(self.train_metrics if is_train else self.val_metrics)
+        name = "train_metrics" if is_train else "val_metrics"
+        return metrics_by_name(name, getattr(self, name))
 
     def generate(self, input_ids: Tensor, **kwargs: Any) -> Any:
         """Return tokens with which the model goes on from others, as its own ``generate`` does.
