@@ -11,4 +11,4 @@ from composer.algorithms._homes import HOMES
 
 __getattr__, __dir__, _names = attach(__name__, HOMES)
 # Told by their spelling, so that nothing has to be imported to make the list.
-__all__ = [name for name in _names if not name.islower()]
+__all__ = [name for name in _names if not name.islower()]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -109,7 +109,7 @@ def ensure_targets_one_hot(input: Tensor, targets: Tensor, num_classes: int | No
     return _write_ones(torch.zeros(shape, device=input.device), targets)
 
 
-def _one_hot(tensor: Tensor, num_classes: int = -1, dim: int = -1) -> Tensor:
+def _one_hot(tensor: Tensor, num_classes: int = -1, dim: int = -1) -> Tensor:  # pyright: ignore[reportUnusedFunction]
     """Return class indices as one-hot vectors of the same dtype, zeros for negative ones; code of others imports it."""
     if not check_for_index_targets(tensor):
         raise ValueError(f"tensor must be class indices of an integer dtype, but got {tensor.dtype}.")

@@ -29,7 +29,7 @@ class Unmeasured(Metric):
     def __init__(self, metric: Metric) -> None:
         super().__init__()
         # A constant of the class, as torchmetrics sees it, which refuses to set it.
-        self.__dict__["higher_is_better"] = metric.higher_is_better
+        object.__setattr__(self, "higher_is_better", metric.higher_is_better)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add nothing."""

@@ -83,7 +83,7 @@ class ComposerClassifier(WithMetrics, ComposerModel):
             TypeError: The batch is not a pair.
         """
         # TorchScript compiles what stands here, by the types of the signature, and leaves out the check.
-        if not torch.jit.is_scripting():
+        if not torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             _check_pair(batch)
         return self.module(batch[0])
 

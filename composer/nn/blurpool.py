@@ -86,6 +86,7 @@ class BlurPool2d(nn.Module):
     Args:
         channels: C; 0 takes any.
         stride: Step in pixels.
+        padding: Accepted for old callers; zeros are always padded as :func:`blur_2d` says.
 
     >>> BlurPool2d(stride=2)(torch.ones(1, 8, 6, 6)).shape
     torch.Size([1, 8, 3, 3])
@@ -94,10 +95,11 @@ class BlurPool2d(nn.Module):
     if TYPE_CHECKING:
         blur_filter: Tensor
 
-    def __init__(self, channels: int = 0, stride: Size = 2) -> None:
+    def __init__(self, channels: int = 0, stride: Size = 2, padding: Size = 1) -> None:
         super().__init__()
         self.channels = channels
         self.stride = stride
+        self.padding = padding
         self.register_buffer("blur_filter", _binomial_filter(), persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:

@@ -69,14 +69,14 @@ class _GhostBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise samples of shape (B, C, ...)."""
         # TorchScript compiles one side only.
-        return self._one_by_one(input) if torch.jit.is_scripting() else self._fast(input)
+        return self._one_by_one(input) if torch.jit.is_scripting() else self._fast(input)  # pyright: ignore[reportPrivateImportUsage]
 
     def _one_by_one(self, input: Tensor) -> Tensor:
         """Normalise ghost batches one after the other."""
         if not self._by_ghost_batches():
             mean, variance = self.running_mean, self.running_var
             return F.batch_norm(input, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
-        number = self._number_of_ghost_batches(input.shape)
+        number = self._number_of_ghost_batches(input.shape)  # pyright: ignore[reportArgumentType]
         outputs: list[Tensor] = []
         parts = input.split(_sizes(input.shape[0], number))
         for part, momentum in zip(parts, self._momenta(number)):  # noqa: B905 -- TorchScript has no such argument
@@ -104,7 +104,7 @@ class _GhostBatchNorm(_BatchNorm):
             return super().forward(input)
         # In a trace sizes are tensors; the number of ghost batches is a constant of it.
         shape = [int(size) for size in input.shape] if torch.jit.is_tracing() else input.shape  # pyright: ignore[reportPrivateImportUsage]
-        number = self._number_of_ghost_batches(shape)
+        number = self._number_of_ghost_batches(shape)  # pyright: ignore[reportArgumentType]
         if number == 1:
             return super().forward(input)
         self._check_input_dim(input)

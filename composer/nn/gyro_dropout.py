@@ -68,7 +68,7 @@ class GyroDropoutLayer(nn.Module):
         """
         if not self.training or x.numel() == 0:
             return x
-        if torch.jit.is_scripting():
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             raise RuntimeError("GyroDropout in TorchScript is for evaluation: call eval() first.")
         else:
             return self._drop(x)

@@ -26,7 +26,7 @@ class LPLayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise over the last dimensions, (..., *normalized_shape)."""
-        if torch.jit.is_scripting():
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             return self._norm(input, self.weight, self.bias)
         else:
             return _lowered(self._norm, input, self.weight, self.bias)
@@ -45,7 +45,7 @@ class LPRMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise over the last dimensions, (..., *normalized_shape)."""
-        if torch.jit.is_scripting():
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             return self._norm(x, self.weight, None)
         else:
             return _lowered(self._norm, x, self.weight, None)
@@ -64,7 +64,7 @@ class LPGroupNorm(nn.GroupNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise over groups of channels, (B, C, ...)."""
-        if torch.jit.is_scripting():
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             return self._norm(input, self.weight, self.bias)
         else:
             return _lowered(self._norm, input, self.weight, self.bias)

@@ -47,7 +47,7 @@ class SqueezeExcite2d(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Weigh the channels of images of shape (B, C, H, W)."""
         # TorchScript compiles one side only.
-        return self._plain(input) if torch.jit.is_scripting() else self._fused(input)
+        return self._plain(input) if torch.jit.is_scripting() else self._fused(input)  # pyright: ignore[reportPrivateImportUsage]
 
     def _plain(self, input: Tensor) -> Tensor:
         """The formula, for what follows it operator by operator."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -145,7 +145,7 @@ class StochasticBlock(nn.Module):
                     f"{type(self).__name__} must return one tensor x + f(x) to be left out at random, but returned "
                     f"{type(output).__name__}. Describe its parts with register_residual_block."
                 )
-            return torch.lerp(input, output, weight)
+            return torch.lerp(input, cast(Any, output), cast(Any, weight))
         shortcut = input if form.shortcut is None else form.shortcut(self, input)
         output = shortcut + form.branch(self, input, *args, **kwargs) * weight
         return output if form.activation is None else form.activation(self, output)
@@ -282,7 +282,7 @@ class _StochasticResNetBlock(StochasticBlock):
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the block, or in training perhaps its shortcut only."""
-        return self._as_formula(input) if torch.jit.is_scripting() else super().forward(input)
+        return self._as_formula(input) if torch.jit.is_scripting() else super().forward(input)  # pyright: ignore[reportPrivateImportUsage]
 
     def _as_formula(self, input: Tensor) -> Tensor:
         """What TorchScript compiles: each forward pass decides by itself."""
