@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from composer import algorithms
 from composer._lazy import attach
+from composer.algorithms._homes import HOMES
 
 # Functions are told from classes by their spelling, so that nothing has to be imported to make the list.
 _resolve, __dir__, __all__ = attach(
     __name__,
-    {name: f"composer.algorithms:{name}" for name in algorithms.__all__ if name.islower()},
+    {name: f"composer.algorithms:{name}" for name in HOMES if name.islower()},
 )
 
 # Short names that published guides use; accepted, not listed.

@@ -45,10 +45,12 @@ def stub(name: str) -> str:
         attribute = attribute or public
         if home == f"{name}.{public}" and not hasattr(importlib.import_module(home), public):
             home = name  # the name is that of a module
-        imports[home].append(public if attribute == public else f"{attribute} as {public}")
+        # A name of a stub that is not in __all__ is exported by a second mention.
+        plain = attribute == public and public in module.__all__
+        imports[home].append(public if plain else f"{attribute} as {public}")
     lines = [_wrapped(f"from {home} import ", sorted(names)) for home, names in sorted(imports.items())]
     short = [f"{alias} = {meant}\n" for alias, meant in getattr(module, "_SHORT", {}).items()]
-    names = "".join(f'    "{public}",\n' for public in sorted(table(module), key=_as_ruff_sorts))
+    names = "".join(f'    "{public}",\n' for public in sorted(module.__all__, key=_as_ruff_sorts))
     return f"{HEADER}{''.join(lines)}\n{''.join(short)}{chr(10) if short else ''}__all__ = [\n{names}]\n"
 
 

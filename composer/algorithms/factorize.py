@@ -77,7 +77,7 @@ def apply_factorization(
         The model itself.
 
     Raises:
-        ValueError: Neither kind of layer is to be split, or a size is out of its range.
+        ValueError: A size is out of its range.
 
     >>> model = apply_factorization(nn.Sequential(nn.Linear(512, 512)))
     >>> model[0].reduce, model[0].expand
@@ -85,7 +85,7 @@ def apply_factorization(
 
     Paper: https://arxiv.org/abs/2105.01029 (Khodak et al. 2021)
     """
-    _check(factorize_convs, factorize_linears, min_channels, latent_channels, min_features, latent_features)
+    _check(min_channels, latent_channels, min_features, latent_features)
     kept = _not_to_split(model)
 
     def split_conv(module: nn.Conv2d, module_index: int) -> FactorizedConv2d | None:
@@ -109,6 +109,8 @@ def apply_factorization(
         kinds = [f"Conv2d with at least {min_channels} input and output channels"] if factorize_convs else []
         kinds += [f"Linear with at least {min_features} input and output features"] if factorize_linears else []
         message = f"Factorize changes nothing: the model has no {', and no '.join(kinds)}, that would need less split."
+        if not kinds:
+            message = "Factorize changes nothing: factorize_convs and factorize_linears are both False."
         warnings.warn(message, NoEffectWarning, stacklevel=2)
     return model
 
@@ -141,7 +143,7 @@ class Factorize(Algorithm):
         latent_features: Features in between; below 1 a share of the smaller of those before and after.
 
     Raises:
-        ValueError: Neither kind of layer is to be split, or a size is out of its range.
+        ValueError: A size is out of its range.
 
     >>> Factorize(factorize_convs=False).latent_features
     128
@@ -168,7 +170,7 @@ class Factorize(Algorithm):
         min_features: int = 256,
         latent_features: float = 128,
     ) -> None:
-        _check(factorize_convs, factorize_linears, min_channels, latent_channels, min_features, latent_features)
+        _check(min_channels, latent_channels, min_features, latent_features)
         self.factorize_convs = factorize_convs
         self.factorize_linears = factorize_linears
         self.min_channels = min_channels
@@ -193,12 +195,12 @@ class Factorize(Algorithm):
             self.latent_features,
             state.optimizers,
         )
-        logger.log_hyperparameters(
-            {
-                "factorize/num_conv2d_replacements": count_module_instances(state.model, FactorizedConv2d),
-                "factorize/num_linear_replacements": count_module_instances(state.model, FactorizedLinear),
-            }
-        )
+        if self.factorize_convs:
+            number = count_module_instances(state.model, FactorizedConv2d)
+            logger.log_hyperparameters({"factorize/num_conv2d_replacements": number})
+        if self.factorize_linears:
+            number = count_module_instances(state.model, FactorizedLinear)
+            logger.log_hyperparameters({"factorize/num_linear_replacements": number})
 
 
 def _not_to_split(model: nn.Module) -> set[nn.Module]:
@@ -219,17 +221,11 @@ def _not_to_split(model: nn.Module) -> set[nn.Module]:
 
 
 def _check(
-    factorize_convs: bool,
-    factorize_linears: bool,
     min_channels: int,
     latent_channels: float,
     min_features: int,
     latent_features: float,
 ) -> None:
-    if not (factorize_convs or factorize_linears):
-        raise ValueError(
-            "factorize_convs and factorize_linears are both False: set one of them, or leave out Factorize."
-        )
     non_negative("min_channels", min_channels)
     positive("latent_channels", latent_channels)
     non_negative("min_features", min_features)

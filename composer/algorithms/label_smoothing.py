@@ -99,15 +99,11 @@ class LabelSmoothing(Algorithm):
 
     def before_loss(self, state: State, logger: Logger) -> None:
         """Smooth the targets of the microbatch."""
-        if self.smoothing == 0:
-            return  # one-hot targets would give the loss of the indices only up to rounding
         self._original = state.batch_get_item(self.target_key)
         state.batch_set_item(self.target_key, edit_targets(self._smooth, state.outputs, self._original))
 
     def after_loss(self, state: State, logger: Logger) -> None:
         """Put the original targets back."""
-        if self.smoothing == 0:
-            return
         state.batch_set_item(self.target_key, self._original)
         self._original = None
 

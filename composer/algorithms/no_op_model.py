@@ -33,8 +33,11 @@ _TARGETS = ("labels", "label", "targets", "target", "y")
 class NoOpModelClass(ComposerModel):
     """One number times the targets, so that a step of training costs next to nothing.
 
+    The metrics have the names of the model's, so that evaluators and callbacks find them, and the value NaN.
+
     Args:
-        original_model: The model in whose place it stands, for the device and the number of classes.
+        original_model: The model in whose place it stands, for the device, the number of classes, the names of the
+            metrics and the logger.
 
     >>> model = NoOpModelClass(nn.Linear(2, 2))
     >>> batch = torch.zeros(2, 2), torch.tensor([0, 1])
@@ -48,6 +51,9 @@ class NoOpModelClass(ComposerModel):
         self.weights = nn.Parameter(torch.tensor([1.5], device=None if first is None else first.device))
         if hasattr(original_model, "num_classes"):
             self.num_classes = original_model.num_classes
+        self._metrics = {is_train: _unmeasured(original_model, is_train) for is_train in (True, False)}
+        if isinstance(original_model, ComposerModel):
+            self.logger = original_model.logger
 
     def forward(self, batch: Any) -> Tensor:
         """Scale the targets of a batch."""
@@ -58,12 +64,18 @@ class NoOpModelClass(ComposerModel):
         return F.mse_loss(outputs, _targets(batch))
 
     def get_metrics(self, is_train: bool) -> dict[str, Metric]:
-        """There is nothing to measure."""
-        return {}
+        """Return stand-ins for the metrics of the model."""
+        return dict(self._metrics[is_train])
+
+    def update_metric(self, batch: Any, outputs: Any, metric: Metric) -> None:
+        """Leave a metric as it is: there is nothing to measure."""
+        metric.update()
 
 
 class NoOpModel(Algorithm):
     """Replaces the model by a :class:`NoOpModelClass`: what is left is the time of the data and of the loop.
+
+    Any model, its metrics and evaluators stay in their places; the values of the metrics are NaN.
 
     When to use it:
         To find out whether the data or the model is the bottleneck: if the throughput is much the same as with the
@@ -101,6 +113,16 @@ class NoOpModel(Algorithm):
         model = NoOpModelClass(state.model)
         update_params_in_optimizer(state.model.parameters(), model.parameters(), state.optimizers)
         state.model = model
+
+
+def _unmeasured(model: nn.Module, is_train: bool) -> dict[str, Metric]:
+    """Stand-ins for the metrics of a model."""
+    found = model.get_metrics(is_train=is_train) if isinstance(model, ComposerModel) else {}
+    if not found:
+        return {}  # without the import of torchmetrics
+    from composer.metrics._unmeasured import Unmeasured
+
+    return {name: Unmeasured(metric) for name, metric in found.items()}
 
 
 def _targets(batch: Any) -> Tensor:

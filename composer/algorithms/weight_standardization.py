@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WeightStandardization", "WeightStandardizer", "apply_weight_standardization"]
 
-_EPSILON = 1e-10
-
 
 class WeightStandardizer(nn.Module):
     """The parametrization, for :func:`torch.nn.utils.parametrize.register_parametrization`.
@@ -39,13 +37,16 @@ class WeightStandardizer(nn.Module):
     (0.0, 1.0)
     """
 
+    __constants__ = ("eps",)
+    eps = 1e-10
+
     def forward(self, weight: Tensor) -> Tensor:
         """Standardize the filters of a weight, (C_out, ...)."""
         # Layer norm is this formula as one kernel, and one more for the gradient.
         if weight.ndim == 4 and not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last):
             pixels = weight.permute(0, 2, 3, 1)
-            return F.layer_norm(pixels, pixels.shape[1:], eps=_EPSILON).permute(0, 3, 1, 2)
-        return F.layer_norm(weight, weight.shape[1:], eps=_EPSILON)
+            return F.layer_norm(pixels, pixels.shape[1:], eps=self.eps).permute(0, 3, 1, 2)
+        return F.layer_norm(weight, weight.shape[1:], eps=self.eps)
 
 
 def apply_weight_standardization(module: nn.Module, n_last_layers_ignore: int = 0) -> int:

@@ -1,10 +1,8 @@
 """Let a language model write something now and then."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +48,8 @@ class Generate(Callback):
 
     def __init__(
         self,
-        prompts: str | Sequence[str],
+        # A Union by its old name, and no text: code that makes callbacks from configurations asks for its origin.
+        prompts: Union[str, Sequence[str]],  # noqa: UP007
         interval: int | str | Time,
         batch_size: int | None = None,
         **generate_kwargs: Any,
@@ -65,7 +64,7 @@ class Generate(Callback):
         self.generate_kwargs = generate_kwargs
         self.check_interval = create_interval_scheduler(interval)
 
-    def init(self, state: State, logger: Logger) -> None:
+    def init(self, state: "State", logger: "Logger") -> None:
         """Refuse a model that cannot write."""
         model = state.model
         if not callable(getattr(model, "generate", None)):
@@ -75,19 +74,19 @@ class Generate(Callback):
         if getattr(model, "tokenizer", None) is None:
             raise ValueError(f"Generate needs a tokenizer; give {type(model).__name__}(..., tokenizer=...).")
 
-    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+    def batch_checkpoint(self, state: "State", logger: "Logger") -> None:
         """Generate if it is time to."""
         self._generate_if_due(state, logger, Event.BATCH_CHECKPOINT)
 
-    def epoch_checkpoint(self, state: State, logger: Logger) -> None:
+    def epoch_checkpoint(self, state: "State", logger: "Logger") -> None:
         """Generate if it is time to."""
         self._generate_if_due(state, logger, Event.EPOCH_CHECKPOINT)
 
-    def iteration_checkpoint(self, state: State, logger: Logger) -> None:
+    def iteration_checkpoint(self, state: "State", logger: "Logger") -> None:
         """Generate if it is time to."""
         self._generate_if_due(state, logger, Event.ITERATION_CHECKPOINT)
 
-    def generate(self, state: State, logger: Logger) -> None:
+    def generate(self, state: "State", logger: "Logger") -> None:
         """Generate and log now.
 
         Args:
@@ -108,11 +107,11 @@ class Generate(Callback):
         if dist.get_global_rank() == 0:
             logger.log_table(columns=["prompt", "generation"], rows=rows, name="generations")
 
-    def _generate_if_due(self, state: State, logger: Logger, event: Event) -> None:
+    def _generate_if_due(self, state: "State", logger: "Logger", event: Event) -> None:
         if self.check_interval(state, event):
             self.generate(state, logger)
 
-    def _continue(self, state: State, prompts: list[str]) -> list[str]:
+    def _continue(self, state: "State", prompts: list[str]) -> list[str]:
         model: Any = state.model
         inputs = model.tokenizer(prompts, return_tensors="pt", padding=True)
         inputs = state.device.batch_to_device({name: inputs[name] for name in ("input_ids", "attention_mask")})

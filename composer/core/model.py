@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import copy
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor, nn
 
@@ -48,6 +49,8 @@ class ComposerModel(nn.Module):
     """
 
     logger: Logger | None = None
+    # TorchScript reads the annotations of attributes, and knows no loggers.
+    __jit_ignored_attributes__: Sequence[str] = ("logger",)
 
     def forward(self, batch: Batch) -> Any:
         """Compute the outputs of a batch.
@@ -128,3 +131,20 @@ class ComposerModel(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of copies and files what belongs to a run: the logger, and the targets of an evaluation."""
         return {name: value for name, value in super().__getstate__().items() if name not in ("logger", "_targets")}
+
+    def __copy__(self) -> Self:
+        """Return a shallow copy, which logs to the same logger."""
+        return self._twin(ComposerModel.__getstate__(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a deep copy, which logs to the same logger: a logger has the whole run behind it."""
+        memo[id(self)] = twin = self._twin({})
+        twin.__dict__.update(copy.deepcopy(ComposerModel.__getstate__(self), memo))
+        return twin
+
+    def _twin(self, state: dict[str, Any]) -> Self:
+        """An object of the same class and logger, with other attributes."""
+        twin = type(self).__new__(type(self))
+        kept = {"logger": self.__dict__["logger"]} if "logger" in self.__dict__ else {}
+        twin.__dict__.update({**state, **kept})
+        return twin

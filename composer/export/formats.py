@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils import _pytree as pytree
 
 from composer._lazy import import_extra
@@ -129,6 +130,8 @@ _USED: Final[dict[ExportFormat, tuple[str, ...]]] = {
 def _script(model: nn.Module, sample: Sample | None) -> Any:
     """The model as TorchScript: its code if that is possible, else what it does with the sample."""
     try:
+        if any(is_parametrized(part) for part in model.modules()):
+            raise ValueError("TorchScript compiles a model with parametrized layers, but cannot run it.")
         return torch.jit.script(model)
     except Exception as error:  # of many kinds, some from the compiler and some from the source that it meets
         if sample is None:

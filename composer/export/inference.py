@@ -209,7 +209,9 @@ def _copy_to_cpu(model: nn.Module) -> nn.Module:
         memo[id(tensor)] = nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied
     made = copy.deepcopy(model, memo)
     for part in made.modules():
-        part._compiled_call_impl = None  # compiled for the original, whose weights it holds
+        # Compiled for the original, whose weights it holds. Setting it to None would stop TorchScript, which cannot
+        # read the type of that attribute.
+        part.__dict__.pop("_compiled_call_impl", None)
     return made
 
 

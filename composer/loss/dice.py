@@ -36,7 +36,8 @@ def dice_loss(
     at least.
 
     Args:
-        input: Predictions, (B, C, ...): probabilities, or logits with ``sigmoid`` or ``softmax``.
+        input: Predictions, (B, C, ...): probabilities, of whole numbers too where they are one-hot, or logits with
+            ``sigmoid`` or ``softmax``.
         target: Class indices (B, ...), of which negative ones are places that do not count, or probabilities
             (B, C, ...).
         sigmoid: Whether to turn logits into probabilities of each class on its own.
@@ -129,15 +130,9 @@ class DiceLoss(nn.Module):
     ) -> None:
         super().__init__()
         _check(sigmoid, softmax, reduction)
-        self._options: dict[str, Any] = {
-            "sigmoid": sigmoid,
-            "softmax": softmax,
-            "squared_pred": squared_pred,
-            "jaccard": jaccard,
-            "batch": batch,
-            "ignore_absent_classes": ignore_absent_classes,
-            "reduction": reduction,
-        }
+        self.sigmoid, self.softmax = sigmoid, softmax
+        self.squared_pred, self.jaccard, self.batch = squared_pred, jaccard, batch
+        self.ignore_absent_classes, self.reduction = ignore_absent_classes, reduction
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Return the loss.
@@ -146,11 +141,15 @@ class DiceLoss(nn.Module):
             input: Predictions, (B, C, ...).
             target: Class indices (B, ...), or probabilities (B, C, ...).
         """
-        return dice_loss(input, target, **self._options)
+        return dice_loss(input, target, **self._options())
 
     def extra_repr(self) -> str:
         """Return the arguments, for the module's repr."""
-        return ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        return ", ".join(f"{name}={value!r}" for name, value in self._options().items())
+
+    def _options(self) -> dict[str, Any]:
+        names = ("sigmoid", "softmax", "squared_pred", "jaccard", "batch", "ignore_absent_classes", "reduction")
+        return {name: getattr(self, name) for name in names}
 
 
 def _check(sigmoid: bool, softmax: bool, reduction: str) -> None:
@@ -164,7 +163,7 @@ def _check(sigmoid: bool, softmax: bool, reduction: str) -> None:
 
 def _probabilities(input: Tensor, sigmoid: bool, softmax: bool) -> Tensor:
     """Predictions as probabilities, in float32 where sums over many places would not fit into the dtype."""
-    if input.dtype in (torch.float16, torch.bfloat16):
+    if input.dtype in (torch.float16, torch.bfloat16) or not input.is_floating_point():
         input = input.float()
     if sigmoid:
         return input.sigmoid()

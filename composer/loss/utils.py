@@ -109,6 +109,21 @@ def ensure_targets_one_hot(input: Tensor, targets: Tensor, num_classes: int | No
     return _write_ones(torch.zeros(shape, device=input.device), targets)
 
 
+def _one_hot(tensor: Tensor, num_classes: int = -1, dim: int = -1) -> Tensor:  # pyright: ignore[reportUnusedFunction]
+    """Return class indices as one-hot vectors of the same dtype, zeros for negative ones; code of others imports it."""
+    if not check_for_index_targets(tensor):
+        raise ValueError(f"tensor must be class indices of an integer dtype, but got {tensor.dtype}.")
+    needed = int(tensor.max()) + 1 if tensor.numel() else 0
+    classes = needed if num_classes == -1 else int(num_classes)
+    if classes < needed:
+        raise ValueError(f"num_classes must be at least {needed}, the largest index and one, but got {classes}.")
+    index = tensor.unsqueeze(dim)
+    shape = list(index.shape)
+    shape[dim] = classes
+    ones = (index >= 0).to(tensor.dtype)
+    return torch.zeros(shape, dtype=tensor.dtype, device=tensor.device).scatter_(dim, index.clamp_min(0).long(), ones)
+
+
 def _write_ones(zeros: Tensor, indices: Tensor) -> Tensor:
     """Write a one at each index that is not negative. ``F.one_hot`` would wait for the device to check the indices."""
     if not check_for_index_targets(indices):

@@ -29,7 +29,7 @@ class MIoU(Metric):
     >>> metric = MIoU(num_classes=3)
     >>> metric.update(torch.tensor([[0, 1, 1, 2]]), torch.tensor([[0, 1, 2, -1]]))
     >>> metric.compute()
-    tensor(50.)
+    tensor(50., dtype=torch.float64)
 
     Paper: https://doi.org/10.1007/s11263-014-0733-5 (Everingham et al. 2015, the PASCAL VOC challenges)
     """
@@ -52,7 +52,7 @@ class MIoU(Metric):
         """Add a batch.
 
         Args:
-            logits: Logits or probabilities, (B, C, ...), or predicted class indices (B, ...).
+            logits: Logits or probabilities, (B, C, ...), of any dtype, or predicted class indices (B, ...).
             target: Class indices, (B, ...).
 
         Raises:
@@ -67,8 +67,8 @@ class MIoU(Metric):
         self.total_union = self.total_union + counts.sum(dim=0) + counts.sum(dim=1) - intersect
 
     def compute(self) -> Tensor:
-        """Return the mean over the classes, a scalar from 0 to 100."""
-        of_class = self.total_intersect / self.total_union.clamp_min(1)
+        """Return the mean over the classes, a scalar from 0 to 100 in float64."""
+        of_class = self.total_intersect.double() / self.total_union.clamp_min(1)
         return 100 * of_class.sum() / torch.count_nonzero(self.total_union)
 
 
@@ -112,7 +112,7 @@ class Dice(Metric):
         """Add a batch.
 
         Args:
-            preds: Logits or probabilities, (B, C + 1, ...), or predicted class indices (B, ...).
+            preds: Logits or probabilities, (B, C + 1, ...), of any dtype, or predicted class indices (B, ...).
             target: Class indices from 0 to C, (B, ...).
 
         Raises:
@@ -135,12 +135,12 @@ class Dice(Metric):
 
 def _classes(preds: Tensor, target: Tensor, classes: int) -> Tensor:
     """The predicted class of each place."""
-    if preds.is_floating_point():
-        if preds.ndim < 2 or preds.shape[1] != classes:
+    if preds.is_floating_point() or preds.ndim == target.ndim + 1:  # scores, be they whole numbers
+        if preds.ndim < 2 or preds.shape[1] > classes:
             raise ValueError(
-                f"The predictions must have {classes} classes in dim 1, but have shape {tuple(preds.shape)}."
+                f"The predictions must have at most {classes} classes in dim 1, but have shape {tuple(preds.shape)}."
             )
-        preds = preds.argmax(dim=1)
+        preds = (preds.byte() if preds.dtype == torch.bool else preds).argmax(dim=1)
     if preds.shape != target.shape:
         raise ValueError(
             f"Predictions and target must agree in all dims but that of the classes, "

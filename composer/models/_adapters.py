@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from composer._lazy import import_extra
-from composer._text import first_of
+from composer._text import first_of, one_of
+from composer.warnings import NoEffectWarning
 
 __all__ = [
     "adapter_names",
@@ -59,20 +62,30 @@ def with_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
 
     Args:
         model: A model of transformers; changed in place.
-        peft_config: A configuration of `peft`, or its arguments with ``"peft_type"``.
+        peft_config: A configuration of `peft`, or its arguments with ``"peft_type"``. The types may be written in any
+            case, and become those of `peft`. Of no effect where the model has adapters.
 
     Raises:
         TypeError: It is no configuration.
-        ValueError: The model has adapters, or these would be prompts rather than layers.
+        ValueError: A type is missing or unknown, or the adapters would be prompts rather than layers.
         MissingConditionalImportError: The package is not installed.
     """
     peft: Any = import_extra("peft", "peft", "HuggingFaceModel(peft_config=...)")
     if has_adapters(model):
-        raise ValueError("The model has adapters already; leave peft_config out.")
+        message = "peft_config has no effect: the model has adapters already."
+        warnings.warn(message, NoEffectWarning, stacklevel=3)
+        return model
     if isinstance(peft_config, Mapping):
-        peft_config = peft.get_peft_config(dict(cast("Mapping[str, Any]", peft_config)))
+        arguments = {"peft_type": None, **cast("Mapping[str, Any]", peft_config)}
+        arguments["peft_type"] = _in_upper_case("peft_type", arguments["peft_type"], peft.PeftType)
+        if arguments.get("task_type") is not None:
+            arguments["task_type"] = _in_upper_case("task_type", arguments["task_type"], peft.TaskType)
+        peft_config = peft.get_peft_config(arguments)
     if not isinstance(peft_config, peft.PeftConfig):
         raise TypeError(f"peft_config must be a peft.PeftConfig, such as LoraConfig, but got {peft_config!r}.")
+    peft_config.peft_type = _in_upper_case("peft_type", peft_config.peft_type, peft.PeftType)
+    if peft_config.task_type is not None:
+        peft_config.task_type = _in_upper_case("task_type", peft_config.task_type, peft.TaskType)
     _check({"default": peft_config})
     return peft.get_peft_model(model, peft_config)
 
@@ -143,6 +156,14 @@ def filter_state_dict_peft(
     return (
         {name.replace(f".{adapter_name}", ""): value for name, value in kept.items()} if remove_adapter_names else kept
     )
+
+
+def _in_upper_case(name: str, value: Any, known: type[Enum]) -> Any:
+    """A type by its name in any case; `peft` wants capitals."""
+    if value is None:
+        raise ValueError(f"peft_config must have {name!r}, such as {next(iter(known)).value!r}.")
+    choices = [one.value for one in known]
+    return known(one_of(f"peft_config's {name}", value.upper() if isinstance(value, str) else value, choices))
 
 
 def _check(configs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ def built_by(builder: Callable[..., ComposerClassifier]) -> Any:
     def __init__(self: ComposerClassifier, *args: Any, **kwargs: Any) -> None:  # noqa: N807 -- it becomes one
         built = builder(*args, **kwargs)
         ComposerClassifier.__init__(
-            self, built.module, built.num_classes, built.train_metrics, built.val_metrics, built.loss_fn
+            self, built.module, built.num_classes, built.train_metrics, built.val_metrics, built._loss_fn
         )
 
     of_builder = inspect.signature(builder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -13,7 +13,30 @@ from composer.dist.ranks import check_environment
 if TYPE_CHECKING:
     from torchmetrics import Metric, MetricCollection
 
-__all__ = ["listed_metrics_by_name", "made_with_values", "metrics_by_name"]
+__all__ = ["WithMetrics", "listed_metrics_by_name", "made_with_values", "metrics_by_name"]
+
+
+class WithMetrics:
+    """Keeps the metrics of a model out of its modules: what it saves, what surgery walks over, what is scripted.
+
+    ``train_metrics`` and ``val_metrics`` can be set at any time, in the forms of :func:`metrics_by_name`, and read back
+    as they were given.
+
+    >>> class Model(WithMetrics, torch.nn.Module):
+    ...     pass
+    >>> model = Model()
+    >>> model.val_metrics = {}
+    >>> model.val_metrics, list(model.children())
+    ({}, [])
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, without making a metric one of the modules."""
+        if name in ("train_metrics", "val_metrics"):
+            metrics_by_name(name, value)
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
 
 
 def made_with_values() -> torch.device:
@@ -31,14 +54,14 @@ def made_with_values() -> torch.device:
 
 def metrics_by_name(
     argument: str,
-    metrics: Metric | MetricCollection | Mapping[str, Metric],
+    metrics: Metric | MetricCollection | Mapping[str, Metric] | None,
     forms: str = "a Metric, a MetricCollection",
 ) -> dict[str, Metric]:
     """Return one metric under the name of its class, or those of a collection or dict under their names there.
 
     Args:
         argument: What the metrics were given as, for messages.
-        metrics: The metrics.
+        metrics: The metrics; None for none.
         forms: What could have been given beside a dict, for messages.
 
     Raises:
@@ -47,7 +70,7 @@ def metrics_by_name(
     >>> metrics_by_name("metrics", {})
     {}
     """
-    if isinstance(metrics, Mapping) and not metrics:
+    if metrics is None or (isinstance(metrics, Mapping) and not metrics):
         return {}  # without the import of torchmetrics, which takes a second
     check_environment()  # which the import reads
     from torchmetrics import Metric, MetricCollection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from composer._lazy import import_extra
 from composer._text import first_of
 from composer.warnings import ComposerWarning
 
-__all__ = ["arguments_of", "as_json", "configuration_of", "fit_embeddings", "logits_of", "shifts_labels"]
+__all__ = ["arguments_of", "as_json", "configuration_of", "fit_embeddings", "logits_of", "loss_of", "shifts_labels"]
 
 # Registered as causal, yet they compare each place with its own label.
 _UNSHIFTED = {"XLMWithLMHeadModel", "XLNetLMHeadModel"}
@@ -33,16 +33,23 @@ def fit_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
     """
     if tokenizer is None:
         return False
-    embeddings = model.get_input_embeddings()
-    if not hasattr(embeddings, "num_embeddings") or embeddings.num_embeddings >= len(tokenizer):
+    known = _num_embeddings(model)
+    if known is None or known >= len(tokenizer):
         return False
     if not may_resize:
         raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {embeddings.num_embeddings}. Give "
+            f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {known}. Give "
             f"the tokenizer of the model, or allow_embedding_resizing=True."
         )
     model.resize_token_embeddings(len(tokenizer))
     return True
+
+
+def _num_embeddings(model: Any) -> int | None:
+    """For how many tokens a model has embeddings, by these themselves or by its configuration."""
+    if hasattr(model, "get_input_embeddings"):
+        return getattr(model.get_input_embeddings(), "num_embeddings", None)
+    return getattr(model.config, "vocab_size", None)
 
 
 def shifts_labels(model: nn.Module, asked: bool | None) -> bool:
@@ -82,11 +89,28 @@ def arguments_of(model: nn.Module) -> frozenset[str] | None:
     return frozenset(one.name for one in parameters if one.kind in kinds) or None
 
 
+def loss_of(outputs: Any) -> Tensor | None:
+    """Return the loss among what a model has returned, None if there is none.
+
+    Args:
+        outputs: A mapping, a tuple that begins with the loss, or an object with an attribute ``loss``.
+
+    >>> loss_of((torch.tensor(0.5), torch.ones(2, 3))), loss_of((torch.ones(2, 3),))
+    (tensor(0.5000), None)
+    """
+    if isinstance(outputs, Mapping):
+        return cast("Mapping[str, Tensor]", outputs).get("loss")
+    if isinstance(outputs, (tuple, list)):
+        first = cast("Sequence[Tensor]", outputs)[0]
+        return first if first.ndim == 0 else None
+    return getattr(outputs, "loss", None)
+
+
 def logits_of(outputs: Any) -> Tensor:
     """Return the logits among what a model has returned, where a tuple has the loss before them.
 
     Args:
-        outputs: A mapping, or a tuple.
+        outputs: A mapping, a tuple, or an object with an attribute ``logits``.
 
     Raises:
         ValueError: The mapping has none.
@@ -101,6 +125,8 @@ def logits_of(outputs: Any) -> Tensor:
                 f"that take all of it."
             )
         return cast("Mapping[str, Tensor]", outputs)["logits"]
+    if hasattr(outputs, "logits"):
+        return outputs.logits
     return outputs[1] if outputs[0].ndim == 0 else outputs[0]
 
 
@@ -111,13 +137,20 @@ def configuration_of(model: Any) -> dict[str, Any]:
         model: A model of transformers.
     """
     kind = type(model)
-    config = {**json.loads(model.config.to_json_string()), "architectures": [kind.__name__]}
+    config = {**_as_dict(model.config), "architectures": [kind.__name__]}
     name = f"{kind.__module__}.{kind.__name__}"
     described: dict[str, Any] = {"config": {"file_extension": ".json", "content": config, "class": name}}
     if getattr(model, "generation_config", None) is not None:
-        content = json.loads(model.generation_config.to_json_string())
+        content = _as_dict(model.generation_config)
         described["generation_config"] = {"file_extension": ".json", "content": content}
     return described
+
+
+def _as_dict(config: Any) -> dict[str, Any]:
+    """What a configuration holds, as JSON has it; that of a model which is none of transformers may be any object."""
+    if hasattr(config, "to_json_string"):
+        return json.loads(config.to_json_string())
+    return as_json(config.to_dict() if hasattr(config, "to_dict") else vars(config))
 
 
 def as_json(content: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor, fx, nn
 
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.loss.loss import soft_cross_entropy
-from composer.models._metrics import made_with_values, metrics_by_name
+from composer.models._metrics import WithMetrics, made_with_values, metrics_by_name
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["ComposerClassifier"]
 
 
-class ComposerClassifier(ComposerModel):
+class ComposerClassifier(WithMetrics, ComposerModel):
     """Trains a module that maps inputs to logits, on batches ``(x, y)``.
+
+    ``torch.jit.script``, ``torch.fx.symbolic_trace`` and ``torch.export.export`` take it where they take the module.
 
     The metrics, unless given, are the accuracy (``MulticlassAccuracy``, micro average), and in evaluation also the
     cross entropy (``CrossEntropy``). None of them waits for the device.
@@ -36,8 +39,8 @@ class ComposerClassifier(ComposerModel):
     Attributes:
         module: The module.
         num_classes: C, or ``None`` if nobody said.
-        train_metrics: Metrics of the training steps by name.
-        val_metrics: Metrics of evaluation by name.
+        train_metrics: Metrics of the training steps, as they were given; can be set.
+        val_metrics: Metrics of evaluation, as they were given; can be set.
 
     Raises:
         ValueError: A default metric is needed and the number of classes is not known.
@@ -64,20 +67,13 @@ class ComposerClassifier(ComposerModel):
         super().__init__()
         self.module = module
         self.num_classes = _resolve_num_classes(module, num_classes)
-        self.loss_fn = loss_fn
-        # Dicts, so that the metrics are no part of the model's modules, its state, or what surgery walks over.
+        self._loss_fn = loss_fn
         self.train_metrics = (
-            _default_metrics("train_metrics", self.num_classes)
-            if train_metrics is None
-            else metrics_by_name("train_metrics", train_metrics)
+            _default_metrics("train_metrics", self.num_classes) if train_metrics is None else train_metrics
         )
-        self.val_metrics = (
-            _default_metrics("val_metrics", self.num_classes)
-            if val_metrics is None
-            else metrics_by_name("val_metrics", val_metrics)
-        )
+        self.val_metrics = _default_metrics("val_metrics", self.num_classes) if val_metrics is None else val_metrics
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: tuple[Tensor, Any]) -> Tensor:
         """Return the logits of a batch ``(x, y)``, (B, C, ...).
 
         Args:
@@ -86,7 +82,10 @@ class ComposerClassifier(ComposerModel):
         Raises:
             TypeError: The batch is not a pair.
         """
-        return self.module(_pair(batch)[0])
+        # TorchScript compiles what stands here, by the types of the signature, and leaves out the check.
+        if not torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
+            _check_pair(batch)
+        return self.module(batch[0])
 
     def loss(self, outputs: Tensor, batch: Batch, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of the logits against the targets of the batch.
@@ -100,7 +99,8 @@ class ComposerClassifier(ComposerModel):
         Raises:
             TypeError: The batch is not a pair.
         """
-        return self.loss_fn(outputs, _pair(batch)[1], *args, **kwargs)
+        _check_pair(batch)
+        return self._loss_fn(outputs, batch[1], *args, **kwargs)
 
     def update_metric(self, batch: Batch, outputs: Tensor, metric: Metric) -> None:
         """Add the logits and targets of a batch to a metric.
@@ -113,7 +113,8 @@ class ComposerClassifier(ComposerModel):
         Raises:
             TypeError: The batch is not a pair.
         """
-        metric.update(outputs, _pair(batch)[1])
+        _check_pair(batch)
+        metric.update(outputs, batch[1])
 
     def get_metrics(self, is_train: bool = False) -> dict[str, Metric]:
         """Return the metrics by name; the objects themselves, which the trainer copies.
@@ -121,13 +122,14 @@ class ComposerClassifier(ComposerModel):
         Args:
             is_train: Whether those of the training steps are asked for, rather than those of evaluation.
         """
-        return dict(self.train_metrics if is_train else self.val_metrics)
+        name = "train_metrics" if is_train else "val_metrics"
+        return metrics_by_name(name, getattr(self, name))
 
 
-def _pair(batch: Batch) -> tuple[Tensor, Tensor] | list[Tensor]:
-    """Return the batch if it is a pair. A dict or a tensor of length two would unpack as well, into nonsense."""
-    if isinstance(batch, (tuple, list)) and len(batch) == 2:
-        return batch
+def _check_pair(batch: Batch) -> None:
+    """Refuse what is not a pair. A dict or a tensor of length two would unpack as well, into nonsense."""
+    if (isinstance(batch, (tuple, list)) and len(batch) == 2) or isinstance(batch, fx.Proxy):
+        return
     found = f"{type(batch).__name__} of length {len(batch)}" if hasattr(batch, "__len__") else type(batch).__name__
     raise TypeError(
         f"ComposerClassifier takes batches (x, y), but got a {found}. "

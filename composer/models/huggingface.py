@@ -29,7 +29,7 @@ from composer.models._adapters import (
     with_adapters,
 )
 from composer.models._first_values import give_first_values
-from composer.models._metrics import listed_metrics_by_name
+from composer.models._metrics import WithMetrics, listed_metrics_by_name, metrics_by_name
 from composer.models._pretrained import (
     get_hf_config_from_composer_state_dict,
     get_hf_model_from_composer_state_dict,
@@ -56,7 +56,7 @@ __all__ = [
 _IGNORED = -100
 
 
-class HuggingFaceModel(ComposerModel):
+class HuggingFaceModel(WithMetrics, ComposerModel):
     """Trains a model of `transformers` on batches that are mappings, such as tokenizers and data collators make.
 
     The model computes its loss itself, from ``batch["labels"]``; entries of the batch that its forward pass does not
@@ -68,7 +68,8 @@ class HuggingFaceModel(ComposerModel):
     :meth:`hf_from_composer_checkpoint` makes the model again from the file alone.
 
     Args:
-        model: A ``PreTrainedModel``, or a ``PeftModel`` of one.
+        model: A ``PreTrainedModel``, a ``PeftModel`` of one, or any module with a ``config`` whose forward pass takes
+            arguments by name and returns, in a mapping, a tuple or an object, the loss and the logits.
         tokenizer: The tokenizer of the data, saved with the model; None leaves it out.
         use_logits: Whether metrics are given the logits rather than all that the model returns. Then evaluation
             computes no loss.
@@ -78,19 +79,20 @@ class HuggingFaceModel(ComposerModel):
             the class of the model does.
         allow_embedding_resizing: Whether a model with fewer tokens than the tokenizer gets further embeddings.
         peft_config: Configuration of adapters of `peft` that are put into the model, whose own weights are frozen, such
-            as a ``LoraConfig``, or a dict of its arguments with ``"peft_type"`` (extra ``peft``).
+            as a ``LoraConfig``, or a dict of its arguments with ``"peft_type"`` (extra ``peft``). Types are taken in
+            any case.
         should_save_peft_only: Whether, with adapters, the state dict has these alone.
 
     Attributes:
         model: The model of transformers, with the adapters if there are some.
         tokenizer: The tokenizer, or None.
         config: The configuration of the model.
-        train_metrics: Metrics of the training steps by name.
-        val_metrics: Metrics of evaluation by name.
+        train_metrics: Metrics of the training steps by name; can be set.
+        val_metrics: Metrics of evaluation by name; can be set.
         using_peft: Whether the model has adapters.
 
     Raises:
-        TypeError: The model is none of transformers, or the metrics are in no known form.
+        TypeError: The model has no ``config``, or the metrics are in no known form.
         ValueError: The tokenizer has more tokens than the model, or the adapters are of a kind that is not supported.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -115,11 +117,9 @@ class HuggingFaceModel(ComposerModel):
     ) -> None:
         super().__init__()
         underlying = maybe_get_underlying_model(model)
-        if not hasattr(underlying, "config") or not hasattr(underlying, "get_input_embeddings"):
-            raise TypeError(
-                f"model must be a model of transformers, such as AutoModelForCausalLM.from_pretrained(...), but got a "
-                f"{type(model).__name__}."
-            )
+        if not hasattr(underlying, "config"):
+            wanted = "a model of transformers, such as AutoModelForCausalLM.from_pretrained(...), or have a config"
+            raise TypeError(f"model must be {wanted} as those have, but got a {type(model).__name__}.")
         self.saves_embeddings = _transformers.fit_embeddings(underlying, tokenizer, allow_embedding_resizing)
         self.model: Any = model if peft_config is None else with_adapters(model, peft_config)
         self.config: Any = underlying.config
@@ -129,7 +129,6 @@ class HuggingFaceModel(ComposerModel):
         self.should_save_peft_only = should_save_peft_only
         self.shift_labels = _transformers.shifts_labels(underlying, shift_labels)
         self.model_forward_args = _transformers.arguments_of(underlying)
-        # Dicts, so that the metrics are no part of the model's modules, its state, or what surgery walks over.
         self.train_metrics = listed_metrics_by_name("metrics", {} if metrics is None else metrics)
         self.val_metrics = (
             copy.deepcopy(self.train_metrics)
@@ -188,8 +187,8 @@ class HuggingFaceModel(ComposerModel):
         Raises:
             ValueError: There is none.
         """
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs[0]
-        if loss is None or (not isinstance(outputs, Mapping) and loss.ndim > 0):
+        loss = _transformers.loss_of(outputs)
+        if loss is None:
             raise ValueError(
                 f"{type(self.model).__name__} has returned no loss for a batch with {first_of(list(batch))}; models of "
                 f"transformers compute it where the batch has 'labels'."
@@ -260,7 +259,8 @@ class HuggingFaceModel(ComposerModel):
         Args:
             is_train: Whether those of the training steps are asked for, rather than those of evaluation.
         """
-        return dict(self.train_metrics if is_train else self.val_metrics)
+        name = "train_metrics" if is_train else "val_metrics"
+        return metrics_by_name(name, getattr(self, name))
 
     def generate(self, input_ids: Tensor, **kwargs: Any) -> Any:
         """Return tokens with which the model goes on from others, as its own ``generate`` does.
@@ -276,9 +276,9 @@ class HuggingFaceModel(ComposerModel):
             ValueError: The model cannot generate.
         """
         underlying = maybe_get_underlying_model(self.model)
-        if not getattr(underlying, "can_generate", bool)():
+        if not getattr(underlying, "can_generate", lambda: hasattr(underlying, "generate"))():
             raise ValueError(f"{type(underlying).__name__} cannot generate; models for causal language modelling can.")
-        told = (kwargs.get("generation_config"), underlying.generation_config)
+        told = (kwargs.get("generation_config"), getattr(underlying, "generation_config", None))
         if self.tokenizer is not None and all(getattr(one, "pad_token_id", None) is None for one in told):
             token = self.tokenizer.pad_token_id
             kwargs.setdefault("pad_token_id", self.tokenizer.eos_token_id if token is None else token)

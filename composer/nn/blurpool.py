@@ -7,7 +7,7 @@ Paper: Making Convolutional Networks Shift-Invariant Again, Zhang 2019, https://
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 __all__ = ["BlurConv2d", "BlurMaxPool2d", "BlurPool2d", "blur_2d", "blurmax_pool2d"]
 
-Size: TypeAlias = "int | tuple[int, int]"
+# The types here are such as TorchScript reads: no strings, and nothing but types in the bodies of classes.
+Size: TypeAlias = int | tuple[int, int]
 
 
 def blur_2d(input: Tensor, channels: int = -1, stride: Size = 1, filter: Tensor | None = None) -> Tensor:
@@ -41,15 +42,15 @@ def blur_2d(input: Tensor, channels: int = -1, stride: Size = 1, filter: Tensor 
               [0.5625, 0.7500, 0.5625]]]])
     """
     found = input.shape[-3]
-    if channels not in (-1, found):
+    if channels != -1 and channels != found:
         raise ValueError(f"channels must be the number of channels of the input, {found}, or -1, but got {channels}.")
     if filter is None:
         filter = _binomial_filter(input.device)
-    height, width = filter.shape[-2:]
+    height, width = filter.shape[-2], filter.shape[-1]
     if height % 2 == 0 or width % 2 == 0:
-        raise ValueError(f"filter must have odd sizes, so that it has a centre, but got {tuple(filter.shape)}.")
+        raise ValueError(f"filter must have odd sizes, so that it has a centre, but got ({height}, {width}).")
     kernel = filter.to(input.dtype).expand(found, 1, height, width)
-    return F.conv2d(input, kernel, stride=stride, padding=(height // 2, width // 2), groups=found)
+    return F.conv2d(input, kernel, None, _pair(stride), (height // 2, width // 2), 1, found)
 
 
 def blurmax_pool2d(
@@ -75,7 +76,7 @@ def blurmax_pool2d(
     >>> blurmax_pool2d(torch.ones(1, 1, 8, 8), kernel_size=3, padding=1).shape
     torch.Size([1, 1, 4, 4])
     """
-    maxima = F.max_pool2d(input, kernel_size, 1, padding, dilation, ceil_mode)
+    maxima = F.max_pool2d(input, _pair(kernel_size), 1, _pair(padding), _pair(dilation), ceil_mode)
     return blur_2d(maxima, stride=stride, filter=filter)
 
 
@@ -85,22 +86,25 @@ class BlurPool2d(nn.Module):
     Args:
         channels: C; 0 takes any.
         stride: Step in pixels.
+        padding: Accepted for old callers; zeros are always padded as :func:`blur_2d` says.
 
     >>> BlurPool2d(stride=2)(torch.ones(1, 8, 6, 6)).shape
     torch.Size([1, 8, 3, 3])
     """
 
-    blur_filter: Tensor
+    if TYPE_CHECKING:
+        blur_filter: Tensor
 
-    def __init__(self, channels: int = 0, stride: Size = 2) -> None:
+    def __init__(self, channels: int = 0, stride: Size = 2, padding: Size = 1) -> None:
         super().__init__()
         self.channels = channels
         self.stride = stride
+        self.padding = padding
         self.register_buffer("blur_filter", _binomial_filter(), persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:
         """Blur images of shape (B, C, H, W)."""
-        return blur_2d(input, self.channels or -1, self.stride, self.blur_filter)
+        return blur_2d(input, self.channels if self.channels > 0 else -1, self.stride, self.blur_filter)
 
     def extra_repr(self) -> str:
         """Show the arguments."""
@@ -121,7 +125,8 @@ class BlurMaxPool2d(nn.Module):
     torch.Size([1, 8, 3, 3])
     """
 
-    blur_filter: Tensor
+    if TYPE_CHECKING:
+        blur_filter: Tensor
 
     def __init__(
         self,
@@ -184,7 +189,8 @@ class BlurConv2d(nn.Module):
     torch.Size([1, 8, 3, 3])
     """
 
-    blur_filter: Tensor
+    if TYPE_CHECKING:
+        blur_filter: Tensor
 
     def __init__(
         self,
@@ -232,7 +238,7 @@ class BlurConv2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve images of shape (B, C, H, W)."""
-        step = self.stride if self._blur_thins else 1
+        step = self.stride if self._blur_thins else (1, 1)
         if self.blur_first:
             return self.conv(blur_2d(input, stride=step, filter=self.blur_filter))
         return blur_2d(self.conv(input), stride=step, filter=self.blur_filter)
@@ -240,6 +246,13 @@ class BlurConv2d(nn.Module):
     def extra_repr(self) -> str:
         """Show the arguments that the convolution does not show."""
         return f"stride={self.stride}, blur_first={self.blur_first}"
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    """A size along both dimensions."""
+    if isinstance(size, int):
+        return (size, size)
+    return (size[0], size[1])
 
 
 def _binomial_filter(device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -10,7 +10,7 @@ https://arxiv.org/abs/1405.3866; Zhang et al. 2015, https://arxiv.org/abs/1411.4
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -67,8 +67,9 @@ class FactorizedLinear(nn.Module):
     Paper: https://arxiv.org/abs/2105.01029 (Khodak et al. 2021)
     """
 
-    reduce: nn.Linear
-    expand: nn.Linear
+    if TYPE_CHECKING:  # TorchScript cannot read it
+        reduce: nn.Linear
+        expand: nn.Linear
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, latent_features: float = 0.25) -> None:
         super().__init__()
@@ -191,8 +192,9 @@ class FactorizedConv2d(nn.Module):
     Paper: https://arxiv.org/abs/1405.3866 (Jaderberg et al. 2014)
     """
 
-    reduce: nn.Conv2d
-    expand: nn.Conv2d
+    if TYPE_CHECKING:  # TorchScript cannot read it
+        reduce: nn.Conv2d
+        expand: nn.Conv2d
 
     def __init__(
         self,

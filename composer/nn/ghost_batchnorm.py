@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -68,13 +68,44 @@ class _GhostBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise samples of shape (B, C, ...)."""
-        if not (self.training or self.running_mean is None):
+        # TorchScript compiles one side only.
+        return self._one_by_one(input) if torch.jit.is_scripting() else self._fast(input)  # pyright: ignore[reportPrivateImportUsage]
+
+    def _one_by_one(self, input: Tensor) -> Tensor:
+        """Normalise ghost batches one after the other."""
+        if not self._by_ghost_batches():
+            mean, variance = self.running_mean, self.running_var
+            return F.batch_norm(input, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
+        number = self._number_of_ghost_batches(input.shape)  # pyright: ignore[reportArgumentType]
+        outputs: list[Tensor] = []
+        parts = input.split(_sizes(input.shape[0], number))
+        for part, momentum in zip(parts, self._momenta(number)):  # noqa: B905 -- TorchScript has no such argument
+            outputs.append(self._plain(part, momentum))
+        return torch.cat(outputs)
+
+    def _by_ghost_batches(self) -> bool:
+        return self.training or self.running_mean is None
+
+    def _number_of_ghost_batches(self, shape: list[int]) -> int:
+        number = -(-shape[0] // self.ghost_batch_size)
+        places = 1
+        for size in shape[2:]:
+            places *= size
+        if places == 1:
+            number = min(number, shape[0] // 2)  # a single value has no variance
+        return max(number, 1)
+
+    def _fast(self, input: Tensor) -> Tensor:
+        """Normalise all ghost batches together where that is worth it."""
+        if not self._by_ghost_batches():
+            if isinstance(input, fx.Proxy):
+                return self._one_by_one(input)
             # Before the size is looked at, to which an exported model would then be bound.
             return super().forward(input)
-        number = -(-input.shape[0] // self.ghost_batch_size)
-        if input.shape[2:].numel() == 1:
-            number = min(number, input.shape[0] // 2)  # a single value has no variance
-        if number <= 1:
+        # In a trace sizes are tensors; the number of ghost batches is a constant of it.
+        shape = [int(size) for size in input.shape] if torch.jit.is_tracing() else input.shape  # pyright: ignore[reportPrivateImportUsage]
+        number = self._number_of_ghost_batches(shape)  # pyright: ignore[reportArgumentType]
+        if number == 1:
             return super().forward(input)
         self._check_input_dim(input)
         momenta = self._momenta(number)
@@ -83,7 +114,7 @@ class _GhostBatchNorm(_BatchNorm):
         weight = self.weight if self.affine else None
         if weight is None or input.numel() < _LARGE or input.device.type not in ("cpu", "cuda"):
             # Not tensor_split, whose gradient is put together from as many copies of the batch as there are parts.
-            parts = input.split(_sizes(input, number))
+            parts = input.split(_sizes(shape[0], number))
             return torch.cat([self._plain(part, momentum) for part, momentum in zip(parts, momenta, strict=True)])
         running = (self.running_mean, self.running_var) if self.training else (None, None)
         return _GhostNormalise.apply(input, weight, self.bias, *running, momenta, self.eps)
@@ -104,8 +135,9 @@ class _GhostBatchNorm(_BatchNorm):
 
     def _plain(self, part: Tensor, momentum: float) -> Tensor:
         """Normalise one ghost batch."""
-        running = (self.running_mean, self.running_var) if self.training else (None, None)
-        return F.batch_norm(part, *running, self.weight, self.bias, True, momentum, self.eps)
+        mean = self.running_mean if self.training else None
+        variance = self.running_var if self.training else None
+        return F.batch_norm(part, mean, variance, self.weight, self.bias, True, momentum, self.eps)
 
     def _traced(self, input: Tensor, momenta: list[float]) -> Tensor:
         """Normalise all ghost batches at once: what a compiler makes few kernels of, whatever their number."""
@@ -177,9 +209,9 @@ class GhostBatchNorm3d(_GhostBatchNorm, nn.BatchNorm3d):
     """
 
 
-def _sizes(input: Tensor, number: int) -> list[int]:
+def _sizes(samples: int, number: int) -> list[int]:
     """The sizes of the ghost batches, as even as can be."""
-    size, longer = divmod(input.shape[0], number)
+    size, longer = divmod(samples, number)
     return [size + 1] * longer + [size] * (number - longer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +42,10 @@ class GyroDropoutLayer(nn.Module):
     Paper: https://proceedings.mlsys.org/paper_files/paper/2022/hash/72aa1632b83c93a2f680dbb5235f1a83-Abstract.html
     """
 
-    masks: Tensor | None
-    chosen: Tensor
-    count: Tensor
+    if TYPE_CHECKING:  # TorchScript cannot read it
+        masks: Tensor | None
+        chosen: Tensor
+        count: Tensor
 
     def __init__(self, p: float = 0.5, sigma: int = 256, tau: int = 16, period: int = 1) -> None:
         super().__init__()
@@ -66,6 +68,12 @@ class GyroDropoutLayer(nn.Module):
         """
         if not self.training or x.numel() == 0:
             return x
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
+            raise RuntimeError("GyroDropout in TorchScript is for evaluation: call eval() first.")
+        else:
+            return self._drop(x)
+
+    def _drop(self, x: Tensor) -> Tensor:
         dim = x.ndim - 1 if x.ndim <= 3 else 1
         selected = self._select(x, x.shape[dim] if dim else 1)
         shape = [1] * x.ndim

@@ -1,7 +1,8 @@
 """Norms that compute in the short format of autocast, where torch's take float32.
 
 Layers of torch are written to give exact results whatever they get, so that under autocast their inputs are widened,
-their outputs are float32, and twice the bytes are moved, here and in what follows.
+their outputs are float32, and twice the bytes are moved, here and in what follows. In TorchScript and the graphs of
+torch.fx, which know no autocast, these are torch's norms.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 __all__ = ["LPGroupNorm", "LPLayerNorm", "LPRMSNorm", "lower_norm"]
 
@@ -25,12 +26,13 @@ class LPLayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise over the last dimensions, (..., *normalized_shape)."""
-        return _lowered(
-            lambda x, weight, bias: F.layer_norm(x, self.normalized_shape, weight, bias, self.eps),
-            input,
-            self.weight,
-            self.bias,
-        )
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
+            return self._norm(input, self.weight, self.bias)
+        else:
+            return _lowered(self._norm, input, self.weight, self.bias)
+
+    def _norm(self, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
 
 class LPRMSNorm(nn.RMSNorm):
@@ -43,9 +45,13 @@ class LPRMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise over the last dimensions, (..., *normalized_shape)."""
-        return _lowered(
-            lambda x, weight, bias: F.rms_norm(x, self.normalized_shape, weight, self.eps), x, self.weight, None
-        )
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
+            return self._norm(x, self.weight, None)
+        else:
+            return _lowered(self._norm, x, self.weight, None)
+
+    def _norm(self, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, weight, self.eps)
 
 
 class LPGroupNorm(nn.GroupNorm):
@@ -58,12 +64,13 @@ class LPGroupNorm(nn.GroupNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise over groups of channels, (B, C, ...)."""
-        return _lowered(
-            lambda x, weight, bias: F.group_norm(x, self.num_groups, weight, bias, self.eps),
-            input,
-            self.weight,
-            self.bias,
-        )
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
+            return self._norm(input, self.weight, self.bias)
+        else:
+            return _lowered(self._norm, input, self.weight, self.bias)
+
+    def _norm(self, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
 def lower_norm(module: nn.Module, module_index: int = -1) -> nn.Module | None:
@@ -102,7 +109,7 @@ Norm = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 def _lowered(norm: Norm, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Apply a norm in the format of autocast, if that is on; the sums within are float32 in any case."""
     device_type = input.device.type
-    if not torch.is_autocast_enabled(device_type):
+    if isinstance(input, fx.Proxy) or not torch.is_autocast_enabled(device_type):
         return norm(input, weight, bias)
     dtype = torch.get_autocast_dtype(device_type)
     lowered = [None if tensor is None else tensor.to(dtype) for tensor in (weight, bias)]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from composer._text import positive
+from composer.nn._following import is_followed
 
 __all__ = ["SqueezeExcite2d", "SqueezeExciteConv2d"]
 
@@ -45,11 +46,19 @@ class SqueezeExcite2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Weigh the channels of images of shape (B, C, H, W)."""
+        # TorchScript compiles one side only.
+        return self._plain(input) if torch.jit.is_scripting() else self._fused(input)  # pyright: ignore[reportPrivateImportUsage]
+
+    def _plain(self, input: Tensor) -> Tensor:
+        """The formula, for what follows it operator by operator."""
+        hidden = F.relu(self.squeeze(input.mean((2, 3))))
+        return input * self.excite(hidden).sigmoid()[..., None, None].to(input.dtype)
+
+    def _fused(self, input: Tensor) -> Tensor:
+        """The same by :class:`_Weigh`."""
+        if is_followed(input) or input.dtype not in _DTYPES:
+            return self._plain(input)
         device_type = input.device.type
-        followed = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-        if followed or input.dtype not in _DTYPES:
-            hidden = F.relu(self.squeeze(input.mean((2, 3))))
-            return input * self.excite(hidden).sigmoid()[..., None, None].to(input.dtype)
         squeeze, excite = (layer.weight.to(input.dtype) for layer in (self.squeeze, self.excite))
         if not torch.is_autocast_enabled(device_type):
             return _Weigh.apply(input, squeeze, excite)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 __all__ = ["ResidualForm", "StochasticBlock", "decide_blocks", "make_stochastic", "register_residual_block"]
 
@@ -97,27 +97,32 @@ class StochasticBlock(nn.Module):
     """
 
     _residual_form = ResidualForm()
-    _stochastic_depth: _Depth
+    __jit_unused_properties__ = ("block_drop_rate",)
+
+    if TYPE_CHECKING:  # TorchScript cannot read it
+        _stochastic_depth: _Depth
+        _drop_rate: float
+        _drops_samples: bool
 
     @property
     def block_drop_rate(self) -> float:
         """Probability of being left out."""
-        return self._stochastic_depth.rate
+        return self._drop_rate
 
     @block_drop_rate.setter
     def block_drop_rate(self, rate: float) -> None:
-        self._stochastic_depth.rate = rate
+        self._drop_rate = float(rate)
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Compute the block, or in training perhaps its shortcut only."""
         depth = self._stochastic_depth
         if not self.training:
-            return self._weighed(1 - depth.rate, input, *args, **kwargs)
+            return self._weighed(1 - self._drop_rate, input, *args, **kwargs)
         if depth.method == "sample":
             shape = (input.shape[0], *(1,) * (input.ndim - 1))
-            kept = torch.rand(shape, device=input.device) >= depth.rate
+            kept = torch.rand(shape, device=input.device) >= self._drop_rate
             return self._weighed(kept.to(input.dtype), input, *args, **kwargs)
-        kept = torch.rand(()) >= depth.rate if depth.kept is None else depth.kept
+        kept = torch.rand(()) >= self._drop_rate if depth.kept is None else depth.kept
         if torch.compiler.is_compiling():
             # One graph, which computes the block in any case.
             return self._weighed(kept.to(input.device, input.dtype, non_blocking=True), input, *args, **kwargs)
@@ -135,12 +140,12 @@ class StochasticBlock(nn.Module):
         form = self._residual_form
         if form.branch is None:
             output = super().forward(input, *args, **kwargs)
-            if not isinstance(output, Tensor):
+            if not isinstance(output, (Tensor, fx.Proxy)):
                 raise TypeError(
                     f"{type(self).__name__} must return one tensor x + f(x) to be left out at random, but returned "
                     f"{type(output).__name__}. Describe its parts with register_residual_block."
                 )
-            return torch.lerp(input, output, weight)
+            return torch.lerp(input, cast(Any, output), cast(Any, weight))
         shortcut = input if form.shortcut is None else form.shortcut(self, input)
         output = shortcut + form.branch(self, input, *args, **kwargs) * weight
         return output if form.activation is None else form.activation(self, output)
@@ -156,7 +161,6 @@ class _Depth:
     """What a stochastic block knows beside its weights."""
 
     method: str
-    rate: float
     kept: Tensor | None = None
     """Whether it runs until the next decision, bool, on the host; None where each forward pass decides by itself."""
 
@@ -180,7 +184,10 @@ def make_stochastic(block: nn.Module, stochastic_method: str, drop_rate: float) 
     (tensor([-1.]), tensor([-1.]))
     """
     form = _form_of(block)
-    block.__dict__["_stochastic_depth"] = _Depth(stochastic_method, drop_rate)
+    block.__dict__["_stochastic_depth"] = _Depth(stochastic_method)
+    # TorchScript sees plain numbers only.
+    block.__dict__["_drop_rate"] = float(drop_rate)
+    block.__dict__["_drops_samples"] = stochastic_method == "sample"
     block.__class__ = _stochastic_class(type(block), form)
     assert isinstance(block, StochasticBlock)
     return block
@@ -199,19 +206,19 @@ def decide_blocks(model: nn.Module, generator: torch.Generator | None = None) ->
     >>> decide_blocks(nn.Linear(1, 1))
     """
     blocks = [module for module in model.modules() if isinstance(module, StochasticBlock)]
-    depths = [block._stochastic_depth for block in blocks if block._stochastic_depth.method == "block"]
-    draws = torch.rand(len(depths), generator=generator).tolist()
-    for depth, draw in zip(depths, draws, strict=True):
+    blocks = [block for block in blocks if block._stochastic_depth.method == "block"]
+    draws = torch.rand(len(blocks), generator=generator).tolist()
+    for block, draw in zip(blocks, draws, strict=True):
+        depth = block._stochastic_depth
         if depth.kept is None:
             depth.kept = torch.tensor(True)
-        depth.kept.fill_(draw >= depth.rate)
+        depth.kept.fill_(draw >= block._drop_rate)
 
 
 @functools.cache
 def _stochastic_class(cls: type[nn.Module], form: ResidualForm) -> type[nn.Module]:
-    return type(
-        f"Stochastic{cls.__name__}", (StochasticBlock, cls), {"_residual_form": form, "__module__": cls.__module__}
-    )
+    base = _StochasticResNetBlock if form is _RESNET else StochasticBlock
+    return type(f"Stochastic{cls.__name__}", (base, cls), {"_residual_form": form, "__module__": cls.__module__})
 
 
 def _restore(cls: type[nn.Module]) -> nn.Module:
@@ -259,38 +266,76 @@ def _is_resnet_block(block: nn.Module) -> bool:
         with torch.no_grad():
             probe = probe.view(1, -1, 8, 8)
             expected = block(probe)
-            found = _resnet_branch(block, probe) + _resnet_shortcut(block, probe)
-            return torch.allclose(expected, _resnet_activation(block, found), rtol=1e-2, atol=1e-3)
+            found = _RESNET.shortcut(block, probe) + _RESNET.branch(block, probe)
+            return torch.allclose(expected, _RESNET.activation(block, found), rtol=1e-2, atol=1e-3)
     finally:
         for module, training in modes.items():
             module.training = training
 
 
-def _resnet_branch(block: Any, x: Tensor) -> Tensor:
-    """The layers of a basic or a bottleneck block up to the sum; the optional ones are timm's."""
-    last = 3 if hasattr(block, "conv3") else 2
-    for number in range(1, last):
-        x = getattr(block, f"bn{number}")(getattr(block, f"conv{number}")(x))
-        ends = number == last - 1
-        x = _optional(block, "drop_block", x) if ends else x
-        x = getattr(block, f"act{number}")(x) if hasattr(block, f"act{number}") else block.relu(x)
-        x = _optional(block, "aa", x) if ends else x
-    x = getattr(block, f"bn{last}")(getattr(block, f"conv{last}")(x))
-    return _optional(block, "drop_path", _optional(block, "se", x))
+class _StochasticResNetBlock(StochasticBlock):
+    """A stochastic block with the layers of torchvision's or timm's, which TorchScript can compile.
+
+    The parts are methods that ask for layers by ``hasattr``, which TorchScript answers as it compiles where nothing
+    stands beside it in the condition.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute the block, or in training perhaps its shortcut only."""
+        return self._as_formula(input) if torch.jit.is_scripting() else super().forward(input)  # pyright: ignore[reportPrivateImportUsage]
+
+    def _as_formula(self, input: Tensor) -> Tensor:
+        """What TorchScript compiles: each forward pass decides by itself."""
+        shortcut = self._resnet_shortcut(input)
+        if not self.training:
+            return self._resnet_activation(shortcut + self._resnet_branch(input) * (1 - self._drop_rate))
+        shape = [1] * input.ndim
+        if self._drops_samples:
+            shape[0] = input.shape[0]
+        kept = torch.rand(shape, device=input.device) >= self._drop_rate
+        return self._resnet_activation(shortcut + self._resnet_branch(input) * kept.to(input.dtype))
+
+    def _resnet_branch(self: Any, x: Tensor) -> Tensor:
+        """The layers of a basic or a bottleneck block up to the sum; the optional ones are timm's."""
+        x = self.bn1(self.conv1(x))
+        if hasattr(self, "conv3"):
+            x = self.act1(x) if hasattr(self, "act1") else self.relu(x)
+            x = self.bn2(self.conv2(x))
+        if hasattr(self, "drop_block"):  # noqa: SIM102
+            if self.drop_block is not None:
+                x = self.drop_block(x)
+        if hasattr(self, "relu"):
+            x = self.relu(x)
+        elif hasattr(self, "conv3"):
+            x = self.act2(x)
+        else:
+            x = self.act1(x)
+        if hasattr(self, "aa"):  # noqa: SIM102
+            if self.aa is not None:
+                x = self.aa(x)
+        x = self.bn3(self.conv3(x)) if hasattr(self, "conv3") else self.bn2(self.conv2(x))
+        if hasattr(self, "se"):  # noqa: SIM102
+            if self.se is not None:
+                x = self.se(x)
+        if hasattr(self, "drop_path"):  # noqa: SIM102
+            if self.drop_path is not None:
+                x = self.drop_path(x)
+        return x
+
+    def _resnet_shortcut(self: Any, x: Tensor) -> Tensor:
+        return x if self.downsample is None else self.downsample(x)
+
+    def _resnet_activation(self: Any, x: Tensor) -> Tensor:
+        if hasattr(self, "relu"):
+            return self.relu(x)
+        elif hasattr(self, "conv3"):
+            return self.act3(x)
+        else:
+            return self.act2(x)
 
 
-def _resnet_shortcut(block: Any, x: Tensor) -> Tensor:
-    return _optional(block, "downsample", x)
-
-
-def _resnet_activation(block: Any, x: Tensor) -> Tensor:
-    name = "act3" if hasattr(block, "conv3") else "act2"
-    return getattr(block, name)(x) if hasattr(block, name) else block.relu(x)
-
-
-def _optional(block: nn.Module, name: str, x: Tensor) -> Tensor:
-    layer = getattr(block, name, None)
-    return x if layer is None else layer(x)
-
-
-_RESNET = ResidualForm(_resnet_branch, _resnet_shortcut, _resnet_activation)
+_RESNET: Any = ResidualForm(
+    _StochasticResNetBlock._resnet_branch,
+    _StochasticResNetBlock._resnet_shortcut,
+    _StochasticResNetBlock._resnet_activation,
+)

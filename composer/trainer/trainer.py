@@ -343,7 +343,9 @@ class Trainer:
         processes.check_algorithms(self.state, strategy)
         self.engine.run_event(Event.INIT)
         build.log_hyperparameters(self._run, arguments if auto_log_hparams else {})
-        self.state.train_metrics = place(deepcopy(model.get_metrics(is_train=True)), self.state)
+        # Of the model that there is now: methods may have put another in its place.
+        metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
+        self.state.train_metrics = place(deepcopy(metrics), self.state)
         evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
         build.set_evaluators(self.state, evaluators)
         build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)

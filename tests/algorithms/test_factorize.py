@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import nn
 
+from composer import Event, State
 from composer.algorithms import Factorize, apply_factorization
 from composer.nn import FactorizedConv2d, FactorizedLinear
 from composer.warnings import NoEffectWarning
@@ -95,10 +98,18 @@ def test_optimizer_learns_the_new_weights():
     assert groups == [[id(net[0].reduce.weight), id(net[0].expand.weight)], [id(bias)]]
 
 
+def test_neither_kind_of_layer():
+    """As in the predecessor; in a sweep it is the setting that does nothing."""
+    net = nn.Linear(64, 64)
+    off = Factorize(factorize_convs=False, factorize_linears=False)
+    logger = Mock()
+    with pytest.warns(NoEffectWarning, match="factorize_convs and factorize_linears are both False"):
+        off.apply(Event.INIT, State(model=net), logger)
+    assert type(net) is nn.Linear and not logger.log_hyperparameters.called
+
+
 @pytest.mark.parametrize("make", [Factorize, lambda **kw: apply_factorization(nn.Linear(2, 2), **kw)])
 def test_wrong_arguments(make):
-    with pytest.raises(ValueError, match="both False"):
-        make(factorize_convs=False, factorize_linears=False)
     for name, value in {"min_channels": -1, "latent_channels": 0, "min_features": -1, "latent_features": 0}.items():
         with pytest.raises(ValueError, match=name):
             make(**{name: value})

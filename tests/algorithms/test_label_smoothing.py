@@ -20,7 +20,8 @@ def _step(model, batch, elapsed):
 CASE = Case(
     make=lambda: LabelSmoothing(0.3),
     by_hand=by_hand(_step),
-    neutral=lambda: LabelSmoothing(0.0),
+    neutral=None,
+    why_not_neutral="its targets are probabilities for 0 too, whose loss is that of the indices but for rounding",
     with_keys=lambda input_key, target_key: LabelSmoothing(0.3, target_key=target_key),
 )
 
@@ -50,6 +51,18 @@ def test_mass_sums_to_one_and_the_order_of_classes_stays(smoothing, classes, sha
     others = smoothed.gather(1, ((target + 1) % classes).unsqueeze(1))
     torch.testing.assert_close(others, torch.full_like(others, smoothing / classes))
     assert torch.all(smoothed.gather(1, target.unsqueeze(1)) >= others - 1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0, 0.0, 0.5, 1])
+def test_targets_become_probabilities_until_after_the_loss(smoothing):
+    target, outputs = torch.tensor([2, 0]), torch.zeros(2, 4)
+    engine = loop.start(make_model(), [LabelSmoothing(smoothing)])
+    engine.state.batch, engine.state.outputs = (torch.zeros(2), target), outputs
+    engine.run_event("before_loss")
+    assert torch.equal(engine.state.batch[1], smooth_labels(outputs, target, smoothing))
+    assert engine.state.batch[1].shape == outputs.shape
+    engine.run_event("after_loss")
+    assert engine.state.batch[1] is target
 
 
 def test_equals_torch_own_label_smoothing():

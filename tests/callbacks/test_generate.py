@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from typing import Any
+from typing import Any, Union, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -188,3 +189,9 @@ def test_refuses_a_model_that_cannot_write(missing, message) -> None:
 def test_refuses_impossible_arguments(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         Generate(**arguments)
+
+
+def test_the_type_of_prompts_is_a_union_for_who_asks():
+    """Code that makes callbacks from configurations asks for the origin of the type."""
+    annotations = inspect.signature(Generate).parameters["prompts"].annotation, get_type_hints(Generate.__init__)
+    assert get_origin(annotations[0]) is get_origin(annotations[1]["prompts"]) is Union

@@ -107,10 +107,28 @@ def with_run(kind):
 def test_copies_and_files_leave_out_what_belongs_to_a_run(kind, copied):
     model = with_run(kind)
     other = copied(model)
-    assert other.logger is None
+    # A copy logs to where the model does; a file cannot.
+    assert other.logger is (model.logger if copied in (copy.copy, copy.deepcopy) else None)
     assert not hasattr(other, "_targets")
     assert model.logger is not None
     assert torch.equal(other(BATCH), model(BATCH))
+
+
+def test_deep_copies_share_nothing_but_the_logger():
+    model = with_run(Modern)
+    model.linear.twin, model.notes = model.linear, {"of": [model.linear.weight]}
+    memo = {}
+    other = copy.deepcopy(model, memo)
+    assert memo[id(model)] is other and type(other) is Modern
+    assert other.linear.weight.data_ptr() != model.linear.weight.data_ptr()
+    assert other.linear.twin is other.linear and other.notes["of"][0] is other.linear.weight
+    assert copy.deepcopy([model, model])[0].linear is not model.linear
+    shallow = copy.copy(model)
+    assert shallow.linear is model.linear and shallow.__dict__ is not model.__dict__
+
+
+def test_a_model_without_a_run_gets_none_by_copying():
+    assert "logger" not in copy.deepcopy(Modern()).__dict__
 
 
 def test_the_logger_is_no_part_of_the_state_dict():

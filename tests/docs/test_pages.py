@@ -39,7 +39,7 @@ def _where(value: object, name: str) -> str:
     return f"{value.__module__}.{name}"
 
 
-@pytest.mark.parametrize("name", algorithms.__all__)
+@pytest.mark.parametrize("name", [*algorithms.__all__, *functional.__all__])
 def test_every_method_has_a_page(documented, name):
     value = getattr(algorithms, name)
     places = documented.get(_where(value, name), [])

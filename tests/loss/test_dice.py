@@ -175,3 +175,21 @@ def test_refused_when_called() -> None:
         DiceLoss()(torch.zeros(2, 3, 5), torch.zeros(2, 4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"input must have shape \(B, C, ...\), but got \(3,\)"):
         DiceLoss()(torch.zeros(3), torch.tensor(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.uint8, torch.bool])
+@pytest.mark.parametrize("options", [{}, {"squared_pred": True}, {"jaccard": True}, {"batch": True}])
+def test_predictions_of_whole_numbers(dtype: torch.dtype, options: dict[str, bool]) -> None:
+    target = torch.tensor([[0, 1, 2, 2], [1, 1, 0, -1]])
+    right = torch.nn.functional.one_hot(target.clamp_min(0), 3).movedim(-1, 1)
+    assert DiceLoss(**options)(right.to(dtype), target) == 0
+    assert torch.equal(
+        DiceLoss(**options)(right.flip(0).to(dtype), target), dice_loss(right.flip(0).float(), target, **options)
+    )
+
+
+def test_its_arguments_are_attributes() -> None:
+    loss = DiceLoss(softmax=True, reduction="none")
+    assert (loss.sigmoid, loss.softmax, loss.batch, loss.reduction) == (False, True, False, "none")
+    loss.reduction = "mean"
+    assert loss(torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.long)).ndim == 0

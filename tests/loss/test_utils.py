@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from composer.loss.utils import (
+    _one_hot,
     as_probabilities,
     check_for_index_targets,
     ensure_targets_one_hot,
@@ -152,3 +153,16 @@ def test_ensure_targets_one_hot_returns_float32() -> None:
     dense: Tensor = torch.ones(2, 3, dtype=torch.bfloat16)
     assert ensure_targets_one_hot(torch.zeros(2, 3), dense).dtype == torch.float32
     assert ensure_targets_one_hot(dense, torch.tensor([0, 1])).dtype == torch.float32
+
+
+def test_one_hot_of_indices_in_their_dtype() -> None:
+    """Not public, and imported by code that was written for the predecessor."""
+    indices = torch.tensor([[2, -1], [0, 1]])
+    expected = torch.tensor([[[0, 0], [0, 0], [1, 0]], [[1, 0], [0, 1], [0, 0]]])
+    assert torch.equal(_one_hot(indices, dim=1), expected)
+    assert _one_hot(indices.clamp_min(0), num_classes=5).shape == (2, 2, 5)
+    assert torch.equal(_one_hot(torch.tensor([1, 0])), torch.nn.functional.one_hot(torch.tensor([1, 0])))
+    with pytest.raises(ValueError, match="integer dtype"):
+        _one_hot(indices.float())
+    with pytest.raises(ValueError, match="num_classes must be at least 3"):
+        _one_hot(indices, num_classes=2)

@@ -113,3 +113,22 @@ class TestBoth:
 def test_the_number_of_classes_is_checked(metric) -> None:
     with pytest.raises(ValueError, match="num_classes"):
         metric(num_classes=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.int32, torch.bool, torch.float32])
+def test_scores_of_any_dtype(dtype: torch.dtype) -> None:
+    """One-hot predictions, as they come from labels, are whole numbers."""
+    target = torch.tensor([[0, 1, 2, 2], [1, 1, 0, -1]])
+    predicted = torch.tensor([[0, 1, 1, 2], [1, 2, 0, 0]])
+    scores = torch.nn.functional.one_hot(predicted, 3).movedim(-1, 1).to(dtype)
+    for make in (lambda: MIoU(3), lambda: Dice(2)):
+        by_scores, by_classes = make(), make()
+        by_scores.update(scores, target)
+        by_classes.update(predicted, target)
+        assert by_scores.compute() == by_classes.compute()
+
+
+def test_fewer_classes_than_there_may_be() -> None:
+    metric = MIoU(4)
+    metric.update(torch.zeros(2, 1, 4), torch.tensor([[0, 1, 2, 3]] * 2))
+    assert metric.compute() == 6.25 and metric.compute().dtype == torch.float64

@@ -19,6 +19,7 @@ from composer.models.huggingface import (
     get_peft_config_from_composer_state_dict,
     maybe_get_underlying_model,
 )
+from composer.warnings import NoEffectWarning
 from tests.models import tiny
 from tests.ranks import Ranks
 
@@ -91,10 +92,39 @@ def test_other_ways_to_give_adapters(form: str) -> None:
     assert model.shift_labels
     assert "input_ids" in model.model_forward_args
     assert type(maybe_get_underlying_model(model.model)).__name__ == "GPT2LMHeadModel"
-    with pytest.raises(ValueError, match="has adapters already"):
-        HuggingFaceModel(model.model, peft_config=lora())
+    with pytest.warns(NoEffectWarning, match="peft_config has no effect: the model has adapters already") as told:
+        assert HuggingFaceModel(model.model, peft_config=lora()).model is model.model
+    assert told[0].filename == __file__
     tokens = model.generate(torch.tensor([[5, 6]]), max_new_tokens=2)
     assert tokens.shape[0] == 1
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "CaUsAl_lM", "CAUSAL_LM"])
+@pytest.mark.parametrize("kind", ["loRa", "lora", "LORA"])
+@pytest.mark.parametrize("form", ["dict", "config"])
+def test_types_in_any_case(kind: str, task: str, form: str) -> None:
+    config: Any = lora()
+    if form == "dict":
+        config = {"peft_type": kind, "task_type": task, "target_modules": ["c_attn"], "fan_in_fan_out": True}
+    else:
+        config.peft_type, config.task_type = kind, task
+    model = HuggingFaceModel(tiny.gpt2(), peft_config=config)
+    assert type(model.model).__name__ == "PeftModelForCausalLM"
+    made = model.model.peft_config["default"]
+    assert (made.peft_type.value, made.task_type.value) == ("LORA", "CAUSAL_LM")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"peft_type": "lorra"}, "peft_type must be one of .*Did you mean 'LORA'"),
+        ({"peft_type": "lora", "task_type": "causal_ml"}, "task_type must be one of .*Did you mean 'CAUSAL_LM'"),
+        ({"r": 2}, "must have 'peft_type', such as"),
+    ],
+)
+def test_types_that_are_unknown(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        HuggingFaceModel(tiny.gpt2(), peft_config=config)
 
 
 def test_what_is_no_adapter_is_refused() -> None:

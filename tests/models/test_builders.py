@@ -137,7 +137,7 @@ def test_class_forms_are_what_the_builders_return(name: str) -> None:
     model = Mine(**arguments)
     assert isinstance(model, form)
     assert model.num_classes == expected.num_classes
-    assert type(model.loss_fn) is type(expected.loss_fn)
+    assert type(model._loss_fn) is type(expected._loss_fn)
     for is_train in (True, False):
         assert repr(model.get_metrics(is_train)) == repr(expected.get_metrics(is_train))
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
@@ -253,7 +253,7 @@ def test_loss_by_name() -> None:
         initializers=["linear_log_constant_bias"],
         loss_name="binary_cross_entropy_with_logits",
     )
-    assert model.loss_fn is loss_registry["binary_cross_entropy_with_logits"]
+    assert model._loss_fn is loss_registry["binary_cross_entropy_with_logits"]
     with torch.device("meta"), pytest.warns(ComposerWarning, match="linear_log_constant_bias"):
         composer_resnet("resnet18", loss_name="binary_cross_entropy_with_logits")
 

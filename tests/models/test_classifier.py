@@ -20,6 +20,7 @@ from composer.loss import binary_cross_entropy_with_logits, soft_cross_entropy
 from composer.metrics import CrossEntropy
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
+from tests.common import trainer_of
 
 
 def net(num_classes: int | None = None) -> nn.Module:
@@ -83,7 +84,7 @@ def test_loss_fn_of_the_users_own_gets_extra_arguments() -> None:
 
 def test_a_loss_module_moves_with_the_model() -> None:
     model = ComposerClassifier(net(), 3, loss_fn=nn.CrossEntropyLoss(weight=torch.ones(3))).double()
-    assert model.loss_fn.weight.dtype == torch.float64  # type: ignore[union-attr]
+    assert model._loss_fn.weight.dtype == torch.float64  # type: ignore[union-attr]
 
 
 def test_default_metrics() -> None:
@@ -157,6 +158,44 @@ def test_metrics_are_no_part_of_the_model() -> None:
     model = ComposerClassifier(net(), num_classes=3)
     assert set(model.state_dict()) == {"module.weight", "module.bias"}
     assert [name for name, _ in model.named_modules()] == ["", "module"]
+
+
+@pytest.mark.parametrize("phase", ["train", "val"])
+def test_metrics_may_be_set_afterwards(phase: str) -> None:
+    model, f1 = ComposerClassifier(net(), num_classes=3), MulticlassF1Score(3)
+    named: list[tuple[object, dict[str, object]]] = [
+        (f1, {"MulticlassF1Score": f1}),
+        (collection := MetricCollection([f1], prefix="my_"), {"my_MulticlassF1Score": collection["MulticlassF1Score"]}),
+        ({"f": f1}, {"f": f1}),
+        (None, {}),
+    ]
+    for given, expected in named:
+        setattr(model, f"{phase}_metrics", given)
+        assert getattr(model, f"{phase}_metrics") is given  # as it was set
+        assert model.get_metrics(is_train=phase == "train") == expected
+        assert [name for name, _ in model.named_modules()] == ["", "module"]
+    with pytest.raises(TypeError, match=f"{phase}_metrics must be a Metric"):
+        setattr(model, f"{phase}_metrics", "accuracy")
+    twin = copy.deepcopy(model)
+    twin.val_metrics = f1
+    assert list(twin.get_metrics()) == ["MulticlassF1Score"]
+
+
+def test_the_trainer_uses_metrics_that_were_set() -> None:
+    model = ComposerClassifier(net(), num_classes=3)
+    model.train_metrics, model.val_metrics = MulticlassF1Score(3), MulticlassF1Score(3)
+    trainer = trainer_of(model, [batch()], eval_dataloader=[batch()])
+    trainer.fit()
+    assert list(trainer.state.train_metrics) == list(trainer.state.eval_metrics["eval"]) == ["MulticlassF1Score"]
+
+
+def test_the_loss_may_be_set_afterwards() -> None:
+    model, pair = ComposerClassifier(net(), num_classes=3), batch()
+    model._loss_fn = lambda outputs, targets: outputs.sum() * 0 + 7
+    assert model.loss(model(pair), pair).item() == 7
+    model._loss_fn = nn.CrossEntropyLoss(weight=torch.ones(3))
+    torch.testing.assert_close(model.loss(model(pair), pair), F.cross_entropy(model(pair), pair[1]))
+    assert "_loss_fn.weight" in model.state_dict()  # as in checkpoints of the predecessor
 
 
 def test_get_metrics_hands_out_a_dict_that_can_be_changed() -> None:
