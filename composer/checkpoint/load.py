@@ -17,7 +17,7 @@ from composer._text import first_of, one_of
 from composer.checkpoint import archive
 from composer.checkpoint.filters import IgnoreKeys, drop, reaching
 from composer.checkpoint.form import check_form
-from composer.checkpoint.parts import PARTS, Part, own_schedulers
+from composer.checkpoint.parts import PARTS, Part, entries_of
 from composer.checkpoint.predecessor import CONSTANTS, upgrade
 from composer.checkpoint.recreate import algorithm_from
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
@@ -264,7 +264,7 @@ def restore(
     for part in PARTS:
         if part.give is not None and part.name in saved:
             _give(part, state, given(part.name), source)
-    schedulers = own_schedulers(given("schedulers")) if "schedulers" in saved else ()
+    schedulers = entries_of(given("schedulers")) if "schedulers" in saved else ()
     ending = saved.get("ending", {})  # which checkpoints of before this was saved lack, and the predecessor's
     return Loaded(
         content.get("rng"),

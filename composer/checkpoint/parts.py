@@ -17,6 +17,7 @@ from composer.checkpoint.optimizers import class_name, optimizer_state, set_opti
 from composer.core.data_pass import DataPass
 from composer.core.serial import Serializable
 from composer.core.timestamp import Timestamp
+from composer.optim.compiled import CompiledSchedule
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from composer.core.state import State
 
-__all__ = ["PARTS", "Part", "entries_of", "give_each", "own_schedulers"]
+__all__ = ["PARTS", "Part", "entries_of", "give_each"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _take_schedulers(state: State) -> list[Any]:
 
 def _give_schedulers(state: State, saved: Any) -> None:
     if state.schedulers:  # or they come when training begins
-        give_each("schedulers", state.schedulers, own_schedulers(saved, state.schedulers))
+        give_each("schedulers", state.schedulers, saved)
 
 
 def _take_scaler(state: State) -> Any:
@@ -277,23 +278,6 @@ def entries_of(saved: Any) -> list[tuple[str, Any]]:
     return list(cast("dict[str, Any]", saved).items() if isinstance(saved, dict) else saved)
 
 
-def own_schedulers(saved: Any, present: Sequence[Any] = ()) -> list[tuple[str, Any]]:
-    """Return what was saved of schedules that have a state of their own.
-
-    Args:
-        saved: What a checkpoint has of schedules, in the form of :func:`entries_of`.
-        present: The schedules that are to take it over.
-
-    >>> own_schedulers([("StepLR", {"last_epoch": 1})])
-    [('StepLR', {'last_epoch': 1})]
-    """
-    entries = entries_of(saved)
-    if isinstance(saved, dict) and not any(type(scheduler).__qualname__ == "LambdaLR" for scheduler in present):
-        # So the predecessor names its own schedules; they are functions of the time, and have nothing to take over.
-        entries = [(name, value) for name, value in entries if name != "LambdaLR"]
-    return entries
-
-
 def give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = True) -> None:
     """Give each object the state that was saved of the object of its class, the second of the second and so on.
 
@@ -314,6 +298,7 @@ def give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = Tru
         rest: list[tuple[str, Any]] = []
         for name, value in entries:
             same = [index for index, one in enumerate(left) if type(one).__qualname__ == name]
+            same = same or [index for index, one in enumerate(left) if name in getattr(one, "also_loads", ())]
             own = [index for index in same if _is_own(left[index], value)] if known else same
             if own:
                 left.pop(own[0]).load_state_dict(value)
@@ -326,4 +311,5 @@ def give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = Tru
 
 
 def _is_own(one: Any, value: Any) -> bool:
-    return isinstance(one, Serializable) and isinstance(value, dict) and one.is_own_state(value)
+    known = isinstance(one, (Serializable, CompiledSchedule))
+    return known and isinstance(value, dict) and one.is_own_state(cast("dict[str, Any]", value))
