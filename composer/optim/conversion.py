@@ -39,11 +39,11 @@ def convert_time(time: str | Time, state: State, ssr: float = 1.0) -> Time:
         raise ValueError(f"'{time}' cannot be converted, as max_duration of the state is None; set it.")
     if time.unit is TimeUnit.DURATION:
         whole = _in_batches(end, state)
-        time, ssr = Time(time.value * whole.value, whole.unit), 1.0
+        amount, unit = time.value * whole.value, whole.unit
     else:
-        time = _in_batches(time, state)
-    amount = time.value * ssr
-    return Time(amount if time.unit is TimeUnit.SECOND else whole_part(amount), time.unit)
+        whole = _in_batches(time, state)
+        amount, unit = whole.value * ssr, whole.unit
+    return Time(amount if unit is TimeUnit.SECOND else whole_part(amount), unit)
 
 
 def raise_if_max_duration_exceeds_t_max(t_max: str | Time, state: State) -> None:
