@@ -141,9 +141,7 @@ HOMES: Final[dict[str, str]] = {
     "composer.profiler.json_trace_merger": "composer.profiler.merging",
     "composer.profiler.utils": "composer.profiler.torch_profiler",
     "composer.trainer._patch_pytorch": "",
-    "composer.trainer._scale_schedule": (
-        "scale_pytorch_scheduler=composer.optim.torch_schedules:scale_torch_schedule"
-    ),
+    "composer.trainer._scale_schedule": ("scale_pytorch_scheduler=composer.optim.torch_schedules:scale_torch_schedule"),
     "composer.trainer._scaler": "",
     "composer.trainer.trainer": (
         "_is_cuda_oom=composer.trainer.out_of_memory:is_out_of_memory "

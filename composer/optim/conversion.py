@@ -105,7 +105,7 @@ def _in_batches(time: Time, state: State) -> Time:
     length = state.train_phase.length
     if length is None:
         raise RuntimeError(
-            f"'{time}' cannot be converted to batches, as the number of batches in an epoch is not known. Give the time "
-            f"in batches, samples or tokens, or set train_subset_num_batches."
+            f"'{time}' cannot be converted to batches, as the number of batches in an epoch is not known. Give the "
+            f"time in batches, samples or tokens, or set train_subset_num_batches."
         )
     return Time(time.value * length, TimeUnit.BATCH)

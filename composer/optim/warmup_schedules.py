@@ -66,13 +66,18 @@ def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Ca
             f"Give both in one unit."
         )
     if warmup.stop > span.stop and not horizon.exceeded_by(warmup):
-        raise ValueError(f"t_warmup='{t_warmup}' ({warmup}) is longer than t_max='{t_max}' ({span}).")
+        message = (
+            f"t_warmup='{t_warmup}' ({warmup}) is longer than t_max='{t_max}' ({span}): nothing follows the warm-up."
+        )
+        warnings.warn(message, ComposerWarning, stacklevel=2)
     whole = horizon.whole
     if not horizon.followed and whole is not None and whole.unit is span.unit and span.stop < whole.stop:
         raise ValueError(
             f"t_max='{t_max}' is {span}, less than the training of {whole}, which the schedule must cover. Give "
             f"t_max='1dur', or add a schedule for the rest: schedule + ConstantScheduler(0.1)."
         )
+    if warmup.stop >= span.stop:
+        return rising(warmup, first, lambda now: first)
     return rising(warmup, first, over(Span(span.unit, span.stop - warmup.stop, warmup.stop), curve))
 
 
@@ -129,8 +134,8 @@ class ConstantWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or in another
-            unit, or ``t_max`` is less than the run.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+            ``t_max`` is less than the run.
 
     >>> ConstantWithWarmupScheduler("2ba").preview("4ba")
     [0.0, 0.5, 1.0, 1.0, 1.0]
@@ -166,8 +171,8 @@ class LinearWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or in another
-            unit, or ``t_max`` is less than the run.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+            ``t_max`` is less than the run.
 
     >>> LinearWithWarmupScheduler("2ba").preview("6ba")
     [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
@@ -209,8 +214,8 @@ class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or in another
-            unit, or ``t_max`` is less than the run.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+            ``t_max`` is less than the run.
 
     >>> [round(value, 3) for value in CosineAnnealingWithWarmupScheduler("2ba").preview("6ba")]
     [0.0, 0.5, 1.0, 0.854, 0.5, 0.146, 0.0]
@@ -250,8 +255,8 @@ class PolynomialWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative, or ``power`` is not positive; when the run begins: ``t_warmup`` is longer than
-            ``t_max`` or in another unit, or ``t_max`` is less than the run.
+        ValueError: A time is negative, or ``power`` is not positive; when the run begins: ``t_warmup`` is in another
+            unit than ``t_max``, or ``t_max`` is less than the run.
 
     >>> PolynomialWithWarmupScheduler("2ba").preview("6ba")
     [0.0, 0.5, 1.0, 0.5625, 0.25, 0.0625, 0.0]

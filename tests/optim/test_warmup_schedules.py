@@ -110,8 +110,9 @@ def test_times_that_do_not_fit_together(name) -> None:
     kind, arguments, _ = KINDS[name]
     with pytest.raises(ValueError, match=r"t_warmup='8tok' is counted in 'tok' and t_max='1.0dur' in 'ba' in this run"):
         kind("8tok", **arguments).preview("10ba")
-    with pytest.raises(ValueError, match=r"t_warmup='6ba' \(6ba\) is longer than t_max='5ba' \(5ba\)"):
-        kind("6ba", t_max="5ba", **arguments).preview("10ba")
+    with pytest.warns(ComposerWarning, match=r"t_warmup='16ba' \(16ba\) is longer than t_max='8ba' \(8ba\)"):
+        rising = kind("16ba", t_max="8ba", **arguments)(state_of("100sp"))  # not comparable with the run
+    assert rising == 0
     with pytest.warns(ComposerWarning, match="longer than the training of 2ba"):
         kind("6ba", t_max="5ba", **arguments).preview("2ba")
     with pytest.raises(ValueError, match=r"t_max='8ba' is 8ba, less than the training of 10ba"):
