@@ -7,23 +7,21 @@ keeps it, and the table adds the names that it lacks. All is looked up when it i
 from __future__ import annotations
 
 import importlib
-import opcode
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
-from typing import Any, Final, final
+from typing import Any, final
+
+# The abstract classes of finders and loaders are not used: importlib.abc imports as much as the rest of `import composer`.
 
 from composer._older_table import ABSENT, HOMES, PACKAGES, PUBLIC
 
 __all__ = ["OlderHomes", "install", "resolve"]
 
-_IMPORT_FROM: Final = opcode.opmap["IMPORT_FROM"]
-
 
 @final
-class OlderHomes(MetaPathFinder):
+class OlderHomes:
     """Finds the modules of the table; it is the first finder, as modules with a file need it too.
 
     >>> OlderHomes().find_spec("composer.devices.device_cpu").name
@@ -54,10 +52,10 @@ class OlderHomes(MetaPathFinder):
         return spec
 
 
-class _Aliases(Loader):
+class _Aliases:
     """Loads a module, from its file if it has one, and adds the names of the table."""
 
-    def __init__(self, loader: Loader | None) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -190,4 +188,6 @@ def _hint(module: str, name: str) -> str:
 
 def _is_from_import(frame: FrameType) -> bool:
     """Tell whether a frame is at the instruction by which ``from module import name`` takes the name."""
-    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
+    import opcode
+
+    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]

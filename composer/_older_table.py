@@ -77,7 +77,7 @@ _WITH_FILES = """
     core.serializable core.time core.types loggers.cometml_logger loggers.console_logger loggers.file_logger
     loggers.in_memory_logger loggers.logger loggers.logger_destination loggers.mlflow_logger loggers.neptune_logger
     loggers.progress_bar_logger loggers.remote_uploader_downloader loggers.slack_logger loggers.tensorboard_logger
-    loggers.wandb_logger loss.loss metrics.map metrics.metrics metrics.nlp models.base models.huggingface
+    loggers.wandb_logger loss.loss metrics.map metrics.metrics models.base models.huggingface
     models.initializers optim.decoupled_weight_decay profiler.json_trace_handler profiler.marker profiler.profiler
     profiler.profiler_action profiler.profiler_schedule profiler.system_profiler profiler.torch_profiler
     profiler.trace_handler utils.auto_log_hparams utils.batch_helpers utils.checkpoint utils.collect_env utils.dist
@@ -106,6 +106,7 @@ HOMES: Final[dict[str, str]] = {
         "composer.nn.gated_linear BERTGatedFFOutput=composer.nn.gated_linear:GatedLinear"
     ),
     "composer.algorithms.stochastic_depth.stochastic_layers": "composer.nn.stochastic_depth",
+    "composer.callbacks.utils": "composer.core.interval",
     "composer.checkpoint.upload": "composer.storage.remote_uploader",
     "composer.core.passes": f"composer.core.order set_filo_order={_FUNCTIONS}:set_filo_order",
     "composer.core.precision": f"composer.precision _validate_precision={_FUNCTIONS}:validate_precision",
@@ -130,6 +131,18 @@ HOMES: Final[dict[str, str]] = {
     "composer.distributed.prepare_distributed": "composer.distributed.fsdp composer.distributed.config",
     "composer.distributed.shared_utils": "composer.distributed.fsdp composer.distributed.wrapping",
     "composer.loss.utils": f"_one_hot={_FUNCTIONS}:one_hot",
+    "composer.metrics.nlp": " ".join(
+        f"InContextLearning{name}={_FUNCTIONS}:InContextLearningMetric"
+        for name in (
+            "Metric",
+            "CodeEvalAccuracy",
+            "LMAccuracy",
+            "LMExpectedCalibrationError",
+            "MCExpectedCalibrationError",
+            "MultipleChoiceAccuracy",
+            "QAAccuracy",
+        )
+    ),
     "composer.models.tasks": "composer.models.classifier",
     "composer.models.tasks.classification": "composer.models.classifier composer.metrics composer.loss",
     "composer.optim.scheduler": (
@@ -149,6 +162,7 @@ HOMES: Final[dict[str, str]] = {
         "Scheduler=composer.trainer.schedules:Scheduler "
         "scale_pytorch_scheduler=composer.optim.torch_schedules:scale_torch_schedule"
     ),
+    "composer.trainer.devices": "composer.devices",
     "composer.utils.compression": "",
     "composer.utils.device": "_is_xla_installed=composer.environment:is_xla_installed",
     "composer.utils.file_helpers": f"is_uri={_FUNCTIONS}:is_uri _get_file=composer.storage.transfer:get_file",

@@ -90,6 +90,14 @@ def test_a_module_with_a_file_keeps_it() -> None:
     assert importlib.reload(importlib.import_module("composer.devices.device_mps")).DeviceMPS
 
 
+def test_metrics_that_only_their_names_are_left_of() -> None:
+    from composer.metrics.nlp import InContextLearningLMAccuracy, InContextLearningMetric
+
+    assert InContextLearningLMAccuracy is InContextLearningMetric
+    with pytest.raises(RuntimeError, match=r"are in llmfoundry\.eval\.metrics"):
+        InContextLearningLMAccuracy(dist_sync_on_step=False)
+
+
 def test_a_class_that_was_pickled_by_its_older_home() -> None:
     from composer.algorithms import MixUp
 

@@ -252,10 +252,11 @@ class CompiledSchedule(LambdaLR):
     def _read_initial(self) -> None:
         """Take the initial values from the optimizer; the groups that are not scheduled need none."""
         groups, name = self.optimizer.param_groups, self.hyperparameter
-        self.base_lrs = [
+        found: list[Any] = [
             initial_value(group, name) if number in self.groups else group.get(f"initial_{name}", group.get(name))
             for number, group in enumerate(groups)
         ]
+        self.base_lrs = found
 
     def _current_lr(self) -> list[Any]:
         rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -268,7 +269,7 @@ class CompiledSchedule(LambdaLR):
         found: list[Any] = []
         for number in self.groups:
             function, group = functions[number], groups[number]
-            value = bases[number] * (multiplier if function is own else function(self.last_epoch))
+            value: Any = bases[number] * (multiplier if function is own else function(self.last_epoch))
             if type(group.get(name)) is float:
                 group[name] = value
                 found.append(value)

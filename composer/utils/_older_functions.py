@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -19,6 +19,7 @@ from composer.storage.uris import parse_uri
 from composer.trainer.schedules import scaled
 
 __all__ = [
+    "InContextLearningMetric",
     "fsdp_state_dict_type_context",
     "is_model_ddp",
     "is_uri",
@@ -30,8 +31,24 @@ __all__ = [
 ]
 
 
+class InContextLearningMetric:
+    """Stands for the metrics of in-context learning, so that files which import their names can be imported.
+
+    Raises:
+        RuntimeError: Always: they are in llm-foundry.
+
+    >>> InContextLearningMetric()
+    Traceback (most recent call last):
+    RuntimeError: InContextLearningMetric: the metrics of in-context learning are in llmfoundry.eval.metrics.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        name = type(self).__name__
+        raise RuntimeError(f"{name}: the metrics of in-context learning are in llmfoundry.eval.metrics.")
+
+
 @contextlib.contextmanager
-def fsdp_state_dict_type_context(module: nn.Module, state_dict_type: str = "full") -> Iterator[None]:
+def fsdp_state_dict_type_context(module: nn.Module, state_dict_type: str = "full") -> Generator[None]:
     """Have ``module.state_dict()`` of a sharded model hold unsharded tensors on the CPU of rank 0, inside the block.
 
     Args:
