@@ -14,7 +14,6 @@ from types import FrameType, ModuleType
 from typing import Any, final
 
 # The abstract classes of finders and loaders are not used: importlib.abc imports as much as the rest of `import composer`.
-
 from composer._older_table import ABSENT, HOMES, PACKAGES, PUBLIC
 
 __all__ = ["OlderHomes", "install", "resolve"]
