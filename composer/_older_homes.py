@@ -44,9 +44,11 @@ class OlderHomes:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None:
-            return ModuleSpec(fullname, _Aliases(None), origin="composer._older_table", is_package=fullname in PACKAGES)
+            aliases: Any = _Aliases(None)
+            return ModuleSpec(fullname, aliases, origin="composer._older_table", is_package=fullname in PACKAGES)
         if spec.loader is not None:
-            spec.loader = _Aliases(spec.loader)
+            with_file: Any = _Aliases(spec.loader)
+            spec.loader = with_file
         if fullname in PACKAGES and spec.submodule_search_locations is None:
             spec.submodule_search_locations = []  # a file here, a package there
         return spec
