@@ -19,6 +19,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_html",
         "_lazy",
         "_masking",
+        "_older_homes",
+        "_older_table",
         "_predecessor",
         "_secret_names",
         "_secret_texts",

@@ -15,7 +15,7 @@ from composer.checkpoint.filters import IgnoreKeys, drop, reaching
 from composer.checkpoint.form import check_form
 from composer.checkpoint.named_states import as_named
 from composer.checkpoint.parts import PARTS, Part
-from composer.checkpoint.predecessor import is_of_predecessor, upgrade
+from composer.checkpoint.predecessor import upgrade
 from composer.checkpoint.recreate import recreate_algorithms
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
 from composer.checkpoint.stored import fetch, open_folder
@@ -235,7 +235,6 @@ def restore(
     _check_content(content, ignore_keys, source)
     left_out = _drop(content, ignore_keys)
     saved: dict[str, Any] = content.get("state", {})
-    _drop_compiled_schedules(content, state)
     recreate_algorithms(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     _check_engine(engine, content.get("engine"), weights_only=weights_only, is_made=prepare is None)
@@ -296,14 +295,6 @@ def _drop(content: dict[str, Any], ignore: IgnoreKeys) -> set[str]:
     before = set() if ignore is None else names()
     drop(content, ignore)
     return before - names()
-
-
-def _drop_compiled_schedules(content: dict[str, Any], state: State) -> None:
-    """Leave out the predecessor's schedules, which are functions of the time; it has these as a ``LambdaLR``."""
-    used = [scheduler for scheduler in state.schedulers if type(scheduler).__qualname__ == "LambdaLR"]
-    saved = content.get("state", {}).get("schedulers", {})
-    if not used and isinstance(saved, dict) and is_of_predecessor(content):
-        cast("dict[str, Any]", saved).pop("LambdaLR", None)
 
 
 def _give(part: Part, state: State, value: Any, source: str) -> None:

@@ -8,11 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from composer.core.serial import Serializable
+from composer.optim.compiled import CompiledSchedule
 from composer.warnings import ComposerWarning
 
-__all__ = ["as_named", "by_name", "class_of", "load_each"]
+__all__ = ["as_named", "by_name", "class_of", "load_each", "name_of"]
 
 _NUMBERED = re.compile(r"(.*)#([1-9]\d*)", re.DOTALL)
+
+
+def name_of(one: Any) -> str:
+    """Return the name under which the state of an object is saved: its class, and ``"LambdaLR"`` for our schedules.
+
+    Args:
+        one: The object.
+
+    >>> name_of(torch.optim.SGD([torch.zeros(1)]))
+    'SGD'
+    """
+    return "LambdaLR" if isinstance(one, CompiledSchedule) else type(one).__qualname__
 
 
 def by_name(states: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -75,7 +88,7 @@ def load_each(kind: str, present: Sequence[Any], saved: Mapping[str, Any], *, wa
     for known in (True, False):
         for name, value in list(entries.items()):
             class_name, number = _split(name)
-            places = [at for at, one in enumerate(present) if type(one).__qualname__ == class_name]
+            places = _places(present, class_name, value)
             found = [at for at in places if at in left and (not known or _is_own(left[at], value))]
             if not known and number <= len(places) and places[number - 1] in found:
                 found = [places[number - 1]]  # though the state of the first of its class was left out
@@ -87,10 +100,20 @@ def load_each(kind: str, present: Sequence[Any], saved: Mapping[str, Any], *, wa
         warnings.warn(message, ComposerWarning, stacklevel=2)
 
 
+def _places(present: Sequence[Any], class_name: str, value: Any) -> list[int]:
+    """Where the objects are whose state this may be."""
+    of_class = [at for at, one in enumerate(present) if type(one).__qualname__ == class_name]
+    ours = [at for at, one in enumerate(present) if name_of(one) == class_name and at not in of_class]
+    # Schedules of ours say what they change. States that do not are of LambdaLR itself, or of MosaicML Composer.
+    is_ours = isinstance(value, dict) and "hyperparameter" in value
+    return (ours or of_class) if is_ours else (of_class or ours)
+
+
 def _split(name: str) -> tuple[str, int]:
     found = _NUMBERED.fullmatch(name)
     return (name, 1) if found is None else (found[1], int(found[2]))
 
 
 def _is_own(one: Any, value: Any) -> bool:
-    return isinstance(one, Serializable) and isinstance(value, dict) and one.is_own_state(cast("dict[str, Any]", value))
+    tells = isinstance(one, (Serializable, CompiledSchedule))
+    return tells and isinstance(value, dict) and one.is_own_state(cast("dict[str, Any]", value))

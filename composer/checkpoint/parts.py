@@ -13,7 +13,7 @@ from composer import dist, trees
 from composer._text import plural
 from composer._version import __version__
 from composer.checkpoint.metric_values import give_metric_values, take_metric_values
-from composer.checkpoint.named_states import as_named, by_name, load_each
+from composer.checkpoint.named_states import as_named, by_name, load_each, name_of
 from composer.checkpoint.optimizers import class_name, optimizer_state, set_optimizer_state
 from composer.core.data_pass import DataPass
 from composer.core.timestamp import Timestamp
@@ -80,7 +80,7 @@ def _take_each(kind: str, present: Sequence[Any]) -> list[tuple[str, Any]]:
     """
     states: list[tuple[str, Any]] = []
     for one in present:
-        name, value = type(one).__qualname__, one.state_dict()
+        name, value = name_of(one), one.state_dict()
         if value is not None and not isinstance(value, Mapping):
             raise TypeError(
                 f"{kind}: {name}.state_dict() returned {type(value).__qualname__}, where a dict is due. Return "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from composer.checkpoint.named_states import as_named
 
-__all__ = ["CONSTANTS", "is_of_predecessor", "upgrade"]
+__all__ = ["CONSTANTS", "upgrade"]
 
 CONSTANTS = (".blur_filter", ".filt2d")
 """Ends of the names of saved tensors that never change, which our layers make and do not save."""
@@ -35,18 +35,6 @@ def upgrade(content: dict[str, Any]) -> None:
     entries = cast("list[tuple[str, dict[str, Any]]]", list(saved.items() if isinstance(saved, dict) else saved))
     if any(_is_old(value) for _, value in entries) or isinstance(saved, dict):
         state["algorithms"] = [(name, _upgraded(value, state)) for name, value in entries]
-
-
-def is_of_predecessor(content: dict[str, Any]) -> bool:
-    """Return whether a checkpoint was written by MosaicML Composer.
-
-    Args:
-        content: The checkpoint.
-
-    >>> is_of_predecessor({"state": {"metadata": {"composer_version": "1.0.0"}}})
-    False
-    """
-    return "composer_version" not in content.get("state", {}).get("metadata", {})
 
 
 def _is_old(value: dict[str, Any]) -> bool:

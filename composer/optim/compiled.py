@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import math
+import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast, final
 
 from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import EPOCH_DEPRECATION_WARNING, LambdaLR, LRScheduler
 
 from composer.optim.assignment import AssignedSchedule, Job, Schedule, assign, name_of
 from composer.optim.horizon import Horizon
 from composer.optim.hyperparameter import initial_value, set_value
-from composer.optim.schedule import ComposerScheduler, Plan
+from composer.optim.schedule import ComposerScheduler, Plan, number_of_edits
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -23,11 +25,13 @@ __all__ = ["CompiledSchedule", "as_function", "compile_composer_scheduler"]
 
 
 @final
-class CompiledSchedule(LRScheduler):
+class CompiledSchedule(LambdaLR):
     """Sets a hyperparameter of an optimizer to its initial value times a schedule, at the time of a run.
 
-    It is used as any schedule of torch: ``step()`` after the optimizer's step and after the time was counted, so that
-    the rate of step k is the schedule at k. The value depends on the time of the run and not on the number of calls.
+    It is a :class:`torch.optim.lr_scheduler.LambdaLR` whose functions read the time of the run: ``step()`` is called
+    after the optimizer's step and after the time was counted, so that the rate of step k is the schedule at k. The
+    value depends on the time of the run and not on the number of calls. What a script edits holds as it does there:
+    ``base_lrs`` and ``lr_lambdas`` from the next step on, ``param_groups[0]["lr"]`` until the next step.
 
     Args:
         job: The schedule and what it is for.
@@ -39,7 +43,8 @@ class CompiledSchedule(LRScheduler):
         state: Whose time it follows.
         hyperparameter: What is scheduled.
         multiplier: What the schedule gave last, or None.
-        base_lrs: The learning rates that the groups of the optimizer were made with.
+        base_lrs: The initial value of the hyperparameter in each group of the optimizer.
+        lr_lambdas: A function of ``last_epoch`` for each group, which returns the multiplier.
         last_epoch: Number of calls of :meth:`step`.
 
     Raises:
@@ -54,41 +59,65 @@ class CompiledSchedule(LRScheduler):
     >>> compiled.step()
     >>> compiled.get_last_lr()
     [0.375]
+    >>> compiled.base_lrs[0] = 0.1
+    >>> state.timestamp = state.timestamp.to_next_batch()
+    >>> compiled.step()
+    >>> compiled.get_last_lr()
+    [0.05]
     """
 
     def __init__(self, job: Job, state: State, ssr: float = 1.0) -> None:
         # Not that of the base class, which wraps optimizer.step into a function that every update would pay for.
         self.optimizer = job.optimizer
-        self.schedule = job.schedule
+        self._schedule = job.schedule
         self.hyperparameter = job.hyperparameter
         self.groups = job.groups
         self.multiplier: float | None = None
         self.last_epoch = 0
+        self._step_count = 1
         self._ssr = ssr
         self.state = state
         self._function = as_function(job.schedule, ssr)
         self._plan: Plan | None = None
         self._end: Time | None = None
         self._epoch_length: int | None = None
-        self._initial: list[tuple[int, float]] = []
-        self._plain = False
-        self._note_initial()
-        if not any(initial for _, initial in self._initial):
+        self._edits = 0
+        # One object: `step` tells by it which groups have a function of the user's own.
+        self._own = self._multiplier_at
+        self.lr_lambdas = [self._own] * len(self.optimizer.param_groups)
+        self._read_initial()
+        self._last_lr = self._current_lr()
+        if not any(self.base_lrs[number] for number in self.groups):
             raise ValueError(
                 f"schedulers: {name_of(job.schedule)} multiplies {self.hyperparameter!r}, which is 0 in "
                 f"{type(self.optimizer).__name__} and would stay 0. Make the optimizer with the value that the "
                 f"schedule is a multiple of."
             )
 
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule; another one holds from the next step on."""
+        return self._schedule
+
+    @schedule.setter
+    def schedule(self, schedule: Schedule) -> None:
+        self._function = as_function(schedule, self._ssr)
+        self._schedule = schedule
+        self._plan = None
+
     def step(self, epoch: int | None = None) -> None:
         """Set the hyperparameter for the next step.
 
         Args:
-            epoch: Must be None; it is there for callers that know torch's schedules.
+            epoch: Sets ``last_epoch``, with torch's warning that this is deprecated; the schedule follows the time of
+                the run all the same.
         """
-        if epoch is not None:
-            raise ValueError(f"epoch={epoch!r}: leave it out; the schedule follows the time of the run.")
-        self.last_epoch += 1
+        self._step_count += 1
+        if epoch is None:
+            self.last_epoch += 1
+        else:
+            warnings.warn(EPOCH_DEPRECATION_WARNING, UserWarning, stacklevel=2)
+            self.last_epoch = epoch
         self._set(self._value())
 
     def refresh(self) -> None:
@@ -99,38 +128,69 @@ class CompiledSchedule(LRScheduler):
         """
         if not self.state.finished:
             self._plan = None
-        self._note_initial()
         value = self._value()
         if value != self.multiplier:
             self._set(value)
 
-    def get_last_lr(self) -> list[float | Tensor]:
-        """Return the learning rates of all groups of the optimizer."""
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        return [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
-
-    def get_lr(self) -> list[float | Tensor]:
-        """Return the same as :meth:`get_last_lr`; a schedule of a run does not look ahead."""
-        return self.get_last_lr()
-
     def state_dict(self) -> dict[str, Any]:
-        """Return what the schedule gave last, and what it remembers."""
-        saved: dict[str, Any] = {"multiplier": self.multiplier, "last_epoch": self.last_epoch}
+        """Return what ``LambdaLR`` does, what the schedule gave last, and what it remembers."""
+        saved: dict[str, Any] = {
+            "base_lrs": list(self.base_lrs),
+            "last_epoch": self.last_epoch,
+            "_step_count": self._step_count,
+            "_is_initial": False,
+            "_get_lr_called_within_step": False,
+            "_last_lr": list(self._last_lr),
+            "lr_lambdas": [self._state_of(function) for function in self.lr_lambdas],
+            "multiplier": self.multiplier,
+            "hyperparameter": self.hyperparameter,
+            "groups": list(self.groups),
+        }
         if hasattr(self.schedule, "state_dict"):
             saved["schedule"] = cast(Any, self.schedule).state_dict()
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; that of a schedule of torch leaves all to the time of the run.
+        """Take over what :meth:`state_dict` returned, here or of a ``LambdaLR``.
 
         Args:
             state_dict: The saved values.
+
+        Raises:
+            ValueError: It is of an optimizer with another number of groups.
         """
+        # One of another hyperparameter, which the run before scheduled, does not tell what this one was.
+        same = state_dict.get("hyperparameter", "lr") == self.hyperparameter
+        base_lrs, groups = state_dict.get("base_lrs") if same else None, self.optimizer.param_groups
+        if base_lrs is not None and len(base_lrs) != len(groups):
+            raise ValueError(
+                f"base_lrs has {len(base_lrs)} values, but {type(self.optimizer).__name__} has {len(groups)} groups. "
+                f"To begin the schedule anew, load with load_ignore_keys=['state/schedulers*']."
+            )
         self.multiplier = state_dict.get("multiplier")
         self.last_epoch = state_dict.get("last_epoch", 0)
+        self._step_count = state_dict.get("_step_count", self.last_epoch + 1)
+        if base_lrs is None:  # the optimizer has them, which is loaded before
+            self._read_initial()
+        else:
+            self.base_lrs = list(base_lrs)
+        self._last_lr = list(state_dict.get("_last_lr") or self._current_lr())
+        for function, saved in zip(self.lr_lambdas, state_dict.get("lr_lambdas", ()), strict=False):
+            if saved and function is not self._own:
+                vars(function).update(saved)
         if state_dict.get("schedule"):
             cast(Any, self.schedule).load_state_dict(state_dict["schedule"])
         self._plan = None
+
+    def is_own_state(self, state: dict[str, Any]) -> bool:
+        """Tell whether a state is of the same hyperparameter and groups, where a run has several schedules.
+
+        Args:
+            state: What :meth:`state_dict` of one of them returned.
+        """
+        groups = state.get("groups")
+        same = state.get("hyperparameter", "lr") == self.hyperparameter
+        return same and (groups is None or tuple(groups) == tuple(self.groups))
 
     def __repr__(self) -> str:
         return f"CompiledSchedule({self.schedule!r}, {self.hyperparameter!r} of {type(self.optimizer).__name__})"
@@ -143,6 +203,16 @@ class CompiledSchedule(LRScheduler):
         self.__dict__.update(fields)
         self._function = as_function(self.schedule, self._ssr)
 
+    def _multiplier_at(self, epoch: int) -> float:
+        """Return the multiplier now; the argument is what ``LambdaLR`` gives its functions."""
+        return self._value()
+
+    def _state_of(self, function: Any) -> dict[str, Any] | None:
+        """Return what is saved of an entry of ``lr_lambdas``: the fields of callable objects, as in torch."""
+        if function is self._own or isinstance(function, types.FunctionType):
+            return None
+        return dict(getattr(function, "__dict__", {}))
+
     def _value(self) -> float:
         """Return the multiplier now."""
         state = self.state
@@ -152,9 +222,13 @@ class CompiledSchedule(LRScheduler):
         return plan(state.train_phase.timestamp)
 
     def _is_stale(self) -> bool:
-        """Tell whether the length of the run is another one than planned for."""
+        """Tell whether the length of the run, or a setting of the schedule, is another one than planned for."""
         state = self.state
-        if self._end is state.max_duration and self._epoch_length == state.train_phase.length:
+        if (
+            self._end is state.max_duration
+            and self._epoch_length == state.train_phase.length
+            and self._edits == number_of_edits[0]
+        ):
             return False
         # A run that is stopped early ends within its schedule; its shares stay shares of what was planned.
         return not state.finished
@@ -170,23 +244,36 @@ class CompiledSchedule(LRScheduler):
                 self._plan = schedule.plan(Horizon.of(state, self._ssr))
             except ValueError as error:
                 raise ValueError(f"schedulers: {schedule!r} is impossible in this run: {error}") from None
+        self._edits = number_of_edits[0]
 
-    def _note_initial(self) -> None:
-        """Note the initial values, also those of an optimizer that was loaded meanwhile."""
+    def _read_initial(self) -> None:
+        """Take the initial values from the optimizer; the groups that are not scheduled need none."""
         groups, name = self.optimizer.param_groups, self.hyperparameter
-        self._initial = [(number, initial_value(groups[number], name)) for number in self.groups]
-        self.base_lrs = [group.get("initial_lr", group["lr"]) for group in groups]
-        self._plain = all(isinstance(groups[number].get(name), (int, float)) for number in self.groups)
+        found: list[Any] = [
+            initial_value(group, name) if number in self.groups else group.get(f"initial_{name}", group.get(name))
+            for number, group in enumerate(groups)
+        ]
+        self.base_lrs = found
+
+    def _current_lr(self) -> list[Any]:
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        return [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
 
     def _set(self, multiplier: float) -> None:
         self.multiplier = multiplier
         groups, name = self.optimizer.param_groups, self.hyperparameter
-        if self._plain:
-            for number, initial in self._initial:
-                groups[number][name] = initial * multiplier
-        else:
-            for number, initial in self._initial:
-                set_value(groups[number], name, initial * multiplier)
+        bases, functions, own = self.base_lrs, self.lr_lambdas, self._own
+        found: list[Any] = []
+        for number in self.groups:
+            function, group = functions[number], groups[number]
+            value: Any = bases[number] * (multiplier if function is own else function(self.last_epoch))
+            if type(group.get(name)) is float:
+                group[name] = value
+                found.append(value)
+            else:
+                set_value(group, name, value)
+        whole = name == "lr" and len(found) == len(groups)
+        self._last_lr = found if whole else self._current_lr()
 
 
 def as_function(schedule: Schedule, ssr: float = 1.0) -> Callable[[State], float] | None:

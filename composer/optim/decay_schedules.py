@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, final
@@ -12,6 +13,7 @@ from composer.optim import curves
 from composer.optim.horizon import Horizon, Span
 from composer.optim.schedule import ComposerScheduler, Plan, as_time, over, rising
 from composer.optim.warmup_schedules import warmup_span
+from composer.warnings import ComposerWarning
 
 __all__ = ["InverseSquareRootScheduler", "OneMinusSqrtScheduler", "WarmupStableDecayScheduler"]
 
@@ -68,8 +70,8 @@ class InverseSquareRootScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative, or ``timescale`` zero, also by default; when the run begins: the rise is longer,
-            or the times are counted in different units.
+        ValueError: A time is negative, or ``timescale`` zero, also by default; when the run begins: the times are
+            counted in different units.
 
     >>> [round(value, 3) for value in InverseSquareRootScheduler("2ba").preview("8ba", num_points=5)]
     [0.0, 1.0, 0.707, 0.577, 0.5]
@@ -124,8 +126,12 @@ class WarmupStableDecayScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative, or there is no such shape; when the run begins: rise and cool-down together are
-            longer than ``t_max``, or counted in another unit.
+        ValueError: A time is negative, or there is no such shape; when the run begins: rise and cool-down are
+            counted in another unit than ``t_max``.
+
+    Warns:
+        ComposerWarning: When the run begins: rise and cool-down together are longer than ``t_max``; the cool-down then
+            takes what the rise leaves.
 
     >>> WarmupStableDecayScheduler("2ba", "4ba", decay="linear").preview("8ba")
     [0.0, 0.5, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
@@ -161,11 +167,13 @@ class WarmupStableDecayScheduler(ComposerScheduler):
             )
         begin = whole.stop - cooldown.length
         if warmup.stop > begin:
-            raise ValueError(
+            message = (
                 f"t_warmup='{self.t_warmup}' ({warmup}) and t_decay='{self.t_decay}' ({cooldown}) are together longer "
-                f"than t_max='{self.t_max}' ({whole})."
+                f"than t_max='{self.t_max}' ({whole}): the cool-down takes what the warm-up leaves."
             )
+            warnings.warn(message, ComposerWarning, stacklevel=2)
+            begin = warmup.stop
         curve = partial(_COOLDOWNS[self.decay], end=self.alpha_f)
-        cooling = over(Span(whole.unit, cooldown.length, begin), curve)
+        cooling = over(Span(whole.unit, whole.stop - begin, begin), curve)
         unit = whole.unit
         return rising(warmup, 1.0, lambda now: 1.0 if now.count(unit) < begin else cooling(now))

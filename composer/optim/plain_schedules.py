@@ -103,17 +103,17 @@ class MultiStepScheduler(ComposerScheduler):
         return multi_step(horizon, self.milestones, self.gamma)
 
 
-def as_milestones(milestones: str | Time | Sequence[str | Time]) -> list[Time]:
-    """Return one time or several as a list.
+def as_milestones(milestones: str | Time | Sequence[str | Time]) -> tuple[Time, ...]:
+    """Return one time or several as a tuple, which is set anew to be changed, so that no change goes unnoticed.
 
     Args:
         milestones: What was given.
 
     >>> as_milestones("10ep")
-    [Time(10, TimeUnit.EPOCH)]
+    (Time(10, TimeUnit.EPOCH),)
     """
     entries = [milestones] if isinstance(milestones, (str, Time)) else milestones
-    return [as_time("milestones", entry) for entry in entries]
+    return tuple(as_time("milestones", entry) for entry in entries)
 
 
 def multi_step(horizon: Horizon, milestones: Sequence[Time], gamma: float) -> Plan:

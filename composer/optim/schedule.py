@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from composer.optim.sequential import SequentialScheduler
     from composer.optim.warmup_schedules import WithWarmup
 
-__all__ = ["ComposerScheduler", "Plan", "as_time", "over", "rising"]
+__all__ = ["ComposerScheduler", "Plan", "as_time", "number_of_edits", "over", "rising"]
 
 Plan: TypeAlias = Callable[[Timestamp], float]
 """A schedule in a run: how far the training has come -> the multiplier."""
+
+number_of_edits = [0]
+"""How often a setting of any schedule was set. Plans are kept until this changes; one number can be compared in every
+step, while a schedule may be made of many others."""
 
 
 class ComposerScheduler:
@@ -45,6 +49,17 @@ class ComposerScheduler:
     """
 
     t_max: Time | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a setting, also in the middle of a run; what is a time stays one where a string is given."""
+        before = self.__dict__.get(name)
+        if isinstance(value, str) and isinstance(before, Time):
+            value = as_time(name, value)
+        elif isinstance(value, list) and isinstance(before, tuple):  # several times
+            entries = cast("list[Any]", value)
+            value = tuple(as_time(name, entry) if isinstance(entry, str) else entry for entry in entries)
+        super().__setattr__(name, value)
+        number_of_edits[0] += 1
 
     def __call__(self, state: State, ssr: float = 1.0) -> float:
         """Return the multiplier now.

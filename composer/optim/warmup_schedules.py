@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, final
 
@@ -34,18 +35,21 @@ def warmup_span(horizon: Horizon, t_warmup: Time, scale_warmup: bool) -> Span:
         t_warmup: How long it takes.
         scale_warmup: Whether the ratio of the horizon applies.
 
-    Raises:
-        ValueError: It is longer than the run.
+    Warns:
+        ComposerWarning: It is longer than the run, which then ends before the rise does; or less than one of what it is
+            counted in.
 
     >>> warmup_span(Horizon.of_run("100ba"), Time(0.1, "dur"), False).length
     10
     """
     span = horizon.span(t_warmup, scaled=scale_warmup)
     if horizon.exceeded_by(span):
-        raise ValueError(
-            f"t_warmup='{t_warmup}' is {span}, longer than the training of {horizon.whole}: the warm-up would never "
-            f"end. Give a shorter one, such as '0.1dur'."
+        # No error: a configuration for a long run is tried with max_duration="1ba".
+        message = (
+            f"t_warmup='{t_warmup}' is {span}, longer than the training of {horizon.whole}: the run ends before the "
+            f"warm-up does. For a warm-up that follows the length of the run give a share, such as '0.1dur'."
         )
+        warnings.warn(message, ComposerWarning, stacklevel=2)
     if span.length <= 0 < t_warmup.value:
         message = f"t_warmup='{t_warmup}' is less than one {span.unit.name.lower()} in this run: there is no warm-up."
         warnings.warn(message, ComposerWarning, stacklevel=2)
@@ -61,14 +65,19 @@ def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Ca
             f"t_warmup='{t_warmup}' is counted in '{warmup.unit}' and t_max='{t_max}' in '{span.unit}' in this run. "
             f"Give both in one unit."
         )
-    if warmup.stop > span.stop:
-        raise ValueError(f"t_warmup='{t_warmup}' ({warmup}) is longer than t_max='{t_max}' ({span}).")
+    if warmup.stop > span.stop and not horizon.exceeded_by(warmup):
+        message = (
+            f"t_warmup='{t_warmup}' ({warmup}) is longer than t_max='{t_max}' ({span}): nothing follows the warm-up."
+        )
+        warnings.warn(message, ComposerWarning, stacklevel=2)
     whole = horizon.whole
     if not horizon.followed and whole is not None and whole.unit is span.unit and span.stop < whole.stop:
         raise ValueError(
             f"t_max='{t_max}' is {span}, less than the training of {whole}, which the schedule must cover. Give "
             f"t_max='1dur', or add a schedule for the rest: schedule + ConstantScheduler(0.1)."
         )
+    if warmup.stop >= span.stop:
+        return rising(warmup, first, lambda now: first)
     return rising(warmup, first, over(Span(span.unit, span.stop - warmup.stop, warmup.stop), curve))
 
 
@@ -87,7 +96,7 @@ class MultiStepWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative, or ``gamma`` is not positive; when the run begins: the rise is longer.
+        ValueError: A time is negative, or ``gamma`` is not positive.
 
     >>> MultiStepWithWarmupScheduler("2ba", ["3ba"], gamma=0.5).preview("4ba")
     [0.0, 0.5, 1.0, 0.5, 0.5]
@@ -125,8 +134,8 @@ class ConstantWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or the run, or in
-            another unit than ``t_max``, or ``t_max`` is less than the run.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+            ``t_max`` is less than the run.
 
     >>> ConstantWithWarmupScheduler("2ba").preview("4ba")
     [0.0, 0.5, 1.0, 1.0, 1.0]
@@ -162,8 +171,8 @@ class LinearWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or the run, or in
-            another unit than ``t_max``, or ``t_max`` is less than the run.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+            ``t_max`` is less than the run.
 
     >>> LinearWithWarmupScheduler("2ba").preview("6ba")
     [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
@@ -205,8 +214,8 @@ class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is longer than ``t_max`` or the run, or in
-            another unit than ``t_max``, or ``t_max`` is less than the run.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+            ``t_max`` is less than the run.
 
     >>> [round(value, 3) for value in CosineAnnealingWithWarmupScheduler("2ba").preview("6ba")]
     [0.0, 0.5, 1.0, 0.854, 0.5, 0.146, 0.0]
@@ -246,8 +255,8 @@ class PolynomialWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: A time is negative, or ``power`` is not positive; when the run begins: ``t_warmup`` is longer than
-            ``t_max`` or the run, or in another unit than ``t_max``, or ``t_max`` is less than the run.
+        ValueError: A time is negative, or ``power`` is not positive; when the run begins: ``t_warmup`` is in another
+            unit than ``t_max``, or ``t_max`` is less than the run.
 
     >>> PolynomialWithWarmupScheduler("2ba").preview("6ba")
     [0.0, 0.5, 1.0, 0.5625, 0.25, 0.0625, 0.0]
@@ -288,7 +297,7 @@ class WithWarmup(ComposerScheduler):
 
     Raises:
         TypeError: An argument is of another kind.
-        ValueError: ``t_warmup`` is negative, or ``alpha_i`` not in [0, 1]; when the run begins: the rise is longer.
+        ValueError: ``t_warmup`` is negative, or ``alpha_i`` not in [0, 1].
 
     >>> from composer.optim import StepScheduler
     >>> WithWarmup(StepScheduler("2ba", gamma=0.5), "2ba", alpha_i=0.5).preview("6ba")
@@ -315,6 +324,8 @@ class WithWarmup(ComposerScheduler):
     def plan(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
+        if horizon.exceeded_by(warmup):  # what it would rise to in a run that is longer
+            horizon = replace(horizon, whole=replace(warmup, length=2 * warmup.length))
         rest = horizon.after(warmup)
         plan = self.schedule.plan(rest)
         first = plan(Span(warmup.unit, 0, warmup.stop).beginning())

@@ -42,7 +42,7 @@ def test_each_group_has_its_own_initial_value() -> None:
     compiled = compile_composer_scheduler(LinearScheduler(), state)
     count_batch(state)
     compiled.step()
-    assert compiled.get_last_lr() == compiled.get_lr() == [0.75, 0.375]
+    assert compiled.get_last_lr() == [0.75, 0.375]
     assert compiled.base_lrs == [1.0, 0.5]
 
 
@@ -55,8 +55,6 @@ def test_it_passes_for_one_of_torch_and_leaves_the_optimizer_alone() -> None:
     assert compiled.last_epoch == 0
     compiled.step()
     assert compiled.last_epoch == 1
-    with pytest.raises(ValueError, match="epoch=3: leave it out"):
-        compiled.step(3)
     assert repr(compiled) == f"CompiledSchedule({compiled.schedule!r}, 'lr' of SGD)"
 
 
@@ -132,22 +130,23 @@ def test_refresh_has_nothing_to_say_if_nothing_changed() -> None:
     compiled.step()
     state.optimizers[0].param_groups[0]["lr"] = 7.0  # somebody else's, such as stochastic weight averaging
     compiled.refresh()
-    assert compiled.get_last_lr() == [7.0]
+    assert state.optimizers[0].param_groups[0]["lr"] == 7.0
     state.max_duration = "2ba"
     compiled.refresh()
     assert compiled.get_last_lr() == [0.5]
 
 
 def test_what_is_impossible_names_the_schedule() -> None:
-    message = r"schedulers: CosineAnnealingWithWarmupScheduler\(.*\) is impossible in this run: t_warmup='9ba' is 9ba"
+    message = r"schedulers: CosineAnnealingWithWarmupScheduler\(.*\) is impossible in this run: t_max='2ba' is 2ba"
     with pytest.raises(ValueError, match=message):
-        run(CosineAnnealingWithWarmupScheduler("9ba"))
+        run(CosineAnnealingWithWarmupScheduler("1ba", t_max="2ba"))
 
 
-def test_an_optimizer_that_is_loaded_brings_its_initial_rates() -> None:
+def test_a_file_without_initial_rates_leaves_them_to_the_optimizer() -> None:
     state, compiled = run(lr=1.0)
     _, other = run(lr=4.0)
     state.optimizers[0].load_state_dict(other.optimizer.state_dict())
+    compiled.load_state_dict({"multiplier": 1.0, "last_epoch": 0})
     compiled.refresh()
     count_batch(state)
     compiled.step()
@@ -217,14 +216,6 @@ def test_functions_that_remember() -> None:
     other.load_state_dict(compiled.state_dict())
     other.step()
     assert other.get_last_lr() == [1 / 3]
-
-
-def test_the_state_of_one_of_torch_is_taken() -> None:
-    state, compiled = run()
-    count_batch(state)
-    compiled.load_state_dict({"last_epoch": 7, "base_lrs": [9.0], "_last_lr": [9.0], "lr_lambdas": [None]})
-    compiled.refresh()
-    assert compiled.get_last_lr() == [0.75]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])

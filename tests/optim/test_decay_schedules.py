@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer.optim.scheduler import InverseSquareRootScheduler, OneMinusSqrtScheduler, WarmupStableDecayScheduler
+from composer.warnings import ComposerWarning
 from tests.optim.schedules import rates, state_of
 
 COOLDOWNS = {
@@ -79,12 +80,13 @@ def test_ratios() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"t_warmup='6ba' \(6ba\) and t_decay='0.5dur' \(5ba\) are together"):
-        WarmupStableDecayScheduler("6ba", "0.5dur").preview("10ba")
+    with pytest.warns(ComposerWarning, match=r"t_warmup='2ba' \(2ba\) and t_decay='10ba' \(10ba\) are together"):
+        found = WarmupStableDecayScheduler("2ba", "10ba", "linear").preview("6ba")
+    assert found == pytest.approx([0, 0.5, 1, 0.75, 0.5, 0.25, 0])
     assert len(WarmupStableDecayScheduler("5ba", "0.5dur").preview("10ba")) == 11
     with pytest.raises(ValueError, match=r"'ba', t_decay='5tok' in 'tok' and t_max='1.0dur' in 'ba' in this run"):
         WarmupStableDecayScheduler("6ba", "5tok").preview("10ba")
     with pytest.raises(ValueError, match=r"decay must be one of 'linear', 'sqrt', 'cosine', but got 'cosin'"):
         WarmupStableDecayScheduler("6ba", decay="cosin")
-    with pytest.raises(ValueError, match="longer than the training of 10ba"):
-        WarmupStableDecayScheduler("11ba").preview("10ba")
+    with pytest.warns(ComposerWarning, match="longer than the training of 10ba|are together longer"):
+        assert WarmupStableDecayScheduler("20ba").preview("10ba") == pytest.approx([k / 20 for k in range(11)])

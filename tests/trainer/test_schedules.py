@@ -227,11 +227,23 @@ def test_the_default_optimizer_has_schedules_too() -> None:
 
 
 def test_what_is_impossible_is_refused_before_training() -> None:
-    message = wrong(ValueError, schedulers=CosineAnnealingWithWarmupScheduler("9ba"))
-    assert "is impossible in this run: t_warmup='9ba' is 9ba, longer than the training of 4ba" in message
-    trainer = trainer_of(schedulers=CosineAnnealingWithWarmupScheduler("9ba"), max_duration="3ep")
-    with pytest.raises(ValueError, match="t_warmup='9ba' is 9ba, longer than the training of 1ba"):
-        trainer.fit(duration="1ba")
+    message = wrong(ValueError, schedulers=CosineAnnealingWithWarmupScheduler("1ba", t_max="2ba"))
+    assert "is impossible in this run: t_max='2ba' is 2ba, less than the training of 4ba" in message
+    trainer = trainer_of(schedulers=CosineAnnealingWithWarmupScheduler("1ba", t_max="3ba"), max_duration=None)
+    with pytest.raises(ValueError, match="t_max='3ba' is 3ba, less than the training of 4ba"):
+        trainer.fit(duration="4ba")
+
+
+def test_a_warm_up_longer_than_the_run_is_a_warning() -> None:
+    """A configuration of a long run is tried with one batch."""
+    used = At("after_train_batch", rates)
+    with pytest.warns(ComposerWarning, match="t_warmup='10ba' is 10ba, longer than the training of 1ba"):
+        trainer = trainer_of(schedulers=CosineAnnealingWithWarmupScheduler("10ba"), max_duration="1ba", callbacks=used)
+    with pytest.warns(ComposerWarning, match="t_warmup='10ba' is 10ba, longer than the training of"):
+        trainer.fit()
+        trainer.fit(duration="2ba")
+    lr = used.found[1][0] * 10
+    assert [rate for (rate,) in used.found] == pytest.approx([0, 0.1 * lr, 0.2 * lr])
 
 
 def test_stopping_early_in_a_rise() -> None:
