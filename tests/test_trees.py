@@ -237,8 +237,38 @@ def test_batch_set_by_functions():
     assert batch_set({"x": 1}, (lambda b: b["x"], replace), 2) == {"x": 2}
     assert batch_set({"x": 1}, (lambda b: b["x"], in_place), 2) == {"x": 2}
     assert batch_set({"x": 1}, replace, 2) == {"x": 2}
-    with pytest.raises(RuntimeError, match="can only read"):
+    with pytest.raises(TypeError, match="can only read"):
         batch_set({"x": 1}, lambda batch: batch["x"], 2)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_functions_that_are_no_pair(number):
+    keys = (lambda batch: batch,) * number
+    with pytest.raises(ValueError, match=r"must be a pair \(get, set\), or one function"):
+        batch_get([1, 2], keys)
+    with pytest.raises(ValueError, match=r"must be a pair \(get, set\), or one function"):
+        batch_set([1, 2], keys, 3)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("make", [torch.tensor, np.asarray])
+def test_several_slices_of_an_array(make, kind):
+    batch = make([3, 4, 5, 6, 7, 8, 9, 10])
+    key = kind([slice(1, 4), slice(5, 7)])
+    assert [part.tolist() for part in batch_get(batch, key)] == [[4, 5, 6], [8, 9]]
+    edited = batch_set(batch, key, [make([0, 1, 2]), make([3, 4])])
+    assert edited.tolist() == [3, 0, 1, 2, 7, 3, 4, 10]
+    table = make([[0, 1, 2], [3, 4, 5], [6, 7, 8]])  # which has as many dimensions as there are slices
+    assert batch_get(table, kind([slice(1, 3), slice(0, 2)])).tolist() == [[3, 4], [6, 7]]
+    edited = batch_set(table, kind([slice(1, 3), slice(0, 2)]), make([[9, 9], [9, 9]]))
+    assert edited.tolist() == [[0, 1, 2], [9, 9, 5], [9, 9, 8]]
+
+
+@pytest.mark.parametrize("values", [np.asarray([11, 13]), torch.tensor([11, 13]), (11, 13)])
+def test_values_in_an_array(values):
+    assert [int(value) for value in batch_set([1, 2, 3], [0, 2], values)] == [11, 2, 13]
+    with pytest.raises(ValueError, match="one value for each of the 3 keys, but got 2 values"):
+        batch_set([1, 2, 3], [0, 1, 2], values)
 
 
 def test_batch_set_errors():

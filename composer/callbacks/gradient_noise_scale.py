@@ -20,7 +20,7 @@ from composer import dist
 from composer._text import in_unit_interval
 from composer.callbacks._cadence import Cadence
 from composer.core.callback import Callback
-from composer.core.data import count_samples
+from composer.core.microbatches import count_samples
 from composer.core.time import Time
 from composer.dist.divided import is_divided, joint_norm, norms
 

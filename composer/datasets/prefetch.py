@@ -11,7 +11,7 @@ import torch
 
 from composer import dist, trees
 from composer._text import non_negative
-from composer.core.data import count_samples
+from composer.core.microbatches import count_samples
 from composer.core.dealing import DataShare, check_divided
 from composer.core.pass_factory import PassFactory
 from composer.core.transfer import Sent, send
