@@ -290,7 +290,7 @@ def _evaluating(model: object) -> Generator[None]:
 def _microbatches(state: State, samples: int) -> Sequence[Any]:
     """The batch in the parts that go through the model at once."""
     spec: DataSpec = state.train_phase.loader or DataSpec([])
-    parts = spec.microbatches(state.batch, state.device_train_microbatch_size, samples)
+    parts = spec.microbatches(state.batch, state.microbatch_size, samples)
     return parts if spec.microbatch_transforms is None else [spec.microbatch_transforms(part) for part in parts]
 
 

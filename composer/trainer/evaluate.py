@@ -119,4 +119,4 @@ def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, c
         fire(Event.EVAL_AFTER_FORWARD)
         metrics = state.eval_metrics[evaluator.label] if counts else {}
         for metric in metrics.values():
-            state.metric_outputs = model.update_metric(state.batch, state.outputs, metric)
+            state.metric_outputs = model.update_metric(state.batch, state.outputs, metric) or {}

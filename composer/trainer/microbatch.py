@@ -47,7 +47,7 @@ def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
         most: Leaves the microbatches after so many out.
     """
     state, strategy = run.state, run.strategy
-    size, batch = state.device_train_microbatch_size, state.batch
+    size, batch = state.microbatch_size, state.batch
     spec: DataSpec = state.train_phase.loader
     run.microbatches_left = None
     # One that keeps step with other processes counts no samples, and has some all the same.

@@ -130,12 +130,12 @@ def test_of_every_loader(name, size):
         pytest.skip("one size is enough where processes have to start")
     seen = classes(loader, device_train_microbatch_size=size, eval_size=size)
     in_model = tuple if given is list else given
-    assert {key: found for key, found in seen.items() if key in OF_BATCH} == dict.fromkeys(
-        OF_BATCH & seen.keys(), {given}
-    )
-    assert {key: found for key, found in seen.items() if key in OF_MICROBATCH} == dict.fromkeys(
-        OF_MICROBATCH, {in_model}
-    )
+    assert {key: found for key, found in seen.items() if key in OF_BATCH} == {
+        key: {given} for key in OF_BATCH & seen.keys()
+    }
+    assert {key: found for key, found in seen.items() if key in OF_MICROBATCH} == {
+        key: {in_model} for key in OF_MICROBATCH
+    }
     assert seen.keys() >= OF_MICROBATCH | OF_BATCH - {"predict"}
 
 
