@@ -24,7 +24,8 @@ class DataSpec:
     """A data loader with the functions that count, split and transform its batches.
 
     Args:
-        dataloader: Yields batches; a :class:`torch.utils.data.DataLoader` or any iterable.
+        dataloader: Yields batches; a :class:`torch.utils.data.DataLoader` or any iterable. None, which an attribute
+            of this name replaces before the data is used, is for code that only counts and splits.
         num_samples: Number of samples in one pass over all processes; from the data set by default.
         num_tokens: Number of tokens in one pass.
         batch_transforms: Applied to a whole batch, on the device, before ``AFTER_DATALOADER``.
@@ -47,7 +48,7 @@ class DataSpec:
 
     def __init__(
         self,
-        dataloader: Iterable[Batch],
+        dataloader: Iterable[Batch] | None,
         num_samples: int | None = None,
         num_tokens: int | None = None,
         batch_transforms: Callable[[Batch], Batch] | None = None,
@@ -60,9 +61,11 @@ class DataSpec:
     ) -> None:
         if batch_transforms is not None and device_transforms is not None:
             raise ValueError("device_transforms is an old name of batch_transforms; give one of them.")
-        if not hasattr(dataloader, "__iter__") or isinstance(dataloader, (str, bytes, Mapping)):
+        if dataloader is not None and (
+            not hasattr(dataloader, "__iter__") or isinstance(dataloader, (str, bytes, Mapping))
+        ):
             raise TypeError(f"dataloader must be iterable, such as a torch DataLoader; got {dataloader!r}.")
-        self.dataloader = dataloader
+        self.dataloader: Any = dataloader
         self.num_tokens = num_tokens
         self.batch_transforms = device_transforms if batch_transforms is None else batch_transforms
         self.microbatch_transforms = microbatch_transforms
@@ -184,11 +187,11 @@ class DataSpec:
         return getattr(self.dataloader, "batch_size", None)
 
 
-def ensure_data_spec(dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any]) -> DataSpec:
+def ensure_data_spec(dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any] | None) -> DataSpec:
     """Return a :class:`DataSpec` of what users may give as a data loader.
 
     Args:
-        dataloader: A data spec, a loader, or a mapping of the arguments of :class:`DataSpec`.
+        dataloader: A data spec, a loader or None, or a mapping of the arguments of :class:`DataSpec`.
 
     Raises:
         TypeError: It is none of these.
@@ -202,4 +205,4 @@ def ensure_data_spec(dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any])
         return DataSpec(**cast("dict[str, Any]", dataloader))
     if isinstance(dataloader, torch.utils.data.Dataset) and not isinstance(dataloader, DataLoader):
         raise TypeError(f"Got the data set {dataloader!r} itself; give a DataLoader(dataset, batch_size=...) of it.")
-    return DataSpec(cast("Iterable[Batch]", dataloader))
+    return DataSpec(cast("Iterable[Batch] | None", dataloader))

@@ -79,7 +79,7 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         state.evaluations += 1
         for name, value in found.items():
             values.update(named_values(f"metrics/{evaluator.label}/{name}", value))
-        size = evaluator.device_eval_microbatch_size
+        size = evaluator.microbatch_size
         if log and evaluator.auto_microbatching and size is not None:
             run.logger.enqueue({f"trainer/{evaluator.label}/device_eval_microbatch_size": size})
         if values and log:
@@ -97,7 +97,7 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, *, counts: bool) -> int:
         finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
         finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))
         return samples
-    size = evaluator.device_eval_microbatch_size
+    size = evaluator.microbatch_size
     microbatches = spec.microbatches(state.batch, size, samples)
     several = len(microbatches)
     if run.exchange is not None and run.strategy.meets_in_forward and (size is not None or spec.splits_itself):
