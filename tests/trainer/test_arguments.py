@@ -206,7 +206,7 @@ def test_evaluation_data() -> None:
         "of a loader."
     )
     bare = [DataLoader(regression_data(1), batch_size=None) for _ in range(3)]
-    trainer = of(eval_dataloader=bare)
+    trainer = Trainer(model=Regression(), eval_dataloader=bare, progress_bar=False)
     assert [evaluator.label for evaluator in trainer.state.evaluators] == ["eval", "eval-2", "eval-3"]
     trainer.eval()
     assert {"eval", "eval-2", "eval-3"} == trainer.state.eval_values.keys()
