@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -67,11 +68,12 @@ def batch_set(batch: Any, key: BatchKey, value: Any) -> Any:
     Args:
         batch: As for :func:`batch_get`.
         key: As for :func:`batch_get`; a single function is called as ``key(batch, value)``. A function that sets
-            returns the batch, or ``None`` when it changed the batch in place. A new key can be added to a mapping.
+            returns the batch, or ``None`` when it changed the batch in place. It may also add a key to a mapping.
         value: The new part; for several keys a list or tuple with one value for each.
 
     Raises:
         ValueError: The number of values differs from the number of keys, or of elements in a slice.
+        KeyError: A mapping has no such key.
         IndexError: A sequence has no such index.
         TypeError: The function only reads.
         RuntimeError: The part cannot be set.
@@ -195,7 +197,11 @@ def _set_one(batch: Any, key: Any, value: Any) -> Any:
     """Set what one key names: by item, by attribute or by dotted path."""
     if is_mapping(batch):
         nested = _set_path(batch, key, value) if key not in batch else _MISSING
-        return with_items(cast("Mapping[Any, Any]", batch), {key: value}) if nested is _MISSING else nested
+        if nested is not _MISSING:
+            return nested
+        if key not in batch and not isinstance(batch, (Counter, defaultdict)):  # which have every key
+            raise _not_found(batch, key)
+        return with_items(cast("Mapping[Any, Any]", batch), {key: value})
     if isinstance(key, str):
         if key in getattr(batch, "_fields", ()):
             return batch._replace(**{key: value})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -188,7 +188,7 @@ SETS = [
     ((1, 2), 1, (1, "v")),
     ([1, 2], -1, [1, "v"]),
     ({"a": 1}, "a", {"a": "v"}),
-    ({"a": 1}, "new", {"a": 1, "new": "v"}),
+    (defaultdict(int, a=1), "new", defaultdict(int, a=1, new="v")),
     (Pair(1, 2), "y", Pair(1, "v")),
     (Pair(1, 2), 0, Pair("v", 2)),
     (Record(1, 2), "x", Record("v", 2)),
@@ -197,7 +197,6 @@ SETS = [
     ({"a": {"b": 1, "c": 2}}, "a.b", {"a": {"b": "v", "c": 2}}),
     ({"a": (1, {"b": 1})}, "a.1.b", {"a": (1, {"b": "v"})}),
     ({"a.b": 1, "a": {"b": 2}}, "a.b", {"a.b": "v", "a": {"b": 2}}),
-    ({"x": 1}, "no.path", {"x": 1, "no.path": "v"}),
     (OrderedDict(a=1), "a", OrderedDict(a="v")),
     (UserDict(a=1), "a", UserDict(a="v")),
     ({("a", "b"): 1}, ("a", "b"), {("a", "b"): "v"}),
@@ -271,6 +270,25 @@ def test_values_in_an_array(values):
         batch_set([1, 2, 3], [0, 1, 2], values)
 
 
+@pytest.mark.parametrize(
+    "batch, key",
+    [
+        ({"image": 1}, "imge"),
+        ({"image": 1}, "no.path"),
+        ({"image": {"x": 1}}, "image.y"),
+        (OrderedDict(a=1), 0),
+        (UserDict(a=1), "b"),
+        (ChainMap({"a": 1}, {"b": 2}), "c"),
+    ],
+)
+def test_batch_set_refuses_a_new_key(batch, key):
+    before = repr(batch)
+    with pytest.raises(KeyError, match="has no key"):
+        batch_set(batch, key, 2)
+    assert repr(batch) == before
+    assert batch_set(batch, lambda batch, value: {**batch, "new": value}, 2)["new"] == 2
+
+
 def test_batch_set_errors():
     with pytest.raises(IndexError, match="no index 3"):
         batch_set((1, 2), 3, 0)
@@ -313,7 +331,7 @@ def test_get_after_set(data, batch, value):
 
 @given(st.dictionaries(NAMES, VALUES), NAMES, VALUES)
 def test_a_new_key_comes_back(batch, key, value):
-    edited = batch_set(batch, key, value)
+    edited = batch_set(defaultdict(int, batch), key, value)
     assert batch_get(edited, key) == value
     assert {k: v for k, v in edited.items() if k != key} == {k: v for k, v in batch.items() if k != key}
 
