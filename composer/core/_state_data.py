@@ -112,6 +112,12 @@ class StateData(ABC):
     def device_train_microbatch_size(self, size: int | None) -> None:
         self.microbatch_size = size
 
+    @property
+    def grad_accum(self) -> int:
+        """Old name for the number of microbatches in a full batch."""
+        size = None if self.train_phase.loader is None else self.train_phase.loader.batch_size
+        return 1 if size is None or self.microbatch_size is None else -(-size // self.microbatch_size)
+
     def set_dataloader(
         self,
         dataloader: DataSpec | Iterable[Batch] | None = None,

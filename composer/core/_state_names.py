@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from composer.core.phase import Phase
 from composer.core.time import Time, TimeUnit, ensure_time
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ class StateNames(ABC):
     """
 
     model: nn.Module
-    microbatch_size: int | None
-    train_phase: Phase
     max_duration: Any
     fsdp_config: Any = None
     tp_config: Any = None
@@ -57,12 +54,6 @@ class StateNames(ABC):
     @max_epochs.setter
     def max_epochs(self, epochs: float) -> None:
         self.max_duration = Time.from_epoch(int(epochs))
-
-    @property
-    def grad_accum(self) -> int:
-        """Old name for the number of microbatches in a full batch."""
-        size = None if self.train_phase.loader is None else self.train_phase.loader.batch_size
-        return 1 if size is None or self.microbatch_size is None else -(-size // self.microbatch_size)
 
     @property
     def fsdp_enabled(self) -> bool:

@@ -1,5 +1,8 @@
 """Older home of :class:`.DataSpec`, and of the functions that split batches, under the names that scripts import."""
 
+# pyright: reportUnusedFunction=false
+# The private functions are for scripts that import them.
+
 from __future__ import annotations
 
 import warnings

@@ -32,7 +32,7 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class NotATimeError(TypeError, RuntimeError):
+class _NotATimeError(TypeError, RuntimeError):
     """What was given for a time is neither a time, a string nor a number; scripts catch one base class or the other."""
 
 
@@ -207,7 +207,7 @@ class Time:
 
         Raises:
             RuntimeError: A number came without ``default_int_unit``.
-            NotATimeError: It is none of these.
+            TypeError: It is none of these; the error is a ``RuntimeError`` too.
 
         >>> Time.from_input(5, "ep"), Time.from_input("5ba", "ep")
         (Time(5, TimeUnit.EPOCH), Time(5, TimeUnit.BATCH))
@@ -217,7 +217,7 @@ class Time:
         if isinstance(i, str):
             return cls.from_timestring(i)
         if not _is_number(i):
-            raise NotATimeError(
+            raise _NotATimeError(
                 f"Expected a time: a Time, a string such as '10ep' or a number, but got {i!r} of type "
                 f"{type(i).__name__}."
             )
