@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_version",
         "warnings",
     ),
-    ("_containers", "_cpus", "devices", "dist", "environment", "nested", "precision", "rng", "trees"),
+    ("_batch_keys", "_containers", "_cpus", "devices", "dist", "environment", "nested", "precision", "rng", "trees"),
     ("core",),
     ("loss", "model_summary", "nn", "storage", "surgery"),
     ("metrics", "optim", "profiler"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -188,7 +188,7 @@ SETS = [
     ((1, 2), 1, (1, "v")),
     ([1, 2], -1, [1, "v"]),
     ({"a": 1}, "a", {"a": "v"}),
-    ({"a": 1}, "new", {"a": 1, "new": "v"}),
+    (defaultdict(int, a=1), "new", defaultdict(int, a=1, new="v")),
     (Pair(1, 2), "y", Pair(1, "v")),
     (Pair(1, 2), 0, Pair("v", 2)),
     (Record(1, 2), "x", Record("v", 2)),
@@ -197,7 +197,6 @@ SETS = [
     ({"a": {"b": 1, "c": 2}}, "a.b", {"a": {"b": "v", "c": 2}}),
     ({"a": (1, {"b": 1})}, "a.1.b", {"a": (1, {"b": "v"})}),
     ({"a.b": 1, "a": {"b": 2}}, "a.b", {"a.b": "v", "a": {"b": 2}}),
-    ({"x": 1}, "no.path", {"x": 1, "no.path": "v"}),
     (OrderedDict(a=1), "a", OrderedDict(a="v")),
     (UserDict(a=1), "a", UserDict(a="v")),
     ({("a", "b"): 1}, ("a", "b"), {("a", "b"): "v"}),
@@ -237,8 +236,57 @@ def test_batch_set_by_functions():
     assert batch_set({"x": 1}, (lambda b: b["x"], replace), 2) == {"x": 2}
     assert batch_set({"x": 1}, (lambda b: b["x"], in_place), 2) == {"x": 2}
     assert batch_set({"x": 1}, replace, 2) == {"x": 2}
-    with pytest.raises(RuntimeError, match="can only read"):
+    with pytest.raises(TypeError, match="can only read"):
         batch_set({"x": 1}, lambda batch: batch["x"], 2)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_functions_that_are_no_pair(number):
+    keys = (lambda batch: batch,) * number
+    with pytest.raises(ValueError, match=r"must be a pair \(get, set\), or one function"):
+        batch_get([1, 2], keys)
+    with pytest.raises(ValueError, match=r"must be a pair \(get, set\), or one function"):
+        batch_set([1, 2], keys, 3)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("make", [torch.tensor, np.asarray])
+def test_several_slices_of_an_array(make, kind):
+    batch = make([3, 4, 5, 6, 7, 8, 9, 10])
+    key = kind([slice(1, 4), slice(5, 7)])
+    assert [part.tolist() for part in batch_get(batch, key)] == [[4, 5, 6], [8, 9]]
+    edited = batch_set(batch, key, [make([0, 1, 2]), make([3, 4])])
+    assert edited.tolist() == [3, 0, 1, 2, 7, 3, 4, 10]
+    table = make([[0, 1, 2], [3, 4, 5], [6, 7, 8]])  # which has as many dimensions as there are slices
+    assert batch_get(table, kind([slice(1, 3), slice(0, 2)])).tolist() == [[3, 4], [6, 7]]
+    edited = batch_set(table, kind([slice(1, 3), slice(0, 2)]), make([[9, 9], [9, 9]]))
+    assert edited.tolist() == [[0, 1, 2], [9, 9, 5], [9, 9, 8]]
+
+
+@pytest.mark.parametrize("values", [np.asarray([11, 13]), torch.tensor([11, 13]), (11, 13)])
+def test_values_in_an_array(values):
+    assert [int(value) for value in batch_set([1, 2, 3], [0, 2], values)] == [11, 2, 13]
+    with pytest.raises(ValueError, match="one value for each of the 3 keys, but got 2 values"):
+        batch_set([1, 2, 3], [0, 1, 2], values)
+
+
+@pytest.mark.parametrize(
+    "batch, key",
+    [
+        ({"image": 1}, "imge"),
+        ({"image": 1}, "no.path"),
+        ({"image": {"x": 1}}, "image.y"),
+        (OrderedDict(a=1), 0),
+        (UserDict(a=1), "b"),
+        (ChainMap({"a": 1}, {"b": 2}), "c"),
+    ],
+)
+def test_batch_set_refuses_a_new_key(batch, key):
+    before = repr(batch)
+    with pytest.raises(KeyError, match="has no key"):
+        batch_set(batch, key, 2)
+    assert repr(batch) == before
+    assert batch_set(batch, lambda batch, value: {**batch, "new": value}, 2)["new"] == 2
 
 
 def test_batch_set_errors():
@@ -283,7 +331,7 @@ def test_get_after_set(data, batch, value):
 
 @given(st.dictionaries(NAMES, VALUES), NAMES, VALUES)
 def test_a_new_key_comes_back(batch, key, value):
-    edited = batch_set(batch, key, value)
+    edited = batch_set(defaultdict(int, batch), key, value)
     assert batch_get(edited, key) == value
     assert {k: v for k, v in edited.items() if k != key} == {k: v for k, v in batch.items() if k != key}
 

@@ -40,7 +40,8 @@ def resize_batch(
     Args:
         input: Images, (B, C, H, W), or a collection of them, which are resized alike.
         target: Targets of any shape, or a collection of them.
-        scale_factor: Height and width of the result as shares of the given ones, above 0 up to 1.
+        scale_factor: Height and width of the result as shares of the given ones, above 0 up to 1; whole pixels are
+            rounded down.
         mode: ``"resize"`` takes for each pixel of the result the nearest one; ``"crop"`` cuts a random window, the
             same for the whole batch.
         resize_targets: Whether targets with at least 3 dimensions, masks (B, H, W) or (B, C, H, W), are resized too.
@@ -190,7 +191,8 @@ def _resize(input: Any, target: Any, factors: tuple[float, float], mode: str, re
     resized: list[bool] = []
 
     def resize(tensor: Tensor) -> Tensor:
-        height, width = (max(round(side * f), 1) for side, f in zip(tensor.shape[-2:], factors, strict=True))
+        # Rounded down, as torch's interpolation does; 0.29 * 100 is less than 29.
+        height, width = (max(int(side * f + 1e-6), 1) for side, f in zip(tensor.shape[-2:], factors, strict=True))
         if (height, width) == tuple(tensor.shape[-2:]):
             return tensor
         if mode == "resize":

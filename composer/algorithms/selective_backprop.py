@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -212,7 +212,7 @@ class SelectiveBackprop(Algorithm):
             state.precision, state.precision_config, device_type=state.device.torch_device.type
         )
         losses: list[Tensor] = []
-        parts = _microbatches(state)
+        parts = _microbatches(state, size)
         repeated = [parts[-1]] * (_most_anywhere(len(parts), state.model) - len(parts))
         with _evaluating(state.model), context:
             for part in [*parts, *repeated]:
@@ -287,14 +287,11 @@ def _evaluating(model: object) -> Generator[None]:
             module.training = True
 
 
-def _microbatches(state: State) -> list[Any]:
+def _microbatches(state: State, samples: int) -> Sequence[Any]:
     """The batch in the parts that go through the model at once."""
-    spec, size = state.train_phase.loader, state.device_train_microbatch_size
-    parts = [state.batch]
-    if size is not None:
-        parts = list((DataSpec([]) if spec is None else spec).split_batch(state.batch, size))
-    transforms = None if spec is None else spec.microbatch_transforms
-    return parts if transforms is None else [transforms(part) for part in parts]
+    spec: DataSpec = state.train_phase.loader or DataSpec([])
+    parts = spec.microbatches(state.batch, state.microbatch_size, samples)
+    return parts if spec.microbatch_transforms is None else [spec.microbatch_transforms(part) for part in parts]
 
 
 def _most_anywhere(number: int, model: nn.Module) -> int:

@@ -20,7 +20,7 @@ from composer import dist
 from composer._text import in_unit_interval
 from composer.callbacks._cadence import Cadence
 from composer.core.callback import Callback
-from composer.core.data import count_samples
+from composer.core.microbatches import count_samples
 from composer.core.time import Time
 from composer.dist.divided import is_divided, joint_norm, norms
 
@@ -128,7 +128,7 @@ class GradientNoiseScale(Callback):
         """Watch with which weight the loss enters the gradients."""
         if self._step is None:
             return
-        if self._step.microbatch_size != state.device_train_microbatch_size:
+        if self._step.microbatch_size != state.microbatch_size:
             # Found only now; or too large, and the batch begins again with a smaller one.
             self._step.close()
             self._step = _Step(self._step.samples, state)
@@ -189,7 +189,7 @@ class _Step:
 
     def __init__(self, samples: int, state: State) -> None:
         self.samples = samples
-        self.microbatch_size = state.device_train_microbatch_size
+        self.microbatch_size = state.microbatch_size
         self._done = 0
         self._factors: list[Tensor] = []
         self._small: Tensor | None = None

@@ -247,13 +247,13 @@ def _take_metadata(state: State) -> dict[str, Any]:
         "device": state.device.name,
         "precision": state.precision.value,
         "world_size": dist.get_world_size(),
-        "device_train_microbatch_size": state.device_train_microbatch_size,
+        "device_train_microbatch_size": state.microbatch_size,
     }
 
 
 def _give_metadata(state: State, saved: Any) -> None:
     if state.auto_microbatching:  # begins with what was found; a number that was given stays
-        state.device_train_microbatch_size = saved.get("device_train_microbatch_size")
+        state.microbatch_size = saved.get("device_train_microbatch_size")
 
 
 # In the order in which they are given back: what a part needs stands before it.

@@ -1,4 +1,4 @@
-"""Names by which scripts know parts of the state: its phases, and how weights are divided."""
+"""Names by which scripts know parts of the state: old spellings, and how weights are sharded."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from composer.core.phase import Phase
-from composer.core.time import Time, TimeUnit
+from composer.core.time import Time, TimeUnit, ensure_time
 
 if TYPE_CHECKING:
-    from composer.core.timestamp import Timestamp
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["StateNames"]
 
@@ -27,13 +26,11 @@ class StateNames(ABC):
     """
 
     model: nn.Module
-    device_train_microbatch_size: int | None
-    parallelism_config: Any
-    phase: Phase
-    train_phase: Phase
-    eval_phase: Phase
-    predict_phase: Phase
     max_duration: Any
+    fsdp_config: Any = None
+    tp_config: Any = None
+    device_mesh: DeviceMesh | None = None
+    _iteration_time: Time | None = None
 
     def _repr_html_(self) -> str:
         """Return the state as a table, for notebooks."""
@@ -42,33 +39,16 @@ class StateNames(ABC):
         return state_html(self)
 
     @property
-    def timestamp(self) -> Timestamp:
-        """How far training has come."""
-        return self.train_phase.timestamp
+    def _iteration_length(self) -> Time | None:
+        """Length of an iteration in epochs or tokens; set to a number of epochs, a time string or a time."""
+        return self._iteration_time
 
-    @timestamp.setter
-    def timestamp(self, timestamp: Timestamp) -> None:
-        self.train_phase.timestamp = timestamp
-
-    @property
-    def eval_timestamp(self) -> Timestamp:
-        """How far the evaluation has come."""
-        return self.eval_phase.timestamp
-
-    @property
-    def predict_timestamp(self) -> Timestamp:
-        """How far the prediction has come."""
-        return self.predict_phase.timestamp
-
-    @property
-    def dataloader(self) -> Any:
-        """The data of the active phase."""
-        return None if self.phase.loader is None else self.phase.loader.dataloader
-
-    @property
-    def dataloader_label(self) -> str | None:
-        """The label of the data of the active phase."""
-        return self.phase.label
+    @_iteration_length.setter
+    def _iteration_length(self, length: int | str | Time | None) -> None:
+        time = None if length is None else ensure_time(length, TimeUnit.EPOCH, "_iteration_length")
+        if time is not None and time.unit not in (TimeUnit.EPOCH, TimeUnit.TOKEN):
+            raise NotImplementedError(f"_iteration_length={str(time)!r} must be in epochs or tokens.")
+        self._iteration_time = time
 
     @property
     def max_epochs(self) -> int:
@@ -80,24 +60,6 @@ class StateNames(ABC):
     @max_epochs.setter
     def max_epochs(self, epochs: float) -> None:
         self.max_duration = Time.from_epoch(int(epochs))
-
-    @property
-    def grad_accum(self) -> int:
-        """Old name for the number of microbatches in a full batch."""
-        size = None if self.train_phase.loader is None else self.train_phase.loader.batch_size
-        if size is None or self.device_train_microbatch_size is None:
-            return 1
-        return -(-size // self.device_train_microbatch_size)
-
-    @property
-    def fsdp_config(self) -> Any:
-        """The :class:`.FSDPConfig` by which weights are divided, or None."""
-        return getattr(self.parallelism_config, "fsdp", None)
-
-    @property
-    def tp_config(self) -> Any:
-        """The :class:`.TPConfig` by which layers are divided, or None."""
-        return getattr(self.parallelism_config, "tp", None)
 
     @property
     def fsdp_enabled(self) -> bool:

@@ -27,7 +27,7 @@ class Evaluator:
 
     Args:
         label: Names the data; metrics are logged as ``metrics/<label>/<metric>``.
-        dataloader: Yields batches.
+        dataloader: Yields batches; None as in :class:`.DataSpec`.
         metric_names: Which of the model's evaluation metrics to compute: every metric whose name contains one of
             these, each a regular expression, case ignored. None computes all.
         subset_num_batches: Number of batches of a pass; -1 is all, None leaves it to the trainer.
@@ -38,10 +38,11 @@ class Evaluator:
 
     Attributes:
         auto_microbatching: Whether that number is found while evaluating.
+        microbatch_size: The number that was given or found, or None.
 
     Raises:
-        TypeError: ``metric_names`` is not a list of strings.
-        ValueError: ``device_eval_microbatch_size`` or ``subset_num_batches`` is not a number of that kind.
+        ValueError: ``metric_names`` is not a list of strings, or ``device_eval_microbatch_size`` or
+            ``subset_num_batches`` not a number of that kind.
 
     >>> Evaluator(label="test", dataloader=[1, 2], metric_names=["Accuracy"]).label
     'test'
@@ -51,7 +52,7 @@ class Evaluator:
         self,
         *,
         label: str,
-        dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any],
+        dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any] | None,
         metric_names: list[str] | None = None,
         subset_num_batches: int | None = None,
         eval_interval: int | str | Time | Callable[[State, Event], bool] | None = None,
@@ -60,7 +61,7 @@ class Evaluator:
         if metric_names is not None and not (
             isinstance(metric_names, list) and all(isinstance(name, str) for name in metric_names)
         ):
-            raise TypeError(f"metric_names must be a list of strings; got {metric_names!r}.")
+            raise ValueError(f"metric_names must be a list of strings; got {metric_names!r}.")
         self.auto_microbatching = device_eval_microbatch_size == "auto"
         size = None if device_eval_microbatch_size == "auto" else device_eval_microbatch_size
         if size is not None and not _is_count(size):
@@ -73,8 +74,17 @@ class Evaluator:
         self.dataloader = ensure_data_spec(dataloader)
         self.metric_names = metric_names
         self.subset_num_batches = subset_num_batches
-        self.device_eval_microbatch_size: int | None = size
+        self.microbatch_size: int | None = size
         self.eval_interval = eval_interval
+
+    @property
+    def device_eval_microbatch_size(self) -> int | None:
+        """Number of samples that go through the model at once; the loader's batch size where none was given."""
+        return self.dataloader.batch_size if self.microbatch_size is None else self.microbatch_size
+
+    @device_eval_microbatch_size.setter
+    def device_eval_microbatch_size(self, size: int | None) -> None:
+        self.microbatch_size = size
 
     @property
     def eval_interval(self) -> Callable[[State, Event], bool] | None:

@@ -16,7 +16,7 @@ from composer.core.data_pass import DataPass, counts_samples
 from composer.core.dealing import WHOLE, DataShare, is_divided
 from composer.core.indices import Indices, length_of, resumable
 from composer.core.types import Batch
-from composer.core.workers import iterate
+from composer.core.workers import iterate, lend, take_back
 
 __all__ = ["PassFactory"]
 
@@ -229,6 +229,17 @@ class PassFactory:
             return False
         return True
 
+    def lend_workers(self, current: DataPass | None, epoch: int, batch: int) -> None:
+        """Let the user's loader have the persistent workers until the next batch is wanted.
+
+        Args:
+            current: The iterator under way, which then begins again at its place; None between epochs.
+            epoch: Number of its epoch.
+            batch: Number of batches of the epoch that are done.
+        """
+        if self._made is not None and lend(self._made[1], self.loader) and current is not None:
+            self.rewind(current, epoch, batch, ())
+
     def _of_this_rank(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the saved position of this rank."""
         ranks: list[Any] = saved.get("ranks", [saved])
@@ -244,12 +255,14 @@ class PassFactory:
 
     def _by_indices(self, epoch: int, batch: int, saved: Mapping[str, Any] | None, owner: Any) -> DataPass:
         indices, loader = self._dealt()
+        take_back(loader, self.loader)
         start = 0 if saved is None else saved.get("place", batch * indices.step)
         indices.epoch, indices.start = epoch, start
         # With another number of ranks or another batch size, the epoch has another number of batches.
         rest = None if saved is None else indices.steps_after(start)
         length = None if rest is None else batch + rest
-        return DataPass("indices", iterate(loader), owner=owner, place=start, step=indices.step, length=length)
+        batches = iterate(loader, owner=self.loader)
+        return DataPass("indices", batches, owner=owner, place=start, step=indices.step, length=length)
 
     def _by_replay(self, batch: int, saved: Mapping[str, Any] | None) -> DataPass:
         if saved is None or batch == 0:

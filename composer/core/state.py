@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from composer import dist, trees
+from composer import trees
 from composer.core._names import check_run_name
+from composer.core._state_data import StateData
 from composer.core._state_names import StateNames
 from composer.core.algorithm import Algorithm, find_algorithm
-from composer.core.data import DataSpec, ensure_data_spec
-from composer.core.dealing import WHOLE
+from composer.core.data import DataSpec
 from composer.core.evaluator import Evaluator
-from composer.core.phase import Phase, TrainerMode
 from composer.core.stop import Stop, caller_of_stop
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
@@ -25,12 +24,10 @@ from composer.core.types import Batch
 from composer.core.watched import WatchedList
 from composer.devices import Device, get_device
 from composer.precision import Precision
-from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
-    from torchmetrics import Metric
 
     from composer.core.callback import Callback
     from composer.core.checkpoint_folders import CheckpointFolders
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["State"]
 
 
-class State(StateNames):
+class State(StateData, StateNames):
     """The model, the optimizers, the data and the progress of a run.
 
     Only the model is required, so that a loop of one's own can use algorithms without a :class:`.Trainer`.
@@ -49,12 +46,13 @@ class State(StateNames):
         run_name: Name of the run; made of the time by default.
         device: Where the model is; the device of its first parameter by default.
         max_duration: When training ends: epochs, a time string or a :class:`.Time`.
-        device_train_microbatch_size: Number of samples that go through the model at once; None is the whole batch.
+        device_train_microbatch_size: Number of samples that go through the model at once; None is the whole batch, and
+            the attribute is the batch size of the loader then.
         auto_microbatching: Whether that number is found while training.
         train_dataloader: The training data.
         evaluators: What to evaluate on.
         dataloader: The same as ``train_dataloader``, with a label and a length of one's own.
-        dataloader_label: Its label.
+        dataloader_label: Its label, ``"train"`` by default.
         dataloader_len: Number of its batches in a pass; -1 is all.
         precision: Number format of the forward pass.
         precision_config: Arguments of the fp8 recipe, with ``amp_fp8`` only.
@@ -62,7 +60,7 @@ class State(StateNames):
         scaler: Scales gradients in ``amp_fp16``.
         algorithms: The methods to train with.
         callbacks: What watches the run, loggers included.
-        parallelism_config: How weights are divided among processes, a :class:`.ParallelismConfig`; None is not at all.
+        parallelism_config: How weights are sharded, a :class:`.ParallelismConfig`; None is not at all.
 
     Attributes:
         batch: The batch or microbatch in work.
@@ -70,6 +68,8 @@ class State(StateNames):
         loss: Its loss, scalar, or a collection of losses.
         total_loss_dict: The last step's losses by name, on the device.
         schedulers: Learning-rate schedules.
+        microbatch_size: Number of samples that go through the model at once; None where it was neither given nor found.
+        device_mesh: The mesh of the ranks where weights are sharded, or None.
         train_metrics: Metrics of the training data by name.
         eval_metrics: Metrics of evaluation data by label and name.
         train_values: What the metrics of the training data had last computed, by name, at ``train_values_batch``.
@@ -108,8 +108,12 @@ class State(StateNames):
     batch: Batch = None
     outputs: Any = None
     loss: Any = None
-    metric_outputs: Any = None
-    _iteration_length: Time | None = None
+    auto_microbatching: bool = False
+    precision_config: dict[str, Any] | None = None
+    scaler: torch.amp.GradScaler | None = None
+    rank_zero_seed: int = 0
+    _max_duration: Time | None = None
+    _precision: Precision = Precision.FP32
 
     def __init__(
         self,
@@ -134,7 +138,6 @@ class State(StateNames):
         callbacks: Callback | Sequence[Callback] | None = None,
         parallelism_config: Any = None,
     ) -> None:
-        self._listeners: list[Callable[[], object]] = []
         self.model = model
         self.rank_zero_seed = rank_zero_seed
         self.run_name_given = bool(run_name)
@@ -142,35 +145,21 @@ class State(StateNames):
         self.device = get_device(_device_of(model) if device is None else device)
         self._precision = Precision(precision)
         self.precision_config = precision_config
-        self.parallelism_config = parallelism_config
-        self.device_train_microbatch_size = device_train_microbatch_size
+        self.fsdp_config = getattr(parallelism_config, "fsdp", None)
+        self.tp_config = getattr(parallelism_config, "tp", None)
+        self.microbatch_size = device_train_microbatch_size
         self.auto_microbatching = auto_microbatching
 
-        self.optimizers: list[Optimizer] = list(trees.ensure_tuple(optimizers))
-        self.schedulers: list[LRScheduler] = []
-        self.scaler = scaler
-        self._algorithms = WatchedList[Any](trees.ensure_tuple(algorithms), self._notify)
-        self._callbacks = WatchedList[Any](trees.ensure_tuple(callbacks), self._notify)
+        self.optimizers, self.scaler, self.evaluators = optimizers, scaler, evaluators
+        self.algorithms, self.callbacks = trees.ensure_tuple(algorithms), trees.ensure_tuple(callbacks)
         self.find_algorithm = find_algorithm
-        self.data_share, self.seed_rank = WHOLE, dist.get_global_rank()
-        self.evaluators: list[Evaluator] = list(trees.ensure_tuple(evaluators))
-
-        self.train_phase = Phase(TrainerMode.TRAIN, "train")
-        self.eval_phase = Phase(TrainerMode.EVAL)
-        self.predict_phase = Phase(TrainerMode.PREDICT, "predict")
-        self.phase = self.train_phase
         self.max_duration = max_duration
-
-        self.total_loss_dict: dict[str, Tensor] = {}
-        self.train_metrics: dict[str, Metric] = {}
-        self.eval_metrics: dict[str, dict[str, Metric]] = {}
-        self.train_values, self.eval_values = dict[str, Any](), dict[str, dict[str, Any]]()
         if train_dataloader is not None:
             self.set_dataloader(train_dataloader, "train")
-            if dataloader is not None:
+            if dataloader is not None and dataloader is not train_dataloader:
                 raise ValueError("train_dataloader and dataloader are both given; leave one of them out.")
         if dataloader is not None:
-            self.set_dataloader(dataloader, dataloader_label, dataloader_len)
+            self.set_dataloader(dataloader, dataloader_label or "train", dataloader_len)
 
     @property
     def max_duration(self) -> Time | None:
@@ -258,35 +247,6 @@ class State(StateNames):
         """
         self.batch = trees.batch_set(self.batch, key, value)
 
-    def set_dataloader(
-        self,
-        dataloader: DataSpec | Iterable[Batch] | None = None,
-        dataloader_label: str | None = None,
-        dataloader_len: int | Time = -1,
-    ) -> None:
-        """Set the data of the phase that is active.
-
-        Args:
-            dataloader: The data, or None for none.
-            dataloader_label: Its label; required with data.
-            dataloader_len: Number of batches in a pass; -1 is all.
-
-        Raises:
-            ValueError: There is data without a label.
-        """
-        phase = self.phase
-        if dataloader is None:
-            phase.loader, phase.label, phase.length, phase.iterator = None, None, None, None
-            return
-        if dataloader_label is None:
-            raise ValueError("dataloader_label must be given with dataloader; it names the data in metrics.")
-        spec = ensure_data_spec(dataloader)
-        if phase.loader is None or phase.loader.dataloader is not spec.dataloader:
-            phase.iterator = None
-        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.length_of(self.data_share)
-        if dataloader_len != -1:
-            self.dataloader_len = dataloader_len
-
     @property
     def precision(self) -> Precision:
         """Number format of the forward pass; set to a :class:`.Precision` or its name."""
@@ -308,6 +268,30 @@ class State(StateNames):
         for listener in self._listeners:
             listener()
 
+    @cached_property
+    def _listeners(self) -> list[Callable[[], object]]:
+        return []
+
+    @cached_property
+    def _algorithms(self) -> WatchedList[Any]:
+        return WatchedList([], self._notify)
+
+    @cached_property
+    def _callbacks(self) -> WatchedList[Any]:
+        return WatchedList([], self._notify)
+
+    @cached_property
+    def _optimizers(self) -> list[Any]:
+        return []
+
+    @cached_property
+    def _schedulers(self) -> list[Any]:
+        return []
+
+    @cached_property
+    def _evaluators(self) -> list[Any]:
+        return []
+
     @property
     def algorithms(self) -> list[Algorithm]:
         """The methods to train with; assigning keeps the list object."""
@@ -327,61 +311,31 @@ class State(StateNames):
         self._callbacks[:] = callbacks
 
     @property
-    def train_dataloader(self) -> Any:
-        """The training data; set to a loader or a data spec."""
-        return None if self.train_phase.loader is None else self.train_phase.loader.dataloader
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers; set to one or several, which keeps the list object."""
+        return self._optimizers
 
-    @train_dataloader.setter
-    def train_dataloader(self, dataloader: DataSpec | Iterable[Batch] | None) -> None:
-        phase, self.phase = self.phase, self.train_phase
-        self.set_dataloader(dataloader, None if dataloader is None else self.train_phase.label or "train")
-        self.phase = phase
+    @optimizers.setter
+    def optimizers(self, optimizers: Optimizer | Sequence[Optimizer] | None) -> None:
+        self._optimizers[:] = trees.ensure_tuple(optimizers)
 
     @property
-    def dataloader_len(self) -> Time | None:
-        """Number of batches in a pass of the active phase, or None where it is not known.
+    def schedulers(self) -> list[LRScheduler]:
+        """Learning-rate schedules; set to one or several, which keeps the list object."""
+        return self._schedulers
 
-        Set to a number or a time in batches; -1 is all. More than there are become all, with a warning.
-        """
-        return None if self.phase.length is None else Time.from_batch(self.phase.length)
-
-    @dataloader_len.setter
-    def dataloader_len(self, length: int | Time) -> None:
-        given = ensure_time(length, TimeUnit.BATCH, "dataloader_len")
-        count = int(given.value)
-        if given.unit is not TimeUnit.BATCH or count < -1:
-            raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")
-        full = None if self.phase.loader is None else self.phase.loader.length_of(self.data_share)
-        if count == -1:
-            self.phase.length = full
-            return
-        if full is not None and count > full:
-            message = f"The data has {full} batches in a pass, fewer than the {count} asked for; {full} are used."
-            warnings.warn(message, ComposerWarning, stacklevel=2)
-            count = full
-        self.phase.length = count
+    @schedulers.setter
+    def schedulers(self, schedulers: LRScheduler | Sequence[LRScheduler] | None) -> None:
+        self._schedulers[:] = trees.ensure_tuple(schedulers)
 
     @property
-    def seed(self) -> int:
-        """Seed of this process."""
-        return self.rank_zero_seed + self.seed_rank
+    def evaluators(self) -> list[Evaluator]:
+        """What to evaluate on; set to one or several, which keeps the list object."""
+        return self._evaluators
 
-    @property
-    def train_metric_values(self) -> dict[str, Any]:
-        """Values of the metrics of the training data by name, computed now; all processes have to ask."""
-        return {name: metric.compute() for name, metric in self.train_metrics.items()}
-
-    @property
-    def eval_metric_values(self) -> dict[str, Any]:
-        """Values of metrics that were evaluated by name, and by ``<label>/<name>``; of several labels the last."""
-        values: dict[str, Any] = {}
-        for label, metrics in self.eval_metrics.items():
-            known = self.eval_values.get(label, {})
-            for name, metric in metrics.items():
-                if metric.update_called or name in known:  # in a checkpoint, or before this evaluation
-                    value = metric.compute() if metric.update_called else known[name]
-                    values[name] = values[f"{label}/{name}"] = value
-        return values
+    @evaluators.setter
+    def evaluators(self, evaluators: Evaluator | Sequence[Evaluator] | None) -> None:
+        self._evaluators[:] = trees.ensure_tuple(evaluators)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out who listens to this state, as nobody listens to a copy."""

@@ -32,6 +32,10 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+class _NotATimeError(TypeError, RuntimeError):
+    """What was given for a time is neither a time, a string nor a number; scripts catch one base class or the other."""
+
+
 class TimeUnit(StrEnum):
     """What a :class:`Time` counts; the value is the suffix in time strings.
 
@@ -167,7 +171,7 @@ class Time:
 
         Args:
             timestring: A number and a unit, or a wall-clock time as in :meth:`from_timedelta`. Digits may be grouped
-                with underscores; case and spaces between number and unit do not matter.
+                with underscores; case and spaces between number and unit do not matter. An empty one is 0 seconds.
 
         Raises:
             TypeError: It is not a string, or the number is not whole in a unit that is counted.
@@ -180,6 +184,8 @@ class Time:
             text = timestring.strip()
         except AttributeError:
             raise TypeError(f"timestring must be a string such as '10ep', but got {timestring!r}.") from None
+        if not text:
+            return cls(0, TimeUnit.SECOND)  # no hours, no minutes and no seconds
         if _WALL_CLOCK.fullmatch(text):
             return cls.from_timedelta(text)
         match = _AMOUNT.fullmatch(text)
@@ -201,7 +207,7 @@ class Time:
 
         Raises:
             RuntimeError: A number came without ``default_int_unit``.
-            TypeError: It is none of these.
+            TypeError: It is none of these; the error is a ``RuntimeError`` too.
 
         >>> Time.from_input(5, "ep"), Time.from_input("5ba", "ep")
         (Time(5, TimeUnit.EPOCH), Time(5, TimeUnit.BATCH))
@@ -211,7 +217,7 @@ class Time:
         if isinstance(i, str):
             return cls.from_timestring(i)
         if not _is_number(i):
-            raise TypeError(
+            raise _NotATimeError(
                 f"Expected a time: a Time, a string such as '10ep' or a number, but got {i!r} of type "
                 f"{type(i).__name__}."
             )
@@ -340,12 +346,14 @@ def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str, argume
 
     Raises:
         TypeError: It is none of these.
-        ValueError: The string is not a time.
+        ValueError: The string is not a time, or empty.
 
     >>> ensure_time(3, "ep"), ensure_time("3ba", "ep")
     (Time(3, TimeUnit.EPOCH), Time(3, TimeUnit.BATCH))
     """
     try:
+        if isinstance(maybe_time, str) and not maybe_time.strip():
+            raise ValueError("Write a number and a unit, such as '10ep' or '1h30m'.")  # no argument means no time
         return Time.from_input(maybe_time, int_unit)
     except (TypeError, ValueError) as error:
         if argument is None:

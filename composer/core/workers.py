@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from composer import rng
 from composer.core.types import Batch
 
-__all__ = ["iterate"]
+__all__ = ["iterate", "lend", "take_back"]
 
 # What schedulers of machines and terminals send to ask for an end, as far as this system has it.
 _SIGNALS = [
@@ -25,7 +25,7 @@ _SIGNALS = [
 ]
 
 
-def iterate(loader: Iterable[Batch], *, resumed: bool = False) -> Iterator[Batch]:
+def iterate(loader: Iterable[Batch], *, resumed: bool = False, owner: object = None) -> Iterator[Batch]:
     """Begin to iterate over a loader, whose workers will outlive a signal that asks the whole job to end.
 
     Their parent decides when to stop: it could not finish its step otherwise.
@@ -33,10 +33,18 @@ def iterate(loader: Iterable[Batch], *, resumed: bool = False) -> Iterator[Batch
     Args:
         loader: Any iterable; only those of torch have workers that we know.
         resumed: Whether this goes on in the middle of a pass, so that to begin is to draw no random number.
+        owner: What persistent workers live as long as; the loader by default.
+
+    Raises:
+        ValueError: There is no loader: a :class:`.DataSpec` or :class:`.Evaluator` was made with None.
 
     >>> list(iterate([1, 2]))
     [1, 2]
     """
+    if loader is None:
+        raise ValueError("A DataSpec or Evaluator has dataloader=None; set its dataloader before it is used.")
+    if isinstance(loader, DataLoader) and loader._iterator is not None:
+        _leave_strangers(loader)
     if isinstance(loader, DataLoader) and inspect.isgeneratorfunction(type(loader).__iter__):
         return _Late(loader, resumed)
     if not isinstance(loader, DataLoader) or not loader.num_workers:
@@ -45,8 +53,53 @@ def iterate(loader: Iterable[Batch], *, resumed: bool = False) -> Iterator[Batch
         iterator: Any = iter(loader)
     rest = _Rest(iterator, loader)
     # Persistent workers serve the next pass of their loader too.
-    _end_with(loader if loader.persistent_workers else rest, iterator)
+    _end_with((owner or loader) if loader.persistent_workers else rest, iterator)
     return rest
+
+
+def _leave_strangers(loader: Any) -> None:
+    """Have a loader begin with new workers, where its own have ended or were started by a script.
+
+    Those of a script hold copies of the dataset from before methods changed it, and end at a signal.
+    """
+    if id(loader._iterator) not in _ends or not _ends[id(loader._iterator)].alive or loader._iterator._shutdown:
+        loader._iterator = None
+
+
+def lend(copy: Any, loader: Any) -> bool:
+    """Give the persistent workers of a loader that stands for the user's to that one; tell whether they are there.
+
+    Between two fits scripts find them where they are without a trainer, to iterate over the data or to end them.
+
+    Args:
+        copy: The loader that has workers.
+        loader: The user's, unless it has workers of its own.
+
+    >>> loader = DataLoader(torch.arange(4))
+    >>> lend(DataLoader(torch.arange(4)), loader)
+    False
+    """
+    iterator = copy._iterator
+    if iterator is None or iterator._shutdown or loader._iterator is not None:
+        return False
+    iterator._index_sampler = loader._index_sampler  # from which an iterator that begins again takes its order
+    loader._iterator = iterator
+    return True
+
+
+def take_back(copy: Any, loader: Any) -> None:
+    """Undo :func:`lend`: a script that iterates over its loader in the middle of an epoch gets workers of its own.
+
+    Args:
+        copy: As given to :func:`lend`.
+        loader: As given to :func:`lend`.
+
+    >>> take_back(DataLoader(torch.arange(4)), DataLoader(torch.arange(4)))
+    """
+    if copy._iterator is not None:
+        copy._iterator._index_sampler = copy._index_sampler
+        if loader._iterator is copy._iterator:  # which a script may have let go of
+            loader._iterator = None
 
 
 class _Rest:

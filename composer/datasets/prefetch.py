@@ -11,8 +11,8 @@ import torch
 
 from composer import dist, trees
 from composer._text import non_negative
-from composer.core.data import count_samples
 from composer.core.dealing import DataShare, check_divided
+from composer.core.microbatches import count_samples
 from composer.core.pass_factory import PassFactory
 from composer.core.transfer import Sent, send
 from composer.core.types import Batch

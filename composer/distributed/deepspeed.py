@@ -130,12 +130,12 @@ class DeepSpeedStrategy(Strategy):
             self.config,
             precision=self._precision,
             batch_size=None if loader is None else loader.batch_size,
-            microbatch_size=state.device_train_microbatch_size,
+            microbatch_size=state.microbatch_size,
             world_size=dist.get_world_size(),
             clipping=_take_over_clipping(state),
         )
-        if state.device_train_microbatch_size is None and config["gradient_accumulation_steps"] > 1:
-            state.device_train_microbatch_size = config["train_micro_batch_size_per_gpu"]
+        if state.microbatch_size is None and config["gradient_accumulation_steps"] > 1:
+            state.microbatch_size = config["train_micro_batch_size_per_gpu"]
         with _environment(LOCAL_RANK=str(dist.get_local_rank())), _quiet():
             self._engine, *_ = deepspeed.initialize(model=state.model, optimizer=optimizer, config=config)
         # It calls what torch has new names for, in every step.

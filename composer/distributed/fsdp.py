@@ -138,6 +138,7 @@ class FSDPStrategy(Strategy):
             raise ValueError("fsdp: cpu_offload=True needs an accelerator; on the CPU weights are there already.")
         given = None if fsdp is None else fsdp.device_mesh
         self._meshes = make_meshes(self.degrees, device.torch_device.type, given)
+        self.device_mesh = self._meshes.all
 
     def settle_precision(self, asked: Precision | None, device: Device) -> Precision:
         """Return the precision to train in, for which the weights are sharded once.

@@ -53,6 +53,7 @@ class Meshes:
         data: Dimensions (copies, shards) or (shards); None where data is not divided.
         tensor: The dimension of the layers, or None.
         data_group: The processes that have the samples of the whole batch together; None is all.
+        all: All dimensions together.
 
     >>> Meshes(None, None, None).tensor is None
     True
@@ -61,6 +62,7 @@ class Meshes:
     data: DeviceMesh | None
     tensor: DeviceMesh | None
     data_group: torch_dist.ProcessGroup | None
+    all: DeviceMesh | None = None
 
 
 def degrees_of(config: ParallelismConfig) -> Degrees:
@@ -150,7 +152,7 @@ def make_meshes(degrees: Degrees, device_type: str, given: DeviceMesh | None = N
     >>> torch_dist.destroy_process_group()
     """
     if given is not None:
-        return Meshes(given, None, None)
+        return Meshes(given, None, None, given)
     world = torch_dist.group.WORLD  # None until a mesh is made, where nobody has made it before
     made = {} if world is None else _made.setdefault(world, {})
     if (degrees, device_type) not in made:
@@ -166,11 +168,11 @@ def _make(degrees: Degrees, device_type: str) -> Meshes:
     mesh = init_device_mesh(device_type, tuple(kept.values()), mesh_dim_names=tuple(name.value for name in kept))
     data = [name.value for name in kept if name is not _TENSOR]
     if degrees.tensor == 1:
-        return Meshes(mesh, None, None)
+        return Meshes(mesh, None, None, mesh)
     tensor = mesh[_TENSOR.value]
     if not data:
         alone: Any = torch_dist.new_group([dist.get_global_rank()], use_local_synchronization=True)
-        return Meshes(None, tensor, alone)
+        return Meshes(None, tensor, alone, mesh)
     divided = mesh[tuple(data)]
     whole = divided if divided.ndim == 1 else divided._flatten("data")  # pyright: ignore[reportPrivateUsage]
-    return Meshes(divided, tensor, whole.get_group())
+    return Meshes(divided, tensor, whole.get_group(), mesh)

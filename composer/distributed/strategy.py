@@ -14,6 +14,7 @@ from composer.precision import Precision, default_precision
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from composer.core.checkpoint_folders import CheckpointFolders
     from composer.core.state import State
@@ -45,6 +46,7 @@ class Strategy(ABC):
         has_to_rehearse: Whether for that it has to see two microbatches that fit, before the first batch.
         first_reads: Whether a checkpoint that is one file is read by the first process, which gives the others their
             parts, rather than by all.
+        device_mesh: The mesh of the ranks, once the model has been placed, where weights are sharded over one.
 
     >>> SingleProcess().divides_weights
     False
@@ -61,6 +63,7 @@ class Strategy(ABC):
     can_catch_up: bool = False
     has_to_rehearse: ClassVar[bool] = False
     first_reads: bool = False
+    device_mesh: DeviceMesh | None = None
 
     def place(self, model: nn.Module, device: Device) -> None:
         """Bring a model to the device, before algorithms see it.

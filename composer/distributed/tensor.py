@@ -76,6 +76,7 @@ class TensorStrategy(Strategy):
             device: Where it will be.
         """
         self._meshes = make_meshes(Degrees(tensor=dist.get_world_size()), device.torch_device.type)
+        self.device_mesh = self._meshes.all
 
     def prepare(self, state: State) -> None:
         """Divide the layers of the plan; the weights of the first process become those of all.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from composer.core.data import count_samples
+from composer.core.microbatches import count_samples
 
 __all__ = ["LossMetric"]
 

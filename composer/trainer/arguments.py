@@ -192,7 +192,8 @@ def as_evaluators(
     """Return evaluators of what was given as evaluation data.
 
     Args:
-        data: An evaluator, a loader, a data spec, a sequence of these, or None.
+        data: An evaluator, a loader, a data spec, a sequence of these, or None. The second of several loaders has the
+            label ``"eval-2"``.
         eval_interval: The interval of those that have none.
         subset_num_batches: The number of batches of those that have none.
 
@@ -211,6 +212,7 @@ def as_evaluators(
             "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes "
             "one of a loader."
         )
+    _number_bare_loaders(entries, evaluators)
     labels = [evaluator.label for evaluator in evaluators]
     if repeated := {label for label in labels if labels.count(label) > 1}:
         raise ValueError(
@@ -229,6 +231,13 @@ def as_evaluators(
                 "Give eval_subset_num_batches, or Evaluator(subset_num_batches=...), the number of batches of a pass.",
             )
     return evaluators
+
+
+def _number_bare_loaders(entries: Iterable[Any], evaluators: Sequence[Evaluator]) -> None:
+    """Give the second of several bare loaders the label ``"eval-2"``, and so on."""
+    bare = [evaluator for entry, evaluator in zip(entries, evaluators, strict=True) if entry is not evaluator]
+    for number, evaluator in enumerate(bare[1:], 2):
+        evaluator.label = f"{evaluator.label}-{number}"
 
 
 def _is_sequence_of_loaders(data: Any) -> bool:

@@ -38,7 +38,7 @@ class AutoEvaluation:
 
         Args:
             run: The run.
-            evaluator: Whose data the batch is of; its ``device_eval_microbatch_size`` is the size that was found.
+            evaluator: Whose data the batch is of; its ``microbatch_size`` is the size that was found.
             samples: Number of samples in the batch.
             evaluate_one: Takes a microbatch through the model and the metrics.
 
@@ -50,7 +50,7 @@ class AutoEvaluation:
         shape = shape_of(batch)
         larger = sizes.is_time_to_grow and sizes.has_room(shape, samples)
         size = sizes.choose(shape, samples, larger=larger)
-        left = [batch] if size >= samples else list(spec.split_batch(batch, size))
+        left = list(spec.microbatches(batch, size, samples))
         while left:
             metric_states, generators = MetricStates(metrics), rng.get_local_rng_state()
             error = None
@@ -77,7 +77,7 @@ class AutoEvaluation:
             _log.info("Out of memory with %d samples at once in an evaluation; %d are tried.", failed, size)
             left = [part for one in left for part in spec.split_batch(one, size)]
         sizes.hold(shape, min(size, samples), larger=larger)
-        evaluator.device_eval_microbatch_size = size
+        evaluator.microbatch_size = size
 
 
 def check_auto_evaluation(run: Run, evaluator: Evaluator) -> None:

@@ -49,9 +49,9 @@ def set_microbatch_size(run: Run, size: int | str | None) -> None:
     if isinstance(size, str):
         _check(run)
         if run.auto is None:
-            run.auto, state.device_train_microbatch_size = AutoMicrobatch(run), None
+            run.auto, state.microbatch_size = AutoMicrobatch(run), None
     else:
-        run.auto, state.device_train_microbatch_size = None, size
+        run.auto, state.microbatch_size = None, size
 
 
 class AutoMicrobatch:
@@ -107,7 +107,7 @@ class AutoMicrobatch:
         self._sizes.hold(self._shape, self._size, larger=self._larger)
         if run.logger.destinations:
             step = state.timestamp.count(TimeUnit.BATCH)
-            run.logger.enqueue({"trainer/device_train_microbatch_size": state.device_train_microbatch_size}, step)
+            run.logger.enqueue({"trainer/device_train_microbatch_size": state.microbatch_size}, step)
 
     def accumulate_gradients(self, run: Run) -> Tensor:
         """Compute the gradients of the batch, in microbatches that fit; return its loss.
@@ -126,7 +126,7 @@ class AutoMicrobatch:
         self._replay.note()
         while True:
             size = self._sizes.choose(self._shape, samples, larger=self._larger)
-            self._size, state.device_train_microbatch_size = min(size, samples), size
+            self._size, state.microbatch_size = min(size, samples), size
             error, losses = None, {}
             try:
                 # A method may edit the batch in place, and put it back when it is done, to which it did not come.
@@ -154,7 +154,7 @@ class AutoMicrobatch:
         return loss
 
     def _begin(self, run: Run) -> None:
-        self._sizes = MicrobatchSizes(run.state.device_train_microbatch_size)
+        self._sizes = MicrobatchSizes(run.state.microbatch_size)
         if run.exchange is not None:
             run.strategy.watch()
             if run.strategy.has_to_rehearse:
@@ -162,17 +162,17 @@ class AutoMicrobatch:
 
     def _rehearse(self, run: Run) -> None:
         """Run two small microbatches of the batch through the model, and forget what they did."""
-        state, batch, found = run.state, run.state.batch, run.state.device_train_microbatch_size
+        state, batch, found = run.state, run.state.batch, run.state.microbatch_size
         spec: DataSpec = state.train_phase.loader
         # Of a single sample there is no variance to normalise by.
-        state.device_train_microbatch_size = 2 if spec.get_num_samples_in_batch(batch) >= 4 else 1
+        state.microbatch_size = 2 if spec.get_num_samples_in_batch(batch) >= 4 else 1
         self._replay.note()
         run_microbatches(run, most=2)
         run.strategy.recover(state)
         for optimizer in state.optimizers:
             optimizer.zero_grad()
         self._replay.restore()
-        state.batch, state.device_train_microbatch_size = batch, found
+        state.batch, state.microbatch_size = batch, found
 
     def _catch_up(self, run: Run) -> None:
         """Take part in what the others wait for until their last backward pass."""

@@ -34,9 +34,9 @@ def dry_run(run: Run) -> str:
     """
     state = run.state
     max_duration, timestamp, length = state.max_duration, state.timestamp, state.train_phase.length
-    evaluators, state.evaluators = state.evaluators, []
+    evaluators, state.evaluators = list(state.evaluators), []
     # Their shares are of the whole training, which two batches are not.
-    schedulers, state.schedulers = state.schedulers, []
+    schedulers, state.schedulers = list(state.schedulers), []
     groups = [(group, _settings(group)) for optimizer in state.optimizers for group in optimizer.param_groups]
     recorder = _Recorder()
     state.callbacks.append(recorder)

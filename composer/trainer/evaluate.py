@@ -79,7 +79,7 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         state.evaluations += 1
         for name, value in found.items():
             values.update(named_values(f"metrics/{evaluator.label}/{name}", value))
-        size = evaluator.device_eval_microbatch_size
+        size = evaluator.microbatch_size
         if log and evaluator.auto_microbatching and size is not None:
             run.logger.enqueue({f"trainer/{evaluator.label}/device_eval_microbatch_size": size})
         if values and log:
@@ -97,10 +97,10 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, *, counts: bool) -> int:
         finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
         finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))
         return samples
-    size = evaluator.device_eval_microbatch_size
-    microbatches = [state.batch] if size is None or size >= samples else spec.split_batch(state.batch, size)
+    size = evaluator.microbatch_size
+    microbatches = spec.microbatches(state.batch, size, samples)
     several = len(microbatches)
-    if run.exchange is not None and run.strategy.meets_in_forward and size is not None:
+    if run.exchange is not None and run.strategy.meets_in_forward and (size is not None or spec.splits_itself):
         microbatches = as_many_as_others(microbatches)
     for number, microbatch in enumerate(microbatches):
         _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < several)
@@ -120,4 +120,4 @@ def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, c
         fire(Event.EVAL_AFTER_FORWARD)
         metrics = state.eval_metrics[evaluator.label] if counts else {}
         for metric in metrics.values():
-            state.metric_outputs = model.update_metric(state.batch, state.outputs, metric)
+            state.metric_outputs = model.update_metric(state.batch, state.outputs, metric) or {}

@@ -16,7 +16,7 @@ from composer.trainer.clock import (
 )
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.failed_step import put_back, recover
-from composer.trainer.loaders import batches, check_epochs_end, is_at_end
+from composer.trainer.loaders import batches, check_epochs_end, is_at_end, lend_workers
 from composer.trainer.metrics import (
     log_last_train_metrics,
     log_train_metrics,
@@ -45,6 +45,8 @@ def fit(run: Run) -> None:
     except BaseException:
         put_back(run)
         raise
+    finally:
+        lend_workers(run)
 
 
 def _fit(run: Run) -> None:

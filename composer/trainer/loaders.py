@@ -30,6 +30,7 @@ __all__ = [
     "check_epochs_end",
     "go_between",
     "is_at_end",
+    "lend_workers",
     "load",
     "most",
     "to_device",
@@ -234,6 +235,18 @@ def go_between(run: Run) -> None:
     saved, phase.resume = phase.resume, None
     if saved is not None and not run.options.overfit_batches:
         _passes(run, phase).go_after(int(phase.timestamp.epoch) - 1, saved)
+
+
+def lend_workers(run: Run) -> None:
+    """Let the user's loader of the training data have its persistent workers until the next fit.
+
+    Args:
+        run: The run, whose fit is over.
+    """
+    phase: Phase = run.state.train_phase
+    if phase.passes is not None:
+        current = phase.iterator if isinstance(phase.iterator, DataPass) else None
+        phase.passes.lend_workers(current, int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch))
 
 
 def _passes(run: Run, phase: Phase) -> PassFactory:

@@ -47,16 +47,17 @@ def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
         most: Leaves the microbatches after so many out.
     """
     state, strategy = run.state, run.strategy
-    size, batch = state.device_train_microbatch_size, state.batch
+    size, batch = state.microbatch_size, state.batch
     spec: DataSpec = state.train_phase.loader
     run.microbatches_left = None
     # One that keeps step with other processes counts no samples, and has some all the same.
-    whole = size is None or size >= (run.samples or spec.get_num_samples_in_batch(batch))
+    samples = run.samples or spec.get_num_samples_in_batch(batch)
+    microbatches = spec.microbatches(batch, size, samples)[:most]
     # Samples always count; of tokens perhaps none does, and then the loss and its gradients are masked.
-    if whole and run.exchange is None and not averages_over_tokens(run, batch):
+    if len(microbatches) == 1 and run.exchange is None and not averages_over_tokens(run, microbatches[0]):
+        state.batch = microbatches[0]
         return _run_microbatch(run, None)
 
-    microbatches = [batch] if whole else list(spec.split_batch(batch, cast(int, size)))[:most]
     shares = agree_on_shares(run, count(run, microbatches))
     several = cast(int, run.microbatches_left)
     losses: dict[str, Tensor] = {}

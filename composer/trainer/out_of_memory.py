@@ -70,7 +70,7 @@ def free(state: State, error: BaseException | None) -> None:
         state: The state; its batch is left alone.
         error: What ended the pass, which can still be raised afterwards; None if another process failed.
     """
-    state.outputs = state.loss = state.metric_outputs = None
+    state.outputs, state.loss, state.metric_outputs = None, None, {}
     for each in _related(error):
         traceback.clear_frames(each.__traceback__)
     gc.collect()  # graphs in reference cycles

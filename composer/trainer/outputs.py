@@ -63,7 +63,7 @@ def free_outputs(state: State) -> None:
     >>> state.outputs, state.loss
     (None, tensor(0.5000))
     """
-    state.outputs = state.metric_outputs = None
+    state.outputs, state.metric_outputs = None, {}
     loss = state.loss
     if type(loss) is Tensor and loss.numel() == 1:
         if loss.requires_grad:

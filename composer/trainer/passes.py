@@ -137,7 +137,7 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
             yield OnePass(run, phase)
     finally:
         state.phase, state.batch, state.outputs, state.loss = before
-        state.metric_outputs = None
+        state.metric_outputs = {}
 
 
 def _watch(phase: Phase) -> PassWatch:

@@ -144,7 +144,8 @@ def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
     known = Counts([], averages_over_tokens(run, run.state.batch)) if counts is None else counts
     shares, number = Shares(run, known), len(known.parts)
     waits = run.exchange is not None and run.strategy.meets_in_forward
-    run.microbatches_left = dist.largest(number) if waits and run.state.device_train_microbatch_size else number
+    may_differ = run.state.microbatch_size is not None or run.state.train_phase.loader.splits_itself
+    run.microbatches_left = dist.largest(number) if waits and may_differ else number
     return shares
 
 

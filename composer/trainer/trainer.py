@@ -307,6 +307,7 @@ class Trainer:
         )
         self.state.data_share = DataShare(strategy.data_rank, strategy.data_world_size)
         self.state.seed_rank = strategy.data_rank
+        self.state.device_mesh = strategy.device_mesh
         self.state.run_name_given = name_given
         self.state.checkpoint_folders = strategy.checkpoint_folders
         watching = [

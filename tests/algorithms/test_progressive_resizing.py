@@ -45,10 +45,17 @@ CASES = [
 def test_resize_takes_the_nearest_pixels(scale, memory_format):
     x = torch.randn(2, 3, 20, 40).to(memory_format=memory_format)
     small, y = resize_batch(x, torch.tensor([0, 1]), scale)
-    size = (round(20 * scale), round(40 * scale))
+    size = (int(20 * scale), int(40 * scale))
     assert torch.equal(small, F.interpolate(x, size=size, mode="nearest"))
     assert small.is_contiguous(memory_format=memory_format)
     assert y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("mode", ["resize", "crop"])
+def test_sizes_are_rounded_down(mode):
+    for side, scale, expected in ((31, 0.5, 15), (33, 0.75, 24), (100, 0.29, 29), (3, 0.1, 1)):
+        small, mask = resize_batch(torch.zeros(1, 1, side, side), torch.zeros(1, side, side), scale, mode, True)
+        assert (small.shape[-2:], mask.shape[-2:]) == ((expected, expected), (expected, expected))
 
 
 def test_crop_cuts_the_same_window_of_everything():

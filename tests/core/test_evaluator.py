@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric, SumMetric
 
 from composer.core import DataSpec, Evaluator, Event, State, Time, Timestamp, ensure_evaluator
@@ -69,7 +70,7 @@ class TestArguments:
     @pytest.mark.parametrize("names", ["Accuracy", ("Accuracy",), [1], {"Accuracy": 1}])
     def test_metric_names(self, names):
         message = f"metric_names must be a list of strings; got {names!r}."
-        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             evaluator_of(metric_names=names)
 
     @pytest.mark.parametrize("size", [0, -1, 0.5, "many"])
@@ -84,6 +85,14 @@ class TestArguments:
         assert evaluator.auto_microbatching
         assert evaluator.device_eval_microbatch_size is None
         assert not evaluator_of(device_eval_microbatch_size=3).auto_microbatching
+
+    def test_the_batch_size_where_no_microbatch_size_was_given(self):
+        loader = DataLoader(TensorDataset(torch.zeros(6)), batch_size=4)
+        for given, shown in ((None, 4), ("auto", 4), (3, 3)):
+            evaluator = evaluator_of(dataloader=loader, device_eval_microbatch_size=given)
+            assert evaluator.device_eval_microbatch_size == shown
+            evaluator.device_eval_microbatch_size = 2
+            assert (evaluator.device_eval_microbatch_size, evaluator.microbatch_size) == (2, 2)
 
     @pytest.mark.parametrize("count", [0, -2, 0.5, "all"])
     def test_subset(self, count):
@@ -100,7 +109,7 @@ class TestArguments:
         assert evaluator_of(dataloader=spec).dataloader is spec
         assert evaluator_of(dataloader={"dataloader": [1], "num_samples": 3}).dataloader.num_samples == 3
         with pytest.raises(TypeError, match="dataloader must be iterable"):
-            evaluator_of(dataloader=None)
+            evaluator_of(dataloader=3)
 
 
 class TestInterval:

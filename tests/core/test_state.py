@@ -367,7 +367,8 @@ class TestDataOfOnesOwn:
     def test_one_of_two_spellings(self):
         with pytest.raises(ValueError, match="train_dataloader and dataloader are both given"):
             state_of(train_dataloader=[1, 2], dataloader=[1, 2], dataloader_label="mine")
+        data = [1, 2]
+        assert state_of(train_dataloader=data, dataloader=data, dataloader_label="mine").dataloader_label == "mine"
 
-    def test_a_label_is_needed(self):
-        with pytest.raises(ValueError, match="dataloader_label must be given"):
-            state_of(dataloader=[1, 2])
+    def test_no_label_is_needed(self):
+        assert state_of(dataloader=[1, 2]).dataloader_label == "train"

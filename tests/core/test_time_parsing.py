@@ -88,9 +88,7 @@ class TestParsing:
             Time.from_timestring(text)
         assert f"'{text.strip()}ep'" in str(error.value)
 
-    @pytest.mark.parametrize(
-        "text", ["", " ", "ep", "ba5", "5ba3", "1.2.3ep", "1__0e", "30m1h", "e5ba", "nan dur", "--5ba"]
-    )
+    @pytest.mark.parametrize("text", ["ep", "ba5", "5ba3", "1.2.3ep", "1__0e", "30m1h", "e5ba", "nan dur", "--5ba"])
     def test_no_time(self, text):
         with pytest.raises(ValueError):
             Time.from_timestring(text)
@@ -156,6 +154,22 @@ class TestInput:
     def test_other_types(self, value):
         with pytest.raises(TypeError, match=r"Expected a time.*'10ep'"):
             ensure_time(value, "ep")
+
+    @pytest.mark.parametrize("value", [None, [123], object()])
+    @pytest.mark.parametrize("error", [RuntimeError, TypeError])
+    def test_either_class_of_error_is_caught(self, value, error):
+        with pytest.raises(error, match="Expected a time"):
+            Time.from_input(value)
+
+    def test_an_empty_string(self):
+        for text in ("", " "):
+            time = Time.from_input(text)
+            assert (time.value, time.unit) == (0, TimeUnit.SECOND)
+            assert Time.from_timestring(text) == time
+            with pytest.raises(ValueError, match="Write a number and a unit"):
+                ensure_time(text, "ep")
+        with pytest.raises(ValueError, match="max_duration='' is not valid"):
+            ensure_time("", "ep", "max_duration")
 
     def test_fraction(self):
         with pytest.raises(TypeError, match="whole number"):

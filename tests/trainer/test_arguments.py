@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from composer import Algorithm, Callback, DataSpec, Evaluator, Trainer
 from composer.optim import DecoupledSGDW
@@ -205,6 +205,11 @@ def test_evaluation_data() -> None:
         "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes one "
         "of a loader."
     )
+    bare = [DataLoader(regression_data(1), batch_size=None) for _ in range(3)]
+    trainer = Trainer(model=Regression(), eval_dataloader=bare, progress_bar=False)
+    assert [evaluator.label for evaluator in trainer.state.evaluators] == ["eval", "eval-2", "eval-3"]
+    trainer.eval()
+    assert {"eval", "eval-2", "eval-3"} == trainer.state.eval_values.keys()
     message = wrong(ValueError, eval_dataloader=regression_data(1), eval_interval="often")
     assert "interval='often' is not valid" in message
 

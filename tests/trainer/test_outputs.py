@@ -122,7 +122,7 @@ def watched_run(kind: str, **arguments: Any) -> Live:
     trainer.predict(regression_data(2), return_outputs=False)
     live.look("after predict")
     assert trainer.state.outputs is None
-    assert trainer.state.metric_outputs is None
+    assert trainer.state.metric_outputs == {}
     return live
 
 

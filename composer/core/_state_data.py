@@ -1,0 +1,266 @@
+"""The data, the progress and the metric values of a state: what a loop sets while it runs."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from composer import dist
+from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.dealing import WHOLE, DataShare
+from composer.core.metric_values import MetricValues
+from composer.core.phase import Phase, TrainerMode
+from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.types import Batch
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torchmetrics import Metric
+
+    from composer.core.timestamp import Timestamp
+
+__all__ = ["StateData"]
+
+
+class StateData(ABC):
+    """What a state knows of the data.
+
+    Each part is made when it is first asked for, so that a class of a script's own that leaves out the constructor, as
+    doubles in tests do, has them too.
+
+    >>> from composer import State
+    >>> class Double(State):
+    ...     def __init__(self) -> None:
+    ...         self.eval_timestamp = self.timestamp.to_next_batch(4)
+    >>> Double().eval_timestamp.sample
+    Time(4, TimeUnit.SAMPLE)
+    """
+
+    rank_zero_seed: int
+    data_share: DataShare = WHOLE
+    microbatch_size: int | None = None
+
+    @cached_property
+    def seed_rank(self) -> int:
+        """What the seed of this process is above that of the run."""
+        return dist.get_global_rank()
+
+    @property
+    def seed(self) -> int:
+        """Seed of this process."""
+        return self.rank_zero_seed + self.seed_rank
+
+    @cached_property
+    def train_phase(self) -> Phase:
+        """Data and progress of the training."""
+        return Phase(TrainerMode.TRAIN, "train")
+
+    @cached_property
+    def eval_phase(self) -> Phase:
+        """Data and progress of the evaluation."""
+        return Phase(TrainerMode.EVAL)
+
+    @cached_property
+    def predict_phase(self) -> Phase:
+        """Data and progress of the prediction."""
+        return Phase(TrainerMode.PREDICT, "predict")
+
+    @cached_property
+    def phase(self) -> Phase:
+        """The active one of the three."""
+        return self.train_phase
+
+    @property
+    def timestamp(self) -> Timestamp:
+        """How far training has come."""
+        return self.train_phase.timestamp
+
+    @timestamp.setter
+    def timestamp(self, timestamp: Timestamp) -> None:
+        self.train_phase.timestamp = timestamp
+
+    @property
+    def eval_timestamp(self) -> Timestamp:
+        """How far the evaluation has come."""
+        return self.eval_phase.timestamp
+
+    @eval_timestamp.setter
+    def eval_timestamp(self, timestamp: Timestamp) -> None:
+        self.eval_phase.timestamp = timestamp
+
+    @property
+    def predict_timestamp(self) -> Timestamp:
+        """How far the prediction has come."""
+        return self.predict_phase.timestamp
+
+    @predict_timestamp.setter
+    def predict_timestamp(self, timestamp: Timestamp) -> None:
+        self.predict_phase.timestamp = timestamp
+
+    @property
+    def device_train_microbatch_size(self) -> int | None:
+        """Number of samples that go through the model at once; the loader's batch size where none was given."""
+        if self.microbatch_size is not None or self.train_phase.loader is None:
+            return self.microbatch_size
+        return self.train_phase.loader.batch_size
+
+    @device_train_microbatch_size.setter
+    def device_train_microbatch_size(self, size: int | None) -> None:
+        self.microbatch_size = size
+
+    @property
+    def grad_accum(self) -> int:
+        """Old name for the number of microbatches in a full batch."""
+        size = None if self.train_phase.loader is None else self.train_phase.loader.batch_size
+        return 1 if size is None or self.microbatch_size is None else -(-size // self.microbatch_size)
+
+    def set_dataloader(
+        self,
+        dataloader: DataSpec | Iterable[Batch] | None = None,
+        dataloader_label: str | None = None,
+        dataloader_len: int | Time = -1,
+    ) -> None:
+        """Set the data of the phase that is active.
+
+        Args:
+            dataloader: The data, or None for none.
+            dataloader_label: Its label; required with data.
+            dataloader_len: Number of batches in a pass; -1 is all.
+
+        Raises:
+            ValueError: There is data without a label.
+        """
+        phase = self.phase
+        if dataloader is None:
+            phase.loader, phase.label, phase.length, phase.iterator = None, None, None, None
+            return
+        if dataloader_label is None:
+            raise ValueError("dataloader_label must be given with dataloader; it names the data in metrics.")
+        spec = ensure_data_spec(dataloader)
+        if phase.loader is None or phase.loader.dataloader is not spec.dataloader:
+            phase.iterator = None
+        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.length_of(self.data_share)
+        if dataloader_len != -1:
+            self.dataloader_len = dataloader_len
+
+    @property
+    def dataloader(self) -> Any:
+        """The data of the active phase."""
+        return None if self.phase.loader is None else self.phase.loader.dataloader
+
+    @property
+    def dataloader_label(self) -> str | None:
+        """The label of the data of the active phase."""
+        return self.phase.label
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The training data; set to a loader or a data spec."""
+        return None if self.train_phase.loader is None else self.train_phase.loader.dataloader
+
+    @train_dataloader.setter
+    def train_dataloader(self, dataloader: DataSpec | Iterable[Batch] | None) -> None:
+        phase, self.phase = self.phase, self.train_phase
+        self.set_dataloader(dataloader, None if dataloader is None else self.train_phase.label or "train")
+        self.phase = phase
+
+    # The name that clients of the predecessor read and set.
+    _train_dataloader = train_dataloader
+
+    @property
+    def dataloader_len(self) -> Time | None:
+        """Number of batches in a pass of the active phase, or None where it is not known.
+
+        Set to a number or a time in batches; -1 is all. More than there are become all, with a warning.
+        """
+        return None if self.phase.length is None else Time.from_batch(self.phase.length)
+
+    @dataloader_len.setter
+    def dataloader_len(self, length: int | Time) -> None:
+        given = ensure_time(length, TimeUnit.BATCH, "dataloader_len")
+        count = int(given.value)
+        if given.unit is not TimeUnit.BATCH or count < -1:
+            raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")
+        full = None if self.phase.loader is None else self.phase.loader.length_of(self.data_share)
+        if count == -1:
+            self.phase.length = full
+            return
+        if full is not None and count > full:
+            message = f"The data has {full} batches in a pass, fewer than the {count} asked for; {full} are used."
+            warnings.warn(message, ComposerWarning, stacklevel=2)
+            count = full
+        self.phase.length = count
+
+    @cached_property
+    def train_metrics(self) -> dict[str, Metric]:
+        """Metrics of the training data by name."""
+        return {}
+
+    @cached_property
+    def eval_metrics(self) -> dict[str, dict[str, Metric]]:
+        """Metrics of evaluation data by label and name."""
+        return {}
+
+    @cached_property
+    def metric_outputs(self) -> dict[str, Any]:
+        """What ``update_metric`` returned."""
+        return {}
+
+    @cached_property
+    def total_loss_dict(self) -> dict[str, Tensor]:
+        """The last step's losses by name, on the device."""
+        return {}
+
+    @cached_property
+    def train_values(self) -> dict[str, Any]:
+        """What the metrics of the training data had last computed."""
+        return {}
+
+    @cached_property
+    def eval_values(self) -> dict[str, dict[str, Any]]:
+        """What the metrics of evaluation data had last computed, by label and name."""
+        return {}
+
+    @cached_property
+    def _train_metric_values(self) -> MetricValues:
+        return MetricValues()
+
+    @cached_property
+    def _eval_metric_values(self) -> MetricValues:
+        return MetricValues()
+
+    @property
+    def train_metric_values(self) -> dict[str, Any]:
+        """Values of the metrics of the training data by name, computed now; all processes have to ask.
+
+        What a script sets stays until its metric is updated.
+        """
+        metrics = self.train_metrics or {}
+        return self._train_metric_values.refresh({name: metric.compute() for name, metric in metrics.items()})
+
+    @train_metric_values.setter
+    def train_metric_values(self, values: dict[str, Any]) -> None:
+        self._train_metric_values.replace(values)
+
+    @property
+    def eval_metric_values(self) -> dict[str, Any]:
+        """Values of metrics that were evaluated by name, and by ``<label>/<name>``; of several labels the last.
+
+        What a script sets stays until its metric is updated.
+        """
+        values: dict[str, Any] = {}
+        for label, metrics in self.eval_metrics.items():
+            known = self.eval_values.get(label, {})
+            for name, metric in metrics.items():
+                if metric.update_called or name in known:  # in a checkpoint, or before this evaluation
+                    value = metric.compute() if metric.update_called else known[name]
+                    values[name] = values[f"{label}/{name}"] = value
+        return self._eval_metric_values.refresh(values)
+
+    @eval_metric_values.setter
+    def eval_metric_values(self, values: dict[str, Any]) -> None:
+        self._eval_metric_values.replace(values)
