@@ -13,7 +13,17 @@ MAX_FUNCTION_LINES = 60
 
 # A module imports only from floors below its own, or from its own package. The longest prefix of its name decides.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("_env_variables", "_lazy", "_masking", "_secret_names", "_secret_texts", "_text", "_version", "warnings"),
+    (
+        "_env_variables",
+        "_foreign_names",
+        "_lazy",
+        "_masking",
+        "_secret_names",
+        "_secret_texts",
+        "_text",
+        "_version",
+        "warnings",
+    ),
     ("_containers", "devices", "dist", "environment", "nested", "precision", "rng", "trees"),
     ("core",),
     ("loss", "nn", "storage", "surgery"),

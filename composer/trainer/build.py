@@ -225,7 +225,7 @@ def set_train_data(
     if subset is not None:
         check_subset("train_subset_num_batches", subset)
     if data is not None:
-        spec = ensure_data_spec(data)
+        spec = ensure_data_spec(data, "train_dataloader")
         check_divided(spec.dataloader, state.data_share, "train_dataloader")
         state.set_dataloader(spec, label)
         state.train_phase.repeated = None

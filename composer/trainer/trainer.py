@@ -43,6 +43,7 @@ from composer.trainer.auto_microbatch import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
+from composer.trainer.entries import instances
 from composer.trainer.evaluate import evaluate
 from composer.trainer.exchange import Exchange
 from composer.trainer.find_lr import find_lr
@@ -55,6 +56,7 @@ from composer.trainer.predict import predict
 from composer.trainer.refusal import all_or_nothing
 from composer.trainer.run import Run
 from composer.trainer.summary import Summary
+from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -83,7 +85,7 @@ class Trainer:
         spin_dataloaders: Whether training that is resumed goes on in the middle of the data, or begins it anew.
         max_duration: When training ends: epochs as a number, a time string such as ``"10ep"``, ``"1000ba"``,
             ``"1h30m"``, or a :class:`.Time`.
-        algorithms: The methods to train with.
+        algorithms: The methods to train with: objects, or names such as "blurpool" of those that need no arguments.
         algorithm_passes: Functions ``(algorithms, event) -> algorithms`` that reorder them, each alone or as
             ``(function, index)``.
         optimizers: One optimizer or several, of the model's parameters. Several step one after the other and are
@@ -99,8 +101,8 @@ class Trainer:
         eval_interval: How often, for evaluators without an interval of their own: epochs, a time string, a
             :class:`.Time` or ``(state, event) -> bool``. 0 is never.
         eval_subset_num_batches: Number of batches of an evaluation, for evaluators without a number; -1 is all.
-        callbacks: What watches the run.
-        loggers: Where metrics go.
+        callbacks: What watches the run: objects, or names such as "lr_monitor".
+        loggers: Where metrics go: objects, or names such as "csv".
         run_name: Name of the run; by default from ``COMPOSER_RUN_NAME``, ``RUN_NAME`` or made of the time.
         progress_bar: Whether to show a progress bar.
         log_to_console: Whether to print metrics as lines.
@@ -198,7 +200,7 @@ class Trainer:
         train_subset_num_batches: int = -1,
         spin_dataloaders: bool = True,
         max_duration: int | str | Time | None = None,
-        algorithms: Algorithm | Sequence[Algorithm] | None = None,
+        algorithms: Algorithm | str | Sequence[Algorithm | str] | None = None,
         algorithm_passes: AlgorithmPass | Sequence[AlgorithmPass | tuple[AlgorithmPass, int]] | None = None,
         optimizers: Optimizer | Sequence[Optimizer] | None = None,
         schedulers: Scheduler | Sequence[Scheduler] | None = None,
@@ -207,8 +209,8 @@ class Trainer:
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
         eval_interval: int | str | Time | Callable[[State, Event], bool] = 1,
         eval_subset_num_batches: int = -1,
-        callbacks: Callback | Sequence[Callback] | None = None,
-        loggers: LoggerDestination | Sequence[LoggerDestination] | None = None,
+        callbacks: Callback | str | Sequence[Callback | str] | None = None,
+        loggers: LoggerDestination | str | Sequence[LoggerDestination | str] | None = None,
         run_name: str | None = None,
         progress_bar: bool = True,
         log_to_console: bool = False,
@@ -261,7 +263,7 @@ class Trainer:
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
-        given.refuse_unknown(Trainer.__init__, unknown)
+        refuse_unknown(Trainer.__init__, unknown, data=train_dataloader)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         given.check_count("overfit_batches", overfit_batches)
         given.check_count("eval_batches_before_fit", eval_batches_before_fit)
@@ -299,7 +301,7 @@ class Trainer:
             device=device,
             max_duration=max_duration,
             optimizers=found,
-            algorithms=given.instances("algorithms", algorithms, Algorithm),
+            algorithms=instances("algorithms", algorithms, Algorithm),
             parallelism_config=None if strategy is parallelism_config else as_parallelism_config(parallelism_config),
         )
         self.state.data_share = DataShare(strategy.data_rank, strategy.data_world_size)
@@ -307,8 +309,8 @@ class Trainer:
         self.state.run_name_given = name_given
         self.state.checkpoint_folders = strategy.checkpoint_folders
         watching = [
-            *given.instances("loggers", loggers, LoggerDestination),
-            *given.instances("callbacks", callbacks, Callback),
+            *instances("loggers", loggers, LoggerDestination),
+            *instances("callbacks", callbacks, Callback),
         ]
         watching = list({id(callback): callback for callback in watching}.values())  # one given as both is still one
         destinations = [callback for callback in watching if isinstance(callback, LoggerDestination)]
@@ -364,9 +366,25 @@ class Trainer:
         # Whatever the set-up drew, training begins with the seed.
         rng.seed_all(self.state.seed)
 
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *positional: Any, **arguments: Any) -> Self:
+            """Refuse arguments of other libraries before Python complains of the model that is missing."""
+            if cls.__init__ is Trainer.__init__ and (positional or (arguments and "model" not in arguments)):
+                refuse_call(Trainer.__init__, positional, arguments)
+            return super().__new__(cls)
+
+        __new__.__wrapped__ = __init__  # whose signature is that of the class
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what a method or attribute of another library's trainer is called here."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property that fails, with its own message
+            raise no_attribute(self, name)
+
     def fit(
         self,
-        *,
+        *positional: Never,
         train_dataloader: Data | None = None,
         train_dataloader_label: str = "train",
         train_subset_num_batches: int | None = None,
@@ -408,7 +426,8 @@ class Trainer:
                 left to train.
             RuntimeError: The trainer is closed.
         """
-        given.refuse_unknown(Trainer.fit, unknown)
+        data = self.state.train_dataloader if train_dataloader is None else train_dataloader
+        refuse_unknown(Trainer.fit, unknown, positional, data)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
