@@ -213,6 +213,19 @@ MEMBERS: Final[Mapping[str, str]] = {
     "export": "trainer.export_for_inference(save_format, save_path)",
 }  # fmt: skip
 
+# Methods and attributes of models.
+MODEL_MEMBERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("log", "log_dict"), "self.logger.log_metrics({'name': value})"),
+    **dict.fromkeys(("trainer", "current_epoch", "global_step", "hparams"), "a Callback, whose methods get the state"),
+    "save_hyperparameters": "Trainer(auto_log_hparams=True)",
+    "device": "the device of the batch: batch[0].device",
+    "manual_backward": "the loss that loss() returns, which the trainer differentiates",
+    "optimizers": "Trainer(optimizers=...), and state.optimizers in a Callback",
+    "lr_schedulers": "Trainer(schedulers=...), and state.schedulers in a Callback",
+    "compute_loss": "loss(outputs, batch)",
+    "compiled_loss": "loss(outputs, batch)",
+}
+
 # Classes, by the class that does their work here, or a sentence's end about what does: one with a space in it.
 CLASSES: Final[Mapping[str, str]] = {
     # Callbacks.

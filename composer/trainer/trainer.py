@@ -46,6 +46,7 @@ from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.entries import instances
 from composer.trainer.evaluate import evaluate
 from composer.trainer.exchange import Exchange
+from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.loaders import check_epochs_end
@@ -627,7 +628,11 @@ class Trainer:
             RuntimeError: The trainer is closed.
         """
         self._check_open()
-        return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
+        try:
+            return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
+        except Exception as error:
+            add_notes(error, self.state)
+            raise
 
     def close(self) -> None:
         """Close callbacks and loggers, and let go of the data; further calls do nothing."""
@@ -684,8 +689,9 @@ class Trainer:
         try:
             with dist.name_absent_ranks():
                 yield
-        except BaseException:
+        except BaseException as error:
             self.logger.suspend()
+            add_notes(error, self.state)
             raise
         finally:
             self.logger.deferred = outer

@@ -97,6 +97,8 @@ def no_attribute(owner: object, name: str) -> AttributeError:
 
 def _by_name(shown: str, positional: Sequence[Any], known: Sequence[str]) -> str:
     """Return the call with the names that the values most likely belong to."""
+    if all(hasattr(value, "ndim") for value in positional):
+        return f"{shown}(train_dataloader=DataLoader(TensorDataset(x, y), batch_size=...))"
     words: list[str] = []
     for value in positional:
         name, text = _argument_of(value, words)
