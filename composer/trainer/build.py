@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -194,7 +195,7 @@ def load_options(arguments: Mapping[str, Any]) -> LoadOptions:
     True
     """
     options = LoadOptions(
-        path=arguments["load_path"],
+        path=None if arguments["load_path"] is None else os.fspath(arguments["load_path"]),
         object_store=arguments["load_object_store"],
         weights_only=arguments["load_weights_only"],
         strict=arguments["load_strict_model_weights"],

@@ -39,6 +39,7 @@ from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
 from composer.trainer import build, ending, processes, resume, savers, schedules
+from composer.trainer.argument_types import check_arguments
 from composer.trainer.auto_microbatch import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
@@ -265,6 +266,7 @@ class Trainer:
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         refuse_unknown(Trainer.__init__, unknown, data=train_dataloader)
+        check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         given.check_count("overfit_batches", overfit_batches)
         given.check_count("eval_batches_before_fit", eval_batches_before_fit)
@@ -427,8 +429,10 @@ class Trainer:
                 left to train.
             RuntimeError: The trainer is closed.
         """
+        arguments = locals()
         data = self.state.train_dataloader if train_dataloader is None else train_dataloader
         refuse_unknown(Trainer.fit, unknown, positional, data)
+        check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
@@ -483,7 +487,7 @@ class Trainer:
             ValueError: There is nothing to evaluate on.
             RuntimeError: The trainer is closed.
         """
-        given.check_subset("subset_num_batches", subset_num_batches)
+        check_arguments({"subset_num_batches": subset_num_batches})
         evaluators = self.state.evaluators
         if eval_dataloader is not None:
             evaluators = given.as_evaluators(eval_dataloader, 1, subset_num_batches)
@@ -510,7 +514,7 @@ class Trainer:
         Raises:
             RuntimeError: The trainer is closed.
         """
-        given.check_subset("subset_num_batches", subset_num_batches)
+        check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
         with self._running():
             spec = ensure_data_spec(dataloader)
             check_divided(spec.dataloader, self.state.data_share, "dataloader")
@@ -528,6 +532,7 @@ class Trainer:
         Returns:
             The path, or None on all processes but the first.
         """
+        check_arguments({"name": name, "weights_only": weights_only})
         return save_checkpoint(self.state, name, weights_only=weights_only)
 
     def export_for_inference(
@@ -628,6 +633,7 @@ class Trainer:
             RuntimeError: The trainer is closed.
         """
         self._check_open()
+        check_arguments({"min_lr": min_lr, "max_lr": max_lr, "num_batches": num_batches, "stop_factor": stop_factor})
         try:
             return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
         except Exception as error:
