@@ -301,7 +301,7 @@ CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("WarmupScheduler", "Warmup"), "WithWarmup"),
     "ExponentialDecay": "ExponentialScheduler",
     # Metrics.
-    **dict.fromkeys(("Accuracy", "MulticlassAccuracy", "F1Score", "AUROC", "Precision", "Recall", "MeanSquaredError"),
+    **dict.fromkeys(("Accuracy", "MulticlassAccuracy", "F1Score", "AUROC", "Recall", "MeanSquaredError"),
                     "the class of this name in torchmetrics"),
     "Perplexity": "LanguagePerplexity",
 }  # fmt: skip

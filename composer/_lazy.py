@@ -133,7 +133,10 @@ def attach(
         try:
             target = members[name]
         except KeyError:
-            if _is_from_import(sys._getframe(1)):
+            asking = sys._getframe(1)
+            if asking.f_code.co_name == "_handle_fromlist":
+                raise AttributeError(name) from None  # of the import system, which looks for a submodule next
+            if _is_from_import(asking):
                 # Python replaces an AttributeError here by "cannot import name" without a hint.
                 raise ImportError(_cannot_import(package, name, exported), name=package) from None
             raise AttributeError(_unknown(package, name, exported), name=name) from None

@@ -132,7 +132,8 @@ def _unknown(monitor: str, label: str | None, pairs: list[MetricName]) -> str:
         return f"monitor={monitor!r} is no metric of the data {label!r}.{hint}"
     names = [str(pair) for pair in pairs]
     wanted = monitor.removeprefix(_LOGGED)
-    by_last = {pair.name: str(pair) for pair in reversed(pairs)}
-    hint = did_you_mean(wanted, names) or did_you_mean(wanted, by_last)
+    near = did_you_mean(wanted, [*names, *(pair.name for pair in pairs)])
+    meant = next((str(pair) for pair in pairs if near.endswith((f"{pair.name!r}?", f"{str(pair)!r}?"))), None)
+    hint = "" if meant is None else f" Did you mean {meant!r}?"
     listed = ", ".join(map(repr, names)) or "none: give eval_dataloader, and a model with get_metrics"
     return f"monitor={monitor!r} is no metric of this run.{hint} There are {listed}."
