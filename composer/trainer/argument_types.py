@@ -73,11 +73,16 @@ def _kept(name: str, value: Any) -> None:
 
 
 def _number(name: str, value: Any) -> None:
-    is_number = isinstance(value, SupportsFloat) and not isinstance(value, (bool, str))
-    if not is_number:
+    if not isinstance(value, SupportsFloat) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number; got {value!r}.")
-    if not (math.isfinite(float(value)) and float(value) > 0):
-        raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+    if not math.isfinite(float(value)):
+        raise ValueError(f"{name} must be finite; got {value!r}.")
+
+
+def _positive(name: str, value: Any) -> None:
+    _number(name, value)
+    if not float(value) > 0:
+        raise ValueError(f"{name} must be greater than 0; got {value!r}.")
 
 
 def _text(name: str, value: Any) -> None:
@@ -175,12 +180,13 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = {
     **dict.fromkeys(("eval_interval", "save_interval"), _interval),
     **dict.fromkeys(("load_path", "save_folder", "save_latest_filename"), _or_none(_path)),
     **dict.fromkeys(("save_filename", "name"), _path),
-    **dict.fromkeys(("dist_timeout", "min_lr", "max_lr", "stop_factor"), _number),
+    **dict.fromkeys(("min_lr", "max_lr", "stop_factor"), _number),
     **dict.fromkeys(("precision_config", "deepspeed_config"), _or_none(_mapping)),
     **dict.fromkeys(("load_ignore_keys", "save_ignore_keys"), _or_none(_keys)),
     "compile_config": _or_none(_compile),
     "console_log_interval": _positive_time,
     "console_stream": _stream,
+    "dist_timeout": _positive,
     "fsdp_config": _or_none(_fsdp),
     "load_exclude_algorithms": _or_none(_names),
     "num_batches": _whole,

@@ -140,4 +140,4 @@ def _names(package: str) -> tuple[str, ...]:
 
 def _snake(name: str) -> str:
     """Return a class name in snake case: "lr_monitor"."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z])", "_", name).lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TextIO, cast
@@ -371,13 +372,12 @@ class Trainer:
 
     if not TYPE_CHECKING:
 
+        @functools.wraps(__init__)  # for what asks for the signature of the class
         def __new__(cls, *positional: Any, **arguments: Any) -> Self:
             """Refuse arguments of other libraries before Python complains of the model that is missing."""
             if cls.__init__ is Trainer.__init__ and (positional or (arguments and "model" not in arguments)):
                 refuse_call(Trainer.__init__, positional, arguments)
             return super().__new__(cls)
-
-        __new__.__wrapped__ = __init__  # whose signature is that of the class
 
         def __getattr__(self, name: str) -> Any:
             """Say what a method or attribute of another library's trainer is called here."""

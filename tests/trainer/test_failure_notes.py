@@ -1,4 +1,4 @@
-"""Beginners' mistakes in models and data: torch's error gets a note with the tensor, its dtype or shape, and the remedy."""
+"""Beginners' mistakes in models and data: torch's error gets a note with the tensor and the remedy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def conv(channels: int) -> Net:
         (classifier(), data(y=torch.zeros(8, dtype=torch.int32)), ["batch[1], the target, is int32 (4,)", "y.long()"]),
         (classifier(), data(y=torch.zeros(8, 1).long()), ["is int64 (4, 1)", "y.squeeze(-1)"]),
         (classifier(), data(y=torch.full((8,), -1)), ["the class -1", "count from 0"]),
-        (classifier(5), data(), ["outputs are float32 (4, 5), of 5 classes (num_classes=10)", "has 10 outputs or more"]),
+        (classifier(5), data(y=torch.arange(2, 10)),
+         ["outputs are float32 (4, 5), of 5 classes (num_classes=10)", "the class 5", "have 10 outputs or more"]),
+        (classifier(5), data(), ["num_classes=10, but the outputs are float32 (4, 5)", "num_classes=5"]),
         (classifier(10, num_classes=5), data(), ["num_classes=5", "float32 (4, 10)", "num_classes=10"]),
         (classifier().double(), data(), ["batch[0] is float32 (4, 4)", "are float64", "model.float()"]),
         (classifier().bfloat16(), data(), ["are bfloat16", "Trainer(precision='amp_bf16')"]),
@@ -89,7 +91,7 @@ def conv(channels: int) -> Net:
 def test_data_that_do_not_fit(model, loader, expected) -> None:
     notes = notes_of(model, loader)
     for part in expected:
-        assert part.replace("has 10", "10").replace("10 outputs", "10 outputs") in notes, notes
+        assert part in notes, notes
 
 
 def forward_of_x(self, x):
@@ -227,15 +229,15 @@ def test_what_is_no_loss(value, remedy) -> None:
 
 
 def test_notes_never_mask_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd(RuntimeError):
+    class OddError(RuntimeError):
         def __str__(self) -> str:
             raise ValueError("no text")
 
     class Mine(Net):
         def loss(self, outputs, batch):
-            raise Odd
+            raise OddError
 
-    assert type(failed(lambda trainer, loader: trainer.fit(), Mine())) is Odd
+    assert type(failed(lambda trainer, loader: trainer.fit(), Mine())) is OddError
     monkeypatch.setattr(failure_notes, "_RULES", (lambda facts: 1 / 0,))
     error = failed(lambda trainer, loader: trainer.fit(), classifier(features=5))
     assert "mat1 and mat2" in str(error)
