@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Trainer"]
 
-Data = DataSpec | Iterable[Batch] | Mapping[str, Any]
+Data = DataSpec | Iterable[Batch] | Mapping[str, Any]  # of DataSpec's arguments, or loaders by label
 
 
 class Trainer:
@@ -100,7 +100,8 @@ class Trainer:
             or longer.
         step_schedulers_every_batch: Whether schedules move with every batch rather than with every epoch; None is yes,
             unless one of ``torch.optim.lr_scheduler`` is among them.
-        eval_dataloader: What to evaluate on: a loader, labelled "eval", or :class:`.Evaluator` objects.
+        eval_dataloader: What to evaluate on: a loader, labelled "eval", a mapping of loaders by their labels, or
+            :class:`.Evaluator` objects.
         eval_interval: How often, for evaluators without an interval of their own: epochs, a time string, a
             :class:`.Time` or ``(state, event) -> bool``. 0 is never.
         eval_subset_num_batches: Number of batches of an evaluation, for evaluators without a number; -1 is all.

@@ -42,10 +42,9 @@ def classifier(outputs: int = 10, features: int = 4, num_classes: int = 10) -> C
 def failed(run, model: ComposerModel, loader: Any = None) -> BaseException:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = data() if loader is None else loader
-    with Trainer(model=model, train_dataloader=loader, max_duration=1, optimizers=optimizer, progress_bar=False,
-                 device="cpu") as trainer:  # fmt: skip
-        with pytest.raises(Exception) as raised:
-            run(trainer, loader)
+    arguments = {"train_dataloader": loader, "optimizers": optimizer, "max_duration": 1, "progress_bar": False}
+    with Trainer(model=model, device="cpu", **arguments) as trainer, pytest.raises(Exception) as raised:
+        run(trainer, loader)
     return raised.value
 
 
