@@ -189,7 +189,7 @@ def _unknown(package: str, name: str, exported: list[str]) -> str:
 
 def _hint(name: str, exported: list[str], homes: Mapping[str, str]) -> str:
     """What was meant: the class of another package or spelling, that for a name of another library, or a near miss."""
-    from composer._foreign_names import class_hint
+    from composer._name_hints import class_hint
     from composer._text import did_you_mean
 
     return class_hint(name, homes) or did_you_mean(name, exported)

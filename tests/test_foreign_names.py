@@ -14,17 +14,8 @@ import torchmetrics
 
 import composer
 from composer import ComposerModel, State, Trainer
-from composer._foreign_names import (
-    _SHORT,
-    ARGUMENTS,
-    CLASSES,
-    MEMBERS,
-    MODEL_MEMBERS,
-    argument_hint,
-    class_hint,
-    class_meant,
-    member_hint,
-)
+from composer._foreign_names import ARGUMENTS, CLASSES, MEMBERS, MODEL_MEMBERS, SHORT_NAMES
+from composer._name_hints import argument_hint, class_hint, class_meant, member_hint
 
 THERE = set(inspect.signature(Trainer).parameters)
 PACKAGES = ("algorithms", "callbacks", "loggers", "models", "optim", "core", "metrics", "profiler")
@@ -57,7 +48,7 @@ def test_members_lead_to_what_is_there() -> None:
 def test_classes_lead_to_classes() -> None:
     ours = {name for package in PACKAGES for name in importlib.import_module(f"composer.{package}").__all__}
     ours |= set(composer.__all__)
-    for answer in {*CLASSES.values(), *_SHORT.values()}:
+    for answer in {*CLASSES.values(), *SHORT_NAMES.values()}:
         if " " in answer:
             continue
         module, _, name = answer.rpartition(".")

@@ -60,6 +60,10 @@ def _seed(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be from 0 to {MAX_SEED}; got {value!r}.")
 
 
+def _count(name: str, value: Any) -> None:
+    _whole(name, value)
+
+
 def _batches(name: str, value: Any) -> None:
     number = _whole(f"{name}, the number of batches,", value)
     if number < -1 or number == 0:
@@ -189,7 +193,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = {
     "dist_timeout": _positive,
     "fsdp_config": _or_none(_fsdp),
     "load_exclude_algorithms": _or_none(_names),
-    "num_batches": _whole,
+    "num_batches": _count,
     "python_log_level": _or_none(_text),
     "run_name": _or_none(_text),
     "save_failure": _failure,

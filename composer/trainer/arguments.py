@@ -80,7 +80,7 @@ def as_model(model: Any) -> tuple[ComposerModel, nn.Module | None]:
     if isinstance(original, type) and issubclass(original, nn.Module):
         raise TypeError(f"model: got the class {original.__name__}; give an object of it: {original.__name__}(...).")
     name = getattr(original, "__name__", type(original).__name__)
-    parents = {parent.__name__ for parent in type(original).__mro__}
+    parents = {parent.__name__ for parent in inspect.getmro(type(original))}
     remedy = next((remedy for parent, remedy in _MODELS.items() if parent in parents), None)
     if remedy is not None:
         raise TypeError(f"model must be a ComposerModel, which knows its loss; got {name}. {remedy}")

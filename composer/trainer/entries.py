@@ -86,7 +86,7 @@ def _instead(argument: str, cls: type) -> str:
     """Return which class of ours does the work of a class of another library, or nothing."""
     if cls.__module__ == "builtins":
         return ""
-    from composer._foreign_names import class_hint
+    from composer._name_hints import class_hint
 
     homes = {name: package for package in _PACKAGES["callbacks"] + _PACKAGES["algorithms"] for name in _names(package)}
     return class_hint(cls.__name__, homes)
@@ -117,7 +117,7 @@ def _of_name(argument: str, name: str, kind: type) -> Any:
 
 def _find(packages: tuple[str, ...], name: str) -> Any:
     """Return the class of a short name, or None."""
-    from composer._foreign_names import class_meant
+    from composer._name_hints import class_meant
 
     for package in packages:
         if (meant := class_meant(name, _names(package))) is not None:

@@ -38,6 +38,10 @@ class Facts:
         module: The innermost module of the model that was running, its name and its input; None where there is none.
         frames: Those of the traceback, outermost first.
         state: The state of the run.
+
+    >>> from composer import State
+    >>> facts_of(RuntimeError("No graph"), State(model=torch.nn.Linear(1, 1))).text
+    'no graph'
     """
 
     error: Exception

@@ -338,7 +338,7 @@ def _layer(facts: Facts) -> str | None:
     name, layer, given = facts.module
     if not isinstance(given, Tensor):
         return None
-    where, shape, anyone = f"{name} is {layer!r} and got {described(given)}", tuple(given.shape), layer
+    where, shape, anyone = f"{name} is {layer!r} and got {described(given)}", list(given.shape), layer
     width: Any = getattr(anyone, "in_features", None)
     if isinstance(width, int) and shape and shape[-1] != width:
         if len(shape) > 2 and math.prod(shape[1:]) == width:

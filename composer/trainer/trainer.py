@@ -430,10 +430,9 @@ class Trainer:
                 left to train.
             RuntimeError: The trainer is closed.
         """
-        arguments = locals()
+        check_arguments(locals())
         data = self.state.train_dataloader if train_dataloader is None else train_dataloader
         refuse_unknown(Trainer.fit, unknown, positional, data)
-        check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
