@@ -18,6 +18,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_foreign_names",
         "_lazy",
         "_masking",
+        "_name_hints",
         "_secret_names",
         "_secret_texts",
         "_text",
