@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import opcode
 import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Any
+from types import FrameType, ModuleType
+from typing import Any, Final
 
 from composer._version import DISTRIBUTION
 
 __all__ = ["MissingConditionalImportError", "attach", "import_extra", "import_object"]
+
+_IMPORT_FROM: Final = opcode.opmap["IMPORT_FROM"]
 
 
 class MissingConditionalImportError(ImportError):
@@ -131,6 +135,12 @@ def attach(
         try:
             target = members[name]
         except KeyError:
+            asking = sys._getframe(1)
+            if asking.f_code.co_name == "_handle_fromlist":
+                raise AttributeError(name) from None  # of the import system, which looks for a submodule next
+            if _is_from_import(asking):
+                # Python replaces an AttributeError here by "cannot import name" without a hint.
+                raise ImportError(_cannot_import(package, name, exported), name=package) from None
             raise AttributeError(_unknown(package, name, exported), name=name) from None
         value = _resolve(package, name, target)
         namespace = sys.modules.get(package)
@@ -155,10 +165,33 @@ def _resolve(package: str, name: str, target: str) -> Any:
     return getattr(module, attribute or name)
 
 
+def _is_from_import(frame: FrameType) -> bool:
+    """Tell whether a frame is at the instruction by which ``from package import name`` takes the name."""
+    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
+
+
+def _cannot_import(package: str, name: str, exported: list[str]) -> str:
+    """The text of the ImportError for an unknown name, which other packages of the library may have."""
+    library = importlib.import_module(package.partition(".")[0])
+    homes = dict.fromkeys(exported, package)
+    for part in () if name.startswith("_") else vars(library).get("__all__", ()):
+        other = f"{library.__name__}.{part}"
+        if importlib.util.find_spec(other) is not None:
+            names: list[str] = vars(importlib.import_module(other)).get("__all__", [])
+            homes = {**dict.fromkeys(names, other), **homes}
+    return f"cannot import name {name!r} from {package!r}.{_hint(name, exported, homes)}"
+
+
 def _unknown(package: str, name: str, exported: list[str]) -> str:
     """The text of the AttributeError for an unknown name."""
     if name.startswith("__"):  # protocol probes (copy, pickle, doctest) are frequent and never typos
         return f"module {package!r} has no attribute {name!r}"
+    return f"module {package!r} has no attribute {name!r}.{_hint(name, exported, dict.fromkeys(exported, package))}"
+
+
+def _hint(name: str, exported: list[str], homes: Mapping[str, str]) -> str:
+    """What was meant: the class of another package or spelling, that for a name of another library, or a near miss."""
+    from composer._name_hints import class_hint
     from composer._text import did_you_mean
 
-    return f"module {package!r} has no attribute {name!r}.{did_you_mean(name, exported)}"
+    return class_hint(name, homes) or did_you_mean(name, exported)

@@ -15,10 +15,12 @@ MAX_FUNCTION_LINES = 60
 FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "_env_variables",
+        "_foreign_names",
         "_forwarded",
         "_html",
         "_lazy",
         "_masking",
+        "_name_hints",
         "_older_homes",
         "_older_table",
         "_predecessor",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from torch import Tensor
 
-from composer._text import did_you_mean, one_of
+from composer._text import one_of
 from composer.core.metric_direction import require_direction
+from composer.core.metric_names import MetricName, find_metric, metrics_of_run, spellings
 from composer.metrics.over_processes import computed
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "as_comparison",
-    "check_monitored",
     "comparison_for",
     "mode_for",
+    "monitored",
+    "monitored_now",
     "read_monitored",
     "read_score",
     "word_for",
@@ -59,20 +61,18 @@ def as_comparison(comp: Comparison | str | None) -> Comparison | None:
     return comp
 
 
-def comparison_for(state: State, monitor: str, label: str) -> Comparison:
+def comparison_for(state: State, metric: MetricName) -> Comparison:
     """Return the comparison that tells whether a value of a metric is better, see :func:`.larger_is_better`.
 
     Args:
         state: The state, its metrics.
-        monitor: Name of the metric.
-        label: Name of the data: "train", or the label of an evaluator.
+        metric: The metric.
 
     Raises:
         ValueError: Neither the metric nor its name says so.
     """
-    metric = (_metrics(state, label) or {}).get(monitor)
-    larger = require_direction(monitor, metric, "comp='less' or comp='greater'")
-    return torch.gt if larger else torch.lt
+    found = metrics_of_run(state).get(metric.label, {}).get(metric.name)
+    return torch.gt if require_direction(metric.name, found, "comp='less' or comp='greater'") else torch.lt
 
 
 def word_for(comparison: Comparison) -> str:
@@ -89,47 +89,62 @@ def word_for(comparison: Comparison) -> str:
     return words.get(comparison, "better than")
 
 
-def check_monitored(state: State, monitor: str, label: str) -> None:
-    """Refuse, before the training, a metric that will never be there.
+def monitored(state: State, monitor: str, label: str | None) -> MetricName:
+    """Return the metric to monitor; refuse, before the training, one that will never be there.
 
     Args:
         state: The state, its data set.
-        monitor: Name of the metric.
-        label: Name of the data: "train", or the label of an evaluator.
+        monitor: Name of the metric, in any of its :func:`.spellings`.
+        label: Name of the data: "train", or the label of an evaluator; None where ``monitor`` has it.
 
     Raises:
         ValueError: There are no data of that label, or no such metric of them.
     """
-    labels = [state.train_phase.label or "train", *(evaluator.label for evaluator in state.evaluators)]
-    if label not in labels:
-        hint = did_you_mean(label, labels) or f" There are {', '.join(map(repr, labels))}."
-        raise ValueError(f"dataloader_label={label!r} names no data of this run.{hint}")
-    metrics = _metrics(state, label)
-    if metrics is not None:
-        _find(metrics, monitor, label)
+    return find_metric(metrics_of_run(state), monitor, label, training=state.train_phase.label or "train")
 
 
-def read_monitored(state: State, monitor: str, label: str) -> Tensor | None:
+def monitored_now(state: State, monitor: str, label: str | None) -> MetricName | None:
+    """Return the metric to monitor if it is of the data that was just worked on, outside of a fit.
+
+    Args:
+        state: The state.
+        monitor: Name of the metric.
+        label: Name of the data, or None.
+
+    Raises:
+        ValueError: The data is the one that was named and has no such metric.
+    """
+    now = state.dataloader_label
+    if now is None or label not in (None, now):
+        return None
+    is_train = now == state.train_phase.label
+    metrics = state.train_metrics if is_train else state.eval_metrics.get(now, {})
+    if label is None and not any(monitor in spellings(now, name) for name in metrics):
+        return None
+    return find_metric({now: metrics}, monitor, label)
+
+
+def read_monitored(state: State, monitor: MetricName | None) -> Tensor | None:
     """Return a metric of the data that was just worked on, as a scalar on the CPU; None where it is of other data.
 
     This waits for the device, and where there are several processes, for all of them.
 
     Args:
         state: The state.
-        monitor: Name of the metric.
-        label: Name of the data.
+        monitor: The metric, or None.
 
     Raises:
         ValueError: There is no such metric.
         TypeError: It has several values.
     """
-    if state.dataloader_label != label:
+    if monitor is None or state.dataloader_label != monitor.label:
         return None
-    metric = _find(_metrics(state, label) or {}, monitor, label)
-    values = computed({monitor: metric}, getattr(metric, "process_group", None))
+    known = state.train_metrics if monitor.label == state.train_phase.label else state.eval_metrics[monitor.label]
+    metric: Any = known[find_metric({monitor.label: known}, monitor.name, monitor.label).name]
+    values = computed({monitor.name: metric}, getattr(metric, "process_group", None))
     if not values:
         return None
-    return _one_number(values[monitor], monitor)
+    return _one_number(values[monitor.name], monitor.name)
 
 
 def mode_for(state: State, monitor: str) -> Literal["min", "max"]:
@@ -137,12 +152,13 @@ def mode_for(state: State, monitor: str) -> Literal["min", "max"]:
 
     Args:
         state: The state, its metrics.
-        monitor: ``"<label>/<name>"``.
+        monitor: Name of the metric, in any of its :func:`.spellings`.
 
     Raises:
         ValueError: There is no such metric, or neither it nor its name says so.
     """
-    metric = _evaluated(state, monitor)
+    found = find_metric(state.eval_metrics, monitor)
+    metric = state.eval_metrics[found.label][found.name]
     return "max" if require_direction(monitor, metric, "mode='min' or mode='max'") else "min"
 
 
@@ -151,37 +167,17 @@ def read_score(state: State, monitor: str) -> float | None:
 
     Args:
         state: The state.
-        monitor: ``"<label>/<name>"``.
+        monitor: Name of the metric, in any of its :func:`.spellings`.
 
     Raises:
         ValueError: There is no such metric.
         TypeError: It has several values.
     """
-    _evaluated(state, monitor)
-    value = state.eval_metric_values.get(monitor)
+    value = state.eval_metric_values.get(str(find_metric(state.eval_metrics, monitor)))
     return None if value is None else _one_number(value, monitor).item()
-
-
-def _evaluated(state: State, monitor: str) -> Any:
-    known = {f"{label}/{name}": one for label, metrics in state.eval_metrics.items() for name, one in metrics.items()}
-    if monitor not in known:
-        raise ValueError(f"monitor={monitor!r} is not among the metrics {list(known)}.{did_you_mean(monitor, known)}")
-    return known[monitor]
 
 
 def _one_number(value: Any, monitor: str) -> Tensor:
     if isinstance(value, (Mapping, list, tuple)) or (isinstance(value, Tensor) and value.numel() != 1):
         raise TypeError(f"monitor={monitor!r} is a metric of several values, of which none can be compared: {value!r}.")
     return torch.as_tensor(value).detach().reshape(()).cpu()
-
-
-def _metrics(state: State, label: str) -> Mapping[str, Any] | None:
-    """The metrics of some data, or None where they are not made yet."""
-    return state.train_metrics if label == state.train_phase.label else state.eval_metrics.get(label)
-
-
-def _find(metrics: Mapping[str, Any], monitor: str, label: str) -> Any:
-    if monitor not in metrics:
-        hint = did_you_mean(monitor, metrics) or f" There are {sorted(metrics)}."
-        raise ValueError(f"monitor={monitor!r} is no metric of the data {label!r}.{hint}")
-    return metrics[monitor]

@@ -30,6 +30,7 @@ from composer.core._names import check_template, format_name
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
+from composer.core.metric_names import check_monitor
 from composer.core.time import Time
 from composer.core.timestamp import Timestamp
 from composer.storage.uris import is_remote, local_path
@@ -68,7 +69,7 @@ class CheckpointSaver(Callback):
         ignore_keys: What else to leave out, patterns of paths or a function.
         upload_timeout_in_seconds: How long the end of a training waits for what is on its way to a remote folder.
         keep_best: How many of the best are kept beside the newest, by ``monitor``.
-        monitor: The metric that tells which are best, ``"<label>/<name>"`` such as ``"eval/MulticlassAccuracy"``.
+        monitor: The metric that tells which are best, such as ``"eval/MulticlassAccuracy"``.
         mode: Whether small or large values are good, "min" or "max"; by default as :func:`.larger_is_better` says.
         keep_every: Keep every so-manieth checkpoint for ever; 0 is none.
         save_metrics: Whether to keep the state of the metrics.
@@ -121,7 +122,7 @@ class CheckpointSaver(Callback):
         self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
         self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
         self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
-        self.monitor, self.mode = monitor, mode
+        self.monitor, self.mode = monitor if monitor is None else check_monitor(monitor), mode
         name = self.filename.filename
         check_format("filename", name, weights_only=weights_only)
         self._finds_mode = mode is None and monitor is not None

@@ -11,12 +11,14 @@ from composer._text import non_negative, plural
 from composer.callbacks._monitored import (
     Comparison,
     as_comparison,
-    check_monitored,
     comparison_for,
+    monitored,
+    monitored_now,
     read_monitored,
     word_for,
 )
 from composer.core.callback import Callback
+from composer.core.metric_names import MetricName, check_monitor
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
 
@@ -37,8 +39,10 @@ class EarlyStopper(Callback):
     a checkpoint, so a run that is resumed stops where the uninterrupted one does.
 
     Args:
-        monitor: Name of the metric, such as "MulticlassAccuracy".
-        dataloader_label: The data: "train", or the label of an evaluator, such as "eval".
+        monitor: Name of the metric: "eval/MulticlassAccuracy", or as it is logged, "metrics/eval/MulticlassAccuracy",
+            or "MulticlassAccuracy".
+        dataloader_label: The data: "train", or the label of an evaluator, such as "eval". None where ``monitor`` has
+            it, or only one evaluator has the metric; the training data where none has.
         comp: Function ``(value, best) -> bool`` of two scalar tensors that tells whether a value is better, or "gt",
             "greater", "lt" or "less". By default the metric's ``higher_is_better`` decides, or else its name, see
             :func:`.larger_is_better`.
@@ -51,6 +55,7 @@ class EarlyStopper(Callback):
         best_occurred: When it was found, or None.
 
     Raises:
+        TypeError: ``monitor`` or ``dataloader_label`` is not a string.
         ValueError: An argument is impossible; when training starts also if there is no such data or metric, or if
             ``comp`` is not given and neither the metric nor its name says what is better.
 
@@ -73,13 +78,16 @@ class EarlyStopper(Callback):
     def __init__(
         self,
         monitor: str,
-        dataloader_label: str,
+        dataloader_label: str | None = None,
         comp: Comparison | str | None = None,
         min_delta: float = 0.0,
         patience: int | str | Time = 1,
     ) -> None:
-        self.monitor = monitor
+        self.monitor = check_monitor(monitor)
+        if dataloader_label is not None and not isinstance(dataloader_label, str):
+            raise TypeError(f"dataloader_label must be a string such as 'eval'; got {dataloader_label!r}.")
         self.dataloader_label = dataloader_label
+        self._metric: MetricName | None = None  # known when training starts
         self.comp_func = self._given = as_comparison(comp)
         self.min_delta = non_negative("min_delta", min_delta)
         self.patience = ensure_time(patience, TimeUnit.EPOCH, "patience")
@@ -91,8 +99,8 @@ class EarlyStopper(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that the metric exists, and find out which of its values are better."""
-        check_monitored(state, self.monitor, self.dataloader_label)
-        self.comp_func = self._given or comparison_for(state, self.monitor, self.dataloader_label)
+        self._metric = monitored(state, self.monitor, self.dataloader_label)
+        self.comp_func = self._given or comparison_for(state, self._metric)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Look at a metric of evaluation data."""
@@ -108,29 +116,30 @@ class EarlyStopper(Callback):
             self._look(state)
 
     def _look(self, state: State) -> None:
-        value = read_monitored(state, self.monitor, self.dataloader_label)
-        if value is None:
+        metric = self._metric or monitored_now(state, self.monitor, self.dataloader_label)
+        value = read_monitored(state, metric)
+        if metric is None or value is None:
             return
-        better = self.comp_func or comparison_for(state, self.monitor, self.dataloader_label)  # outside of a fit
+        better = self.comp_func or comparison_for(state, metric)  # outside of a fit
         if self.best is None or self.best_occurred is None or self._improves(value, self.best, better):
             self.best, self.best_occurred, self._looks = value, state.timestamp, 0
             return
         self._looks += 1
         unit = self.patience.unit
         if state.timestamp.count(unit) - self.best_occurred.count(unit) > self.patience.value:
-            state.stop_training(everywhere=True, reason=self._reason(state, value, self.best, better))
+            state.stop_training(everywhere=True, reason=self._reason(state, metric.name, value, better))
 
     def _improves(self, value: Tensor, best: Tensor, better: Comparison) -> bool:
         if best.isnan():
             return not value.isnan()
         return bool(better(value, best)) and bool((value - best).abs() > self.min_delta)
 
-    def _reason(self, state: State, value: Tensor, best: Tensor, better: Comparison) -> str:
+    def _reason(self, state: State, name: str, value: Tensor, better: Comparison) -> str:
         """What to tell of the end: "CrossEntropy 0.24 not below 0.23 for 3 evaluations"."""
         margin = f" by more than {self.min_delta:.4g}" if self.min_delta else ""
         noun = self.patience.unit.name.lower() if state.dataloader_label == state.train_phase.label else "evaluation"
         looks = f"{self._looks} batches" if noun == "batch" and self._looks != 1 else plural(self._looks, noun)
-        numbers = f"{self.monitor} {value.item():.4g} not {word_for(better)} {best.item():.4g}"
+        numbers = f"{name} {value.item():.4g} not {word_for(better)} {self.best:.4g}"
         return f"{numbers}{margin} for {looks}"
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,9 +15,11 @@ from composer.callbacks._mllog import MLPerfLog
 from composer.callbacks._system_description import DIVISIONS, STATUSES, get_system_description
 from composer.core.callback import Callback
 from composer.core.metric_direction import larger_is_better
+from composer.core.metric_names import MetricName, spellings
 
 if TYPE_CHECKING:
     from composer.core.data import DataSpec
+    from composer.core.evaluator import Evaluator
     from composer.core.logger import Logger
     from composer.core.state import State
 
@@ -45,7 +47,7 @@ class MLPerfCallback(Callback):
             :func:`.larger_is_better` says that smaller is better.
         division: "open" or "closed".
         metric_name: The metric, of evaluation data; larger is better.
-        metric_label: Label of these data.
+        metric_label: Label of these data; one in ``metric_name``, such as "test/MulticlassAccuracy", goes before it.
         submitter: Who submits.
         system_name: Name of the system; by default made of its accelerators or processors.
         status: "onprem", "cloud" or "preview": whether and where the system can be had.
@@ -153,9 +155,7 @@ class MLPerfCallback(Callback):
         """Describe the data, and start the clock once all ranks are ready; once in a run."""
         if self._clock_ran:
             return
-        evaluator = next((e for e in state.evaluators if e.label == self.metric_label), None)
-        if evaluator is None or self.metric_name not in state.eval_metrics.get(self.metric_label, {}):
-            raise ValueError(self._no_metric(state))
+        evaluator = self._find_metric(state)
         samples, batch_size = _sizes("train_dataloader", state.train_phase.loader)
         eval_samples, _ = _sizes("eval_dataloader", evaluator.dataloader)
         self._event("seed", state.rank_zero_seed)
@@ -233,8 +233,23 @@ class MLPerfCallback(Callback):
             self._clock_runs = False
             self._end("run_stop", status=status, epoch_num=epochs)
 
-    def _no_metric(self, state: State) -> str:
-        metrics = [f"{label}/{name}" for label, metrics in state.eval_metrics.items() for name in metrics]
+    def _find_metric(self, state: State) -> Evaluator:
+        """Take the label from the name of the metric, where it stands there; return the evaluator."""
+        known = {evaluator.label: state.eval_metrics.get(evaluator.label, {}) for evaluator in state.evaluators}
+        metric = next(
+            (MetricName(label, name) for label in known for name in known[label]
+             if self.metric_name in spellings(label, name)[1:]),
+            None,
+        )  # fmt: skip
+        if metric is None:
+            if self.metric_name not in known.get(self.metric_label, {}):
+                raise ValueError(self._no_metric(known))
+            metric = MetricName(self.metric_label, self.metric_name)
+        self.metric_label, self.metric_name = metric
+        return next(evaluator for evaluator in state.evaluators if evaluator.label == metric.label)
+
+    def _no_metric(self, known: Mapping[str, Mapping[str, Any]]) -> str:
+        metrics = [f"{label}/{name}" for label, metrics in known.items() for name in metrics]
         asked = f"{self.metric_label}/{self.metric_name}"
         return (
             f"metric_label={self.metric_label!r} and metric_name={self.metric_name!r} name no metric of an evaluator; "

@@ -9,12 +9,14 @@ import torch
 from composer.callbacks._monitored import (
     Comparison,
     as_comparison,
-    check_monitored,
     comparison_for,
+    monitored,
+    monitored_now,
     read_monitored,
     word_for,
 )
 from composer.core.callback import Callback
+from composer.core.metric_names import MetricName, check_monitor
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -30,14 +32,17 @@ class ThresholdStopper(Callback):
     or of each batch with ``stop_on_batch``, which then waits for the device in each batch.
 
     Args:
-        monitor: Name of the metric, such as "MulticlassAccuracy".
-        dataloader_label: The data: "train", or the label of an evaluator, such as "eval".
+        monitor: Name of the metric: "eval/MulticlassAccuracy", or as it is logged, "metrics/eval/MulticlassAccuracy",
+            or "MulticlassAccuracy".
+        dataloader_label: The data: "train", or the label of an evaluator, such as "eval". None where ``monitor`` has
+            it, or only one evaluator has the metric; the training data where none has.
         threshold: The value to reach, in units of the metric.
         comp: Function ``(value, threshold) -> bool`` of two scalar tensors, or "gt", "greater", "lt" or "less". By
             default the metric's ``higher_is_better`` decides, or else its name, see :func:`.larger_is_better`.
         stop_on_batch: Whether to look at a metric of the training data after each batch.
 
     Raises:
+        TypeError: ``threshold`` is missing, or an argument is of another type.
         ValueError: ``comp`` is unknown; when training starts also if there is no such data or metric, or if ``comp``
             is not given and neither the metric nor its name says what is better.
 
@@ -60,22 +65,30 @@ class ThresholdStopper(Callback):
     def __init__(
         self,
         monitor: str,
-        dataloader_label: str,
-        threshold: float,
+        dataloader_label: str | None = None,
+        threshold: float | None = None,
         *,
         comp: Comparison | str | None = None,
         stop_on_batch: bool = False,
     ) -> None:
-        self.monitor = monitor
+        self.monitor = check_monitor(monitor)
         self.dataloader_label = dataloader_label
+        self._metric: MetricName | None = None  # known when training starts
+        if dataloader_label is not None and not isinstance(dataloader_label, str):
+            raise TypeError(
+                f"dataloader_label must be a string such as 'eval'; got {dataloader_label!r}. Without one, give "
+                f"ThresholdStopper({monitor!r}, threshold=...)."
+            )
+        if threshold is None:
+            raise TypeError("threshold must be given, the value of the metric at which to stop.")
         self.threshold = float(threshold)
         self.comp_func = self._given = as_comparison(comp)
         self.stop_on_batch = stop_on_batch
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that the metric exists, and find out which of its values are better."""
-        check_monitored(state, self.monitor, self.dataloader_label)
-        self.comp_func = self._given or comparison_for(state, self.monitor, self.dataloader_label)
+        self._metric = monitored(state, self.monitor, self.dataloader_label)
+        self.comp_func = self._given or comparison_for(state, self._metric)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Look at a metric of evaluation data."""
@@ -91,10 +104,11 @@ class ThresholdStopper(Callback):
             self._look(state)
 
     def _look(self, state: State) -> None:
-        value = read_monitored(state, self.monitor, self.dataloader_label)
-        if value is None or value.isnan():
+        metric = self._metric or monitored_now(state, self.monitor, self.dataloader_label)
+        value = read_monitored(state, metric)
+        if metric is None or value is None or value.isnan():
             return
-        better = self.comp_func or comparison_for(state, self.monitor, self.dataloader_label)  # outside of a fit
+        better = self.comp_func or comparison_for(state, metric)  # outside of a fit
         if better(value, torch.tensor(self.threshold, dtype=torch.float64)):
-            reason = f"{self.monitor} {value.item():.4g} {word_for(better)} {self.threshold:.4g}"
+            reason = f"{metric.name} {value.item():.4g} {word_for(better)} {self.threshold:.4g}"
             state.stop_training(everywhere=True, reason=reason)

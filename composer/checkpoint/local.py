@@ -46,7 +46,11 @@ class LocalCheckpoints:
         Raises:
             OSError: The folder cannot be created.
         """
-        self.local.mkdir(parents=True, exist_ok=True)
+        try:
+            self.local.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = f"save_folder (folder of CheckpointSaver) cannot be created: {error.strerror}. Give another"
+            raise type(error)(error.errno, why, str(self.local)) from error
 
     def path_of(self, name: str) -> str:
         """Return the path of a checkpoint.

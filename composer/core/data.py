@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, cast
 
@@ -61,10 +62,8 @@ class DataSpec:
     ) -> None:
         if batch_transforms is not None and device_transforms is not None:
             raise ValueError("device_transforms is an old name of batch_transforms; give one of them.")
-        if dataloader is not None and (
-            not hasattr(dataloader, "__iter__") or isinstance(dataloader, (str, bytes, Mapping))
-        ):
-            raise TypeError(f"dataloader must be iterable, such as a torch DataLoader; got {dataloader!r}.")
+        if dataloader is not None:
+            _check_iterable("dataloader", dataloader)
         self.dataloader: Any = dataloader
         self.num_tokens = num_tokens
         self.batch_transforms = device_transforms if batch_transforms is None else batch_transforms
@@ -187,11 +186,14 @@ class DataSpec:
         return getattr(self.dataloader, "batch_size", None)
 
 
-def ensure_data_spec(dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any] | None) -> DataSpec:
+def ensure_data_spec(
+    dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any] | None, argument: str = "dataloader"
+) -> DataSpec:
     """Return a :class:`DataSpec` of what users may give as a data loader.
 
     Args:
         dataloader: A data spec, a loader or None, or a mapping of the arguments of :class:`DataSpec`.
+        argument: Name of the argument that it was given as, for errors.
 
     Raises:
         TypeError: It is none of these.
@@ -203,6 +205,34 @@ def ensure_data_spec(dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any] 
         return dataloader
     if isinstance(dataloader, Mapping) and "dataloader" in dataloader:
         return DataSpec(**cast("dict[str, Any]", dataloader))
-    if isinstance(dataloader, torch.utils.data.Dataset) and not isinstance(dataloader, DataLoader):
-        raise TypeError(f"Got the data set {dataloader!r} itself; give a DataLoader(dataset, batch_size=...) of it.")
+    is_foreign = type(dataloader).__module__.partition(".")[0] == "datasets" and not isinstance(dataloader, Mapping)
+    if is_foreign or (isinstance(dataloader, torch.utils.data.Dataset) and not isinstance(dataloader, DataLoader)):
+        raise TypeError(
+            f"{argument}: got the data set {dataloader!r} itself; give a DataLoader(dataset, batch_size=...) of it."
+        )
+    if dataloader is not None:
+        _check_iterable(argument, dataloader)
     return DataSpec(cast("Iterable[Batch] | None", dataloader))
+
+
+def _check_iterable(argument: str, data: Any) -> None:
+    """Refuse what yields no batches, and say what would."""
+    name = getattr(data, "__name__", type(data).__name__)
+    if isinstance(data, type):
+        raise TypeError(f"{argument}: got the class {name}; give an object of it: {name}(...).")
+    if isinstance(data, Mapping):
+        keys = list(cast("Mapping[Any, Any]", data))
+        raise TypeError(
+            f"{argument}: got a mapping with the keys {keys}. Give one loader, such as a torch DataLoader, or the "
+            f"arguments of DataSpec, with the key 'dataloader'; a single batch goes into a list: [batch]."
+        )
+    if hasattr(data, "__iter__") and not isinstance(data, (str, bytes)):
+        return
+    if inspect.isgeneratorfunction(inspect.unwrap(getattr(data, "func", data)) if callable(data) else data):
+        raise TypeError(
+            f"{argument}: got the generator function {name} itself. Call it, {name}(), for data of one epoch, or wrap "
+            f"it for any number of epochs, in an object whose __iter__ returns {name}()."
+        )
+    if callable(data):
+        raise TypeError(f"{argument}: got the function {name} itself. Call it and give what it returns: {name}().")
+    raise TypeError(f"{argument} must be iterable, such as a torch DataLoader; got {data!r}.")

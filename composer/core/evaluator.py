@@ -29,7 +29,7 @@ class Evaluator:
         label: Names the data; metrics are logged as ``metrics/<label>/<metric>``.
         dataloader: Yields batches; None as in :class:`.DataSpec`.
         metric_names: Which of the model's evaluation metrics to compute: every metric whose name contains one of
-            these, each a regular expression, case ignored. None computes all.
+            these, each a regular expression, case ignored; "<label>/" before it may be left out. None computes all.
         subset_num_batches: Number of batches of a pass; -1 is all, None leaves it to the trainer.
         eval_interval: How often: epochs, a time string, a :class:`.Time`, or ``(state, event) -> bool``. None leaves
             it to the trainer.
@@ -70,6 +70,8 @@ class Evaluator:
             )
         if subset_num_batches is not None and subset_num_batches != -1 and not _is_count(subset_num_batches):
             raise ValueError(f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}.")
+        if not isinstance(label, str) or not label:
+            raise TypeError(f"label must be a string that names the data in the metrics; got {label!r}.")
         self.label = label
         self.dataloader = ensure_data_spec(dataloader)
         self.metric_names = metric_names
@@ -109,12 +111,13 @@ class Evaluator:
         """
         if self.metric_names is None:
             return {name: deepcopy(metric) for name, metric in metrics.items()}
-        patterns = {name: self._compile(name) for name in self.metric_names}
+        written = {name: name.removeprefix("metrics/").removeprefix(f"{self.label}/") for name in self.metric_names}
+        patterns = {name: self._compile(name if name in metrics else short) for name, short in written.items()}
         for asked, pattern in patterns.items():
             if not any(pattern.search(name) for name in metrics):
                 raise ValueError(
                     f"Evaluator {self.label!r}: metric_names has {asked!r}, which matches none of the model's metrics "
-                    f"{sorted(metrics)}.{did_you_mean(asked, list(metrics))}"
+                    f"{sorted(metrics)}.{did_you_mean(written[asked], list(metrics))}"
                 )
         return {
             name: deepcopy(metric) for name, metric in metrics.items() if any(p.search(name) for p in patterns.values())

@@ -19,7 +19,7 @@ from composer.hparams.record import record
 from composer.hparams.tree import ConfigError, Tree, check_not_masked, read, spelled
 from composer.profiler import Profiler
 from composer.trainer import Trainer
-from composer.trainer.arguments import refuse_unknown
+from composer.trainer.unknown_names import refuse_unknown
 from composer.trees import ensure_tuple
 
 __all__ = ["check", "make_trainer", "trainer_from_config"]

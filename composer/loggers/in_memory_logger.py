@@ -72,7 +72,8 @@ class InMemoryLogger(LoggerDestination):
         """Return one metric as arrays of equal length, one entry for each time it was logged.
 
         Args:
-            metric: Name of the metric; its values are under this name. The counters of the training time are under
+            metric: Name of the metric as it was logged; "metrics/" may be left out. Its values are under this name.
+                The counters of the training time are under
                 ``"batch"``, ``"epoch"``, ``"sample"`` and so on, the wall-clock times (``"total_wct"``, ...) in
                 seconds.
 
@@ -88,7 +89,9 @@ class InMemoryLogger(LoggerDestination):
         """
         import numpy as np
 
-        data = self.data
+        data, asked = self.data, metric
+        if metric not in data and f"metrics/{metric}" in data:
+            metric = f"metrics/{metric}"
         if metric not in data:
             raise ValueError(_unknown_metric(metric, data))
         timestamps, values = zip(*data[metric], strict=True)
@@ -97,7 +100,7 @@ class InMemoryLogger(LoggerDestination):
             field: np.array([value.total_seconds() if field.endswith("_wct") else value for value in column])
             for field, column in ((field, [state[field] for state in saved]) for field in saved[0])
         }
-        series[metric] = np.array([value.tolist() if isinstance(value, Tensor) else value for value in values])
+        series[asked] = np.array([value.tolist() if isinstance(value, Tensor) else value for value in values])
         return series
 
     def init(self, state: State, logger: Logger) -> None:

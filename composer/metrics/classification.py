@@ -90,6 +90,7 @@ class MicroAccuracy(MulticlassAccuracy):
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes=num_classes, average="micro", validate_args=False)
         self._num_classes = num_classes
+        self.validate_args = True  # of the first update
 
     def _create_state(self, size: int, multidim_average: str = "global") -> None:
         self.add_state("tp", torch.zeros(size, dtype=torch.long), dist_reduce_fx="sum")
@@ -120,6 +121,10 @@ class MicroAccuracy(MulticlassAccuracy):
         Raises:
             ValueError: The shapes do not fit.
         """
+        state = vars(self)
+        if state["validate_args"]:
+            state["validate_args"] = False
+            self._check_classes(preds, target)
         if target.is_floating_point():
             target = target.argmax(dim=1)
         if preds.is_floating_point():
@@ -132,9 +137,16 @@ class MicroAccuracy(MulticlassAccuracy):
             )
         # Written past `nn.Module.__setattr__`, which costs more than the addition. Not in place: a state that was
         # reset in inference mode could not be updated outside of it.
-        state = vars(self)
         state["tp"] = state["tp"] + torch.count_nonzero(preds == target)
         state["total"] = state["total"] + target.numel()
+
+    def _check_classes(self, preds: Tensor, target: Tensor) -> None:
+        """Refuse outputs of another number of classes."""
+        if preds.is_floating_point() and preds.ndim > 1 and preds.shape[1] != self._num_classes:
+            raise ValueError(
+                f"num_classes={self._num_classes}, but the outputs {tuple(preds.shape)} have {preds.shape[1]} classes. "
+                f"Give num_classes={preds.shape[1]}, or let the last layer have {self._num_classes} outputs."
+            )
 
     def compute(self) -> Tensor:
         """Return the share of hits, a scalar; 0 if nothing was added."""

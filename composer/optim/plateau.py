@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from composer._text import did_you_mean, non_negative, one_of
+from composer._text import non_negative, one_of
 from composer.core.metric_direction import require_direction
+from composer.core.metric_names import MetricName, check_monitor, find_metric
 from composer.optim.horizon import Horizon
 from composer.optim.schedule import ComposerScheduler, Plan
 
@@ -62,11 +63,9 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
         cooldown: int = 0,
         min_factor: float = 0.0,
     ) -> None:
-        if not isinstance(monitor, str):
-            raise TypeError(f"monitor must be the name of a metric such as 'eval/Accuracy', but got {monitor!r}.")
         if not 0 < factor < 1:
             raise ValueError(f"factor must be between 0 and 1 (both excluded), but got {factor!r}.")
-        self.monitor = monitor
+        self.monitor = check_monitor(monitor)
         self.mode = mode if mode is None else one_of("mode", mode, ("min", "max"))
         self._larger = None if mode is None else mode == "max"
         self.factor = factor
@@ -152,19 +151,5 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
     def _direction(self, metric: Any) -> bool:
         return require_direction(self.monitor, metric, "mode='min' or mode='max'")
 
-    def _find(self, state: State) -> tuple[str, str]:
-        """Return the label of the evaluator and the name of the metric."""
-        known = {f"{label}/{name}": (label, name) for label, names in state.eval_metrics.items() for name in names}
-        wanted = self.monitor.removeprefix("metrics/")
-        if wanted in known:
-            return known[wanted]
-        found = [pair for pair in known.values() if pair[1] == wanted]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            listed = ", ".join(repr("/".join(pair)) for pair in found)
-            raise ValueError(f"monitor={self.monitor!r} is a metric of several evaluators; give one of {listed}.")
-        listed = ", ".join(repr(name) for name in known) or "none: give eval_dataloader"
-        raise ValueError(
-            f"monitor={self.monitor!r} is no metric of the evaluation.{did_you_mean(wanted, known)} There are {listed}."
-        )
+    def _find(self, state: State) -> MetricName:
+        return find_metric(state.eval_metrics, self.monitor)

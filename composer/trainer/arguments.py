@@ -8,17 +8,16 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer import trees
-from composer._masking import mask_text
-from composer._text import did_you_mean, one_of
+from composer._text import one_of
 from composer.core._names import check_run_name
-from composer.core.data import DataSpec
+from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.endless import refuse_endless
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.model import ComposerModel
@@ -36,91 +35,30 @@ __all__ = [
     "as_signals",
     "check_count",
     "check_subset",
-    "instances",
     "name_run",
-    "refuse_unknown",
 ]
 
-T = TypeVar("T")
 
-_GONE = {
-    "max_epochs": "max_duration='10ep'",
-    "epochs": "max_duration='10ep'",
-    "num_epochs": "max_duration='10ep'",
-    "max_steps": "max_duration='1000ba'",
-    "grad_clip_norm": "algorithms=[GradientClipping('norm', 1.0)]",
-    "batch_size": "DataLoader(dataset, batch_size=...) as train_dataloader",
-    "train_loader": "train_dataloader",
-    "val_dataloader": "eval_dataloader",
-    "optimizer": "optimizers",
-    "scheduler": "schedulers",
-    # Arguments that versions before 0.32 had.
-    "auto_microbatching": "device_train_microbatch_size='auto'",
-    "checkpoint_folder": "save_folder",
-    "checkpoint_interval": "save_interval",
-    "compute_training_metrics": "ComposerModel.get_metrics(is_train=True), whose metrics are always computed",
-    "console_log_level": "log_to_console and console_log_interval",
-    "ddp_timeout": "dist_timeout",
-    "deepspeed_enabled": "deepspeed_config",
-    "eval_batch_size": "DataLoader(dataset, batch_size=...) as eval_dataloader",
-    "eval_batch_split": "Evaluator(..., device_eval_microbatch_size=...)",
-    "load_fsdp_monolith_rank0_only": "parallelism_config={'fsdp': {'load_monolith_rank0_only': True}}",
-    "load_logger_destination": "load_object_store",
-    "load_strict": "load_strict_model_weights",
-    "log_level": "python_log_level",
-    "save_artifact_name": "save_filename",
-    "save_latest_artifact_name": "save_latest_filename",
-    "save_latest_format": "save_latest_filename",
-    "save_name_format": "save_filename",
-    "train_batch_size": "DataLoader(dataset, batch_size=...) as train_dataloader",
-    "validate_every_n_batches": "eval_interval='100ba'",
-    "validate_every_n_epochs": "eval_interval='1ep'",
+_CLASSIFIER: Final = "composer.models.ComposerClassifier(module, num_classes=...)"
+# What to do with models of other classes, by the name of a parent; of several the first.
+_MODELS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("PreTrainedModel", "PeftModel"),
+        "Wrap it as composer.models.HuggingFaceModel(model, tokenizer=tokenizer).",
+    ),
+    "LightningModule": (
+        "Subclass ComposerModel: training_step becomes forward(batch) and loss(outputs, batch), validation_step "
+        "get_metrics and update_metric, and what configure_optimizers returns goes to Trainer(optimizers=...)."
+    ),
+    **dict.fromkeys(
+        ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"),
+        "Give the module that it wraps, as a ComposerModel; the Trainer wraps it.",
+    ),
+    "ScriptModule": "Give the ComposerModel that it was made of.",
+    "Module": (
+        f"Wrap a classifier as {_CLASSIFIER}, or subclass ComposerModel with forward(batch) and loss(outputs, batch)."
+    ),
 }
-
-
-def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> None:
-    """Refuse arguments that do not exist, and say what was meant.
-
-    Args:
-        function: What was called.
-        unknown: Names and values that its signature does not have.
-
-    Raises:
-        TypeError: There is one.
-
-    >>> def fit(*, duration=None): ...
-    >>> refuse_unknown(fit, {"durration": "1ep"})
-    Traceback (most recent call last):
-    TypeError: fit has no argument 'durration'. Did you mean 'duration'?
-    """
-    for name in unknown:
-        known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        hint = f" Use {_GONE[name]}." if name in _GONE else did_you_mean(name, known)
-        shown = function.__qualname__.removesuffix(".__init__")
-        raise TypeError(f"{shown} has no argument {name!r}.{hint}")
-
-
-def instances(argument: str, value: Any, kind: type[T]) -> list[T]:
-    """Return one object, several or None as a list, all of a class.
-
-    Args:
-        argument: Name of the argument, for errors.
-        value: What was given.
-        kind: The class.
-
-    Raises:
-        TypeError: Something in it is not of the class.
-
-    >>> instances("names", "a", str)
-    ['a']
-    """
-    found = list(trees.ensure_tuple(value))
-    for entry in found:
-        if isinstance(entry, type):
-            raise TypeError(f"{argument}: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")
-        if not isinstance(entry, kind):
-            raise TypeError(f"{argument}: every entry must be of type {kind.__name__}; got {mask_text(repr(entry))}.")
-    return found
 
 
 def as_model(model: Any) -> tuple[ComposerModel, nn.Module | None]:
@@ -141,13 +79,14 @@ def as_model(model: Any) -> tuple[ComposerModel, nn.Module | None]:
         return original, None if original is model else model
     if isinstance(original, type) and issubclass(original, nn.Module):
         raise TypeError(f"model: got the class {original.__name__}; give an object of it: {original.__name__}(...).")
-    if isinstance(original, nn.Module):
-        raise TypeError(
-            f"model must be a ComposerModel, which knows its loss; got {type(original).__name__}. Wrap a classifier as "
-            f"composer.models.ComposerClassifier(module, num_classes=...), or subclass ComposerModel with "
-            f"forward(batch) and loss(outputs, batch)."
-        )
-    raise TypeError(f"model must be a ComposerModel; got {original!r}.")
+    name = getattr(original, "__name__", type(original).__name__)
+    parents = {parent.__name__ for parent in inspect.getmro(type(original))}
+    remedy = next((remedy for parent, remedy in _MODELS.items() if parent in parents), None)
+    if remedy is not None:
+        raise TypeError(f"model must be a ComposerModel, which knows its loss; got {name}. {remedy}")
+    if inspect.isroutine(original):
+        raise TypeError(f"model: got the function {name}; call it and wrap what it returns: {_CLASSIFIER}.")
+    raise TypeError(f"model must be a ComposerModel, such as {_CLASSIFIER}; got {original!r}.")
 
 
 def as_optimizers(optimizers: Any, model: nn.Module) -> list[Optimizer]:
@@ -192,8 +131,8 @@ def as_evaluators(
     """Return evaluators of what was given as evaluation data.
 
     Args:
-        data: An evaluator, a loader, a data spec, a sequence of these, or None. The second of several loaders has the
-            label ``"eval-2"``.
+        data: An evaluator, a loader, a data spec, a sequence of these, a mapping of loaders by their labels, or None.
+            The second of several loaders without labels has the label ``"eval-2"``.
         eval_interval: The interval of those that have none.
         subset_num_batches: The number of batches of those that have none.
 
@@ -205,8 +144,13 @@ def as_evaluators(
     ['eval']
     """
     check_subset("eval_subset_num_batches", subset_num_batches)
+    if _is_mapping_of_loaders(data):
+        data = [_labelled(label, loader) for label, loader in data.items()]
     entries: Iterable[Any] = () if data is None else data if _is_sequence_of_loaders(data) else (data,)
-    evaluators = [ensure_evaluator(entry) for entry in entries]
+    evaluators = [
+        entry if isinstance(entry, Evaluator) else ensure_evaluator(ensure_data_spec(entry, "eval_dataloader"))
+        for entry in entries
+    ]
     if len({isinstance(entry, Evaluator) for entry in entries}) > 1:
         raise ValueError(
             "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes "
@@ -238,6 +182,31 @@ def _number_bare_loaders(entries: Iterable[Any], evaluators: Sequence[Evaluator]
     bare = [evaluator for entry, evaluator in zip(entries, evaluators, strict=True) if entry is not evaluator]
     for number, evaluator in enumerate(bare[1:], 2):
         evaluator.label = f"{evaluator.label}-{number}"
+
+
+def _is_mapping_of_loaders(data: Any) -> bool:
+    """Whether a mapping holds loaders by their labels, rather than the arguments of a :class:`.DataSpec` or a batch."""
+    if not isinstance(data, Mapping) or isinstance(data, DataLoader):
+        return False
+    entries = cast("Mapping[Any, Any]", data)
+    # A single key "dataloader" is the arguments of a DataSpec, as ever.
+    return not (entries and set(entries) <= set(inspect.signature(DataSpec).parameters) and "dataloader" in entries)
+
+
+def _labelled(label: Any, data: Any) -> Evaluator:
+    """Return the evaluator of one entry of a mapping."""
+    where = f"eval_dataloader[{label!r}]"
+    if not isinstance(label, str) or not label:
+        raise TypeError(f"{where}: a key is the label of an evaluator, which must be a string.")
+    if isinstance(data, Evaluator):
+        if data.label != label:
+            raise ValueError(f"{where}: the evaluator has the label {data.label!r}; use it as the key.")
+        return data
+    if data is None or hasattr(data, "ndim"):
+        raise TypeError(
+            f"{where}: must be a loader; got {type(data).__name__}. A single batch goes into a list: [batch]."
+        )
+    return Evaluator(label=label, dataloader=ensure_data_spec(data, where))
 
 
 def _is_sequence_of_loaders(data: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -197,7 +198,7 @@ def load_options(arguments: Mapping[str, Any]) -> LoadOptions:
     True
     """
     options = LoadOptions(
-        path=arguments["load_path"],
+        path=None if arguments["load_path"] is None else os.fspath(arguments["load_path"]),
         object_store=arguments["load_object_store"],
         weights_only=arguments["load_weights_only"],
         strict=arguments["load_strict_model_weights"],
@@ -228,7 +229,7 @@ def set_train_data(
     if subset is not None:
         check_subset("train_subset_num_batches", subset)
     if data is not None:
-        spec = ensure_data_spec(data)
+        spec = ensure_data_spec(data, "train_dataloader")
         check_divided(spec.dataloader, state.data_share, "train_dataloader")
         state.set_dataloader(spec, label)
         state.train_phase.repeated = None

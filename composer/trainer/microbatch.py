@@ -114,17 +114,39 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
     if isinstance(loss, Tensor):
         total = loss if loss.ndim == 0 else loss.mean()
         return total, {"loss/train/total": total.detach()}
-    if isinstance(loss, Mapping):
-        named = {str(name): value.mean() for name, value in cast("Mapping[str, Tensor]", loss).items()}
-    elif isinstance(loss, Sequence) and loss and not isinstance(loss, str):
-        named = {f"loss{i}": value.mean() for i, value in enumerate(cast("Sequence[Tensor]", loss))}
-    else:
-        raise TypeError(f"The model's loss must be a tensor, or a sequence or mapping of tensors; got {loss!r}.")
+    try:
+        if isinstance(loss, Mapping):
+            named = {str(name): value.mean() for name, value in cast("Mapping[str, Tensor]", loss).items()}
+        elif isinstance(loss, Sequence) and not isinstance(loss, str):
+            named = {f"loss{i}": value.mean() for i, value in enumerate(cast("Sequence[Tensor]", loss))}
+        else:
+            named = {}
+    except (AttributeError, TypeError):
+        raise TypeError(_no_loss(loss)) from None
+    if not named:
+        raise TypeError(_no_loss(loss))
     total = named.pop("total") if "total" in named else torch.stack(list(named.values())).sum()
     if len(named) == 1 and isinstance(loss, Sequence):
         named = {}
     parts = {f"loss/train/{name}": value.detach() for name, value in named.items()}
     return total, parts | {"loss/train/total": total.detach()}
+
+
+def _no_loss(loss: Any) -> str:
+    """What to say of something that is no loss."""
+    entries = dict(cast("Mapping[Any, Any]", loss)) if isinstance(loss, Mapping) else {}
+    if isinstance(loss, (list, tuple)):
+        entries = dict(enumerate(cast("Sequence[Any]", loss)))
+    wrong = next(((key, value) for key, value in entries.items() if not isinstance(value, Tensor)), None)
+    if loss is None:
+        remedy = " Let loss() return it."
+    elif isinstance(loss, (int, float)):
+        remedy = " Return the tensor itself, without item() or float()."
+    elif wrong is not None:
+        remedy = f" Its entry {wrong[0]!r} is {wrong[1]!r}: leave out what is not to be minimized, and log it."
+    else:
+        remedy = ""
+    return f"The model's loss must be a tensor, or a sequence or mapping of tensors; got {loss!r}.{remedy}"
 
 
 def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[str, Tensor]:

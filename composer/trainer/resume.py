@@ -118,8 +118,13 @@ def load(run: Run, options: LoadOptions) -> None:
         return
     name = state.run_name
     path = format_name(options.path, name, state.timestamp, rank=0)
-    with fetched(path, options.object_store, progress_bar=options.progress_bar) as local:
-        give(run, options, path, opened(run, local))
+    with contextlib.ExitStack() as files:
+        try:
+            local = files.enter_context(fetched(path, options.object_store, progress_bar=options.progress_bar))
+            content = opened(run, local)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"load_path={mask_text(str(options.path))!r}: {error}") from error
+        give(run, options, path, content)
 
 
 def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> None:

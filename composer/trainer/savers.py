@@ -17,6 +17,7 @@ from composer.checkpoint.retention import BestCheckpoint
 from composer.checkpoint.templates import bind, pattern
 from composer.core._names import format_name
 from composer.core.file_names import PartialFilePath
+from composer.core.metric_names import spellings
 from composer.core.timestamp import Timestamp
 from composer.storage.transfer import fetched
 from composer.storage.uris import is_remote, local_path, parse_uri
@@ -128,6 +129,14 @@ def _name(template: PartialFilePath | None) -> str | None:
     return None if template is None else template.filename
 
 
+def _monitored(state: State, savers: Mapping[str, CheckpointSaver], monitor: str) -> str:
+    """Return the name of a metric as it was given to a saver, whichever of its spellings is asked for."""
+    pairs = [(label, name) for label, metrics in state.eval_metrics.items() for name in metrics]
+    meant = [set(spellings(*pair)) for pair in pairs if monitor in spellings(*pair)]
+    found = [name for name in savers if any(name in names for names in meant)]
+    return found[0] if monitor not in savers and len(found) == 1 else one_of("monitor", monitor, sorted(savers))
+
+
 def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
     """Load model weights and algorithm state, such as weight averages, of the best checkpoint; all ranks call this.
 
@@ -146,7 +155,7 @@ def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
         )
     if monitor is None and len(savers) > 1:
         raise ValueError(f"There is a best checkpoint by each of {sorted(savers)}; choose one by monitor=.")
-    name = next(iter(savers)) if monitor is None else one_of("monitor", monitor, sorted(savers))
+    name = next(iter(savers)) if monitor is None else _monitored(run.state, savers, monitor)
     saver = savers[name]
     saver.fit_end(run.state, run.logger)  # waits until it is written and uploaded
     answer = [saver.best_checkpoint]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TextIO, cast
@@ -40,12 +41,15 @@ from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
 from composer.trainer import build, ending, processes, resume, savers, schedules
+from composer.trainer.argument_types import check_arguments
 from composer.trainer.auto_microbatch import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
+from composer.trainer.entries import instances
 from composer.trainer.evaluate import evaluate
 from composer.trainer.exchange import Exchange
+from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.loaders import check_epochs_end
@@ -57,6 +61,7 @@ from composer.trainer.predict import predict
 from composer.trainer.refusal import all_or_nothing
 from composer.trainer.run import Run
 from composer.trainer.summary import Summary
+from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -69,7 +74,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Trainer"]
 
-Data = DataSpec | Iterable[Batch] | Mapping[str, Any]
+Data = DataSpec | Iterable[Batch] | Mapping[str, Any]  # of DataSpec's arguments, or loaders by label
 
 
 class Trainer:
@@ -86,7 +91,7 @@ class Trainer:
         spin_dataloaders: Whether training that is resumed goes on in the middle of the data, or begins it anew.
         max_duration: When training ends: epochs as a number, a time string such as ``"10ep"``, ``"1000ba"``,
             ``"1h30m"``, or a :class:`.Time`.
-        algorithms: The methods to train with.
+        algorithms: The methods to train with: objects, or names such as "blurpool" of those that need no arguments.
         algorithm_passes: Functions ``(algorithms, event) -> algorithms`` that reorder them, each alone or as
             ``(function, index)``.
         optimizers: One optimizer or several, of the model's parameters. Several step one after the other and are
@@ -98,12 +103,13 @@ class Trainer:
             or longer.
         step_schedulers_every_batch: Whether schedules move with every batch rather than with every epoch; None is yes,
             unless one of ``torch.optim.lr_scheduler`` is among them.
-        eval_dataloader: What to evaluate on: a loader, labelled "eval", or :class:`.Evaluator` objects.
+        eval_dataloader: What to evaluate on: a loader, labelled "eval", a mapping of loaders by their labels, or
+            :class:`.Evaluator` objects.
         eval_interval: How often, for evaluators without an interval of their own: epochs, a time string, a
             :class:`.Time` or ``(state, event) -> bool``. 0 is never.
         eval_subset_num_batches: Number of batches of an evaluation, for evaluators without a number; -1 is all.
-        callbacks: What watches the run.
-        loggers: Where metrics go.
+        callbacks: What watches the run: objects, or names such as "lr_monitor".
+        loggers: Where metrics go: objects, or names such as "csv".
         run_name: Name of the run; by default from ``COMPOSER_RUN_NAME``, ``RUN_NAME`` or made of the time.
         progress_bar: Whether to show a progress bar.
         log_to_console: Whether to print metrics as lines.
@@ -201,7 +207,7 @@ class Trainer:
         train_subset_num_batches: int = -1,
         spin_dataloaders: bool = True,
         max_duration: int | str | Time | None = None,
-        algorithms: Algorithm | Sequence[Algorithm] | None = None,
+        algorithms: Algorithm | str | Sequence[Algorithm | str] | None = None,
         algorithm_passes: AlgorithmPass | Sequence[AlgorithmPass | tuple[AlgorithmPass, int]] | None = None,
         optimizers: Optimizer | Sequence[Optimizer] | None = None,
         schedulers: Scheduler | Sequence[Scheduler] | None = None,
@@ -210,8 +216,8 @@ class Trainer:
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
         eval_interval: int | str | Time | Callable[[State, Event], bool] = 1,
         eval_subset_num_batches: int = -1,
-        callbacks: Callback | Sequence[Callback] | None = None,
-        loggers: LoggerDestination | Sequence[LoggerDestination] | None = None,
+        callbacks: Callback | str | Sequence[Callback | str] | None = None,
+        loggers: LoggerDestination | str | Sequence[LoggerDestination | str] | None = None,
         run_name: str | None = None,
         progress_bar: bool = True,
         log_to_console: bool = False,
@@ -264,7 +270,8 @@ class Trainer:
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
-        given.refuse_unknown(Trainer.__init__, unknown)
+        refuse_unknown(Trainer.__init__, unknown, data=train_dataloader)
+        check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         given.check_count("overfit_batches", overfit_batches)
         given.check_count("eval_batches_before_fit", eval_batches_before_fit)
@@ -302,7 +309,7 @@ class Trainer:
             device=device,
             max_duration=max_duration,
             optimizers=found,
-            algorithms=given.instances("algorithms", algorithms, Algorithm),
+            algorithms=instances("algorithms", algorithms, Algorithm),
             parallelism_config=None if strategy is parallelism_config else as_parallelism_config(parallelism_config),
         )
         self.state.data_share = DataShare(strategy.data_rank, strategy.data_world_size)
@@ -311,8 +318,8 @@ class Trainer:
         self.state.run_name_given = name_given
         self.state.checkpoint_folders = strategy.checkpoint_folders
         watching = [
-            *given.instances("loggers", loggers, LoggerDestination),
-            *given.instances("callbacks", callbacks, Callback),
+            *instances("loggers", loggers, LoggerDestination),
+            *instances("callbacks", callbacks, Callback),
         ]
         watching = list({id(callback): callback for callback in watching}.values())  # one given as both is still one
         destinations = [callback for callback in watching if isinstance(callback, LoggerDestination)]
@@ -370,9 +377,24 @@ class Trainer:
         # Whatever the set-up drew, training begins with the seed.
         rng.seed_all(self.state.seed)
 
+    if not TYPE_CHECKING:
+
+        @functools.wraps(__init__)  # for what asks for the signature of the class
+        def __new__(cls, *positional: Any, **arguments: Any) -> Self:
+            """Refuse arguments of other libraries before Python complains of the model that is missing."""
+            if cls.__init__ is Trainer.__init__ and (positional or (arguments and "model" not in arguments)):
+                refuse_call(Trainer.__init__, positional, arguments)
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what a method or attribute of another library's trainer is called here."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property that fails, with its own message
+            raise no_attribute(self, name)
+
     def fit(
         self,
-        *,
+        *positional: Never,
         train_dataloader: Data | None = None,
         train_dataloader_label: str = "train",
         train_subset_num_batches: int | None = None,
@@ -414,7 +436,9 @@ class Trainer:
                 left to train.
             RuntimeError: The trainer is closed.
         """
-        given.refuse_unknown(Trainer.fit, unknown)
+        check_arguments(locals())
+        data = self.state.train_dataloader if train_dataloader is None else train_dataloader
+        refuse_unknown(Trainer.fit, unknown, positional, data)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
@@ -469,7 +493,7 @@ class Trainer:
             ValueError: There is nothing to evaluate on.
             RuntimeError: The trainer is closed.
         """
-        given.check_subset("subset_num_batches", subset_num_batches)
+        check_arguments({"subset_num_batches": subset_num_batches})
         evaluators = self.state.evaluators
         if eval_dataloader is not None:
             evaluators = given.as_evaluators(eval_dataloader, 1, subset_num_batches)
@@ -496,7 +520,7 @@ class Trainer:
         Raises:
             RuntimeError: The trainer is closed.
         """
-        given.check_subset("subset_num_batches", subset_num_batches)
+        check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
         with self._running():
             spec = ensure_data_spec(dataloader)
             check_divided(spec.dataloader, self.state.data_share, "dataloader")
@@ -514,6 +538,7 @@ class Trainer:
         Returns:
             The path, or None on all processes but the first.
         """
+        check_arguments({"name": name, "weights_only": weights_only})
         return save_checkpoint(self.state, name, weights_only=weights_only)
 
     def export_for_inference(
@@ -619,7 +644,12 @@ class Trainer:
             RuntimeError: The trainer is closed.
         """
         self._check_open()
-        return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
+        check_arguments({"min_lr": min_lr, "max_lr": max_lr, "num_batches": num_batches, "stop_factor": stop_factor})
+        try:
+            return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
+        except Exception as error:
+            add_notes(error, self.state)
+            raise
 
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return parameter counts of the model, layer by layer, and what each algorithm changed in it.
@@ -693,8 +723,9 @@ class Trainer:
         try:
             with dist.name_absent_ranks():
                 yield
-        except BaseException:
+        except BaseException as error:
             self.logger.suspend()
+            add_notes(error, self.state)
             raise
         finally:
             self.logger.deferred = outer

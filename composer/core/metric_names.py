@@ -1,0 +1,139 @@
+"""Names of metrics as users write them: "Accuracy", "eval/Accuracy" or, as it is logged, "metrics/eval/Accuracy"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from composer._text import did_you_mean
+
+if TYPE_CHECKING:
+    from composer.core.state import State
+
+__all__ = ["MetricName", "check_monitor", "find_metric", "metrics_of_run", "spellings"]
+
+_LOGGED = "metrics/"
+
+Known = Mapping[str, Mapping[str, Any]]
+
+
+class MetricName(NamedTuple):
+    """A metric of some data.
+
+    Attributes:
+        label: Label of the data: "train", or that of an evaluator.
+        name: The metric's name among the model's metrics.
+
+    >>> str(MetricName("eval", "Accuracy"))
+    'eval/Accuracy'
+    """
+
+    label: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.label}/{self.name}"
+
+
+def check_monitor(monitor: Any) -> str:
+    """Return what was given as the name of a metric, if it is a string.
+
+    Args:
+        monitor: What was given.
+
+    Raises:
+        TypeError: It is none.
+
+    >>> check_monitor("eval/Accuracy")
+    'eval/Accuracy'
+    """
+    if not isinstance(monitor, str):
+        raise TypeError(f"monitor must be the name of a metric such as 'eval/Accuracy', but got {monitor!r}.")
+    return monitor
+
+
+def spellings(label: str, name: str) -> tuple[str, str, str]:
+    """Return the three names of a metric.
+
+    Args:
+        label: Label of the data.
+        name: The metric's name.
+
+    >>> spellings("eval", "Accuracy")
+    ('Accuracy', 'eval/Accuracy', 'metrics/eval/Accuracy')
+    """
+    return name, f"{label}/{name}", f"{_LOGGED}{label}/{name}"
+
+
+def metrics_of_run(state: State) -> dict[str, Mapping[str, Any]]:
+    """Return the metrics that a run computes by label and name, those of its evaluators first.
+
+    Args:
+        state: The state of the run.
+
+    >>> from composer import State
+    >>> metrics_of_run(State(model=torch.nn.Linear(1, 1)))
+    {'train': {}}
+    """
+    found = {evaluator.label: state.eval_metrics.get(evaluator.label, {}) for evaluator in state.evaluators}
+    return {**found, state.train_phase.label or "train": state.train_metrics}
+
+
+def find_metric(known: Known, monitor: str, label: str | None = None, training: str | None = None) -> MetricName:
+    """Return the metric that a name stands for, in any of its :func:`spellings`.
+
+    A name without a label is that of the only data that has the metric. The training data counts only where no other
+    has it, since its metric is rarely meant if there is one of evaluation.
+
+    Args:
+        known: The metrics by label and name.
+        monitor: The name.
+        label: Label of the data, where it was given beside the name.
+        training: Label of the training data, where it is among them.
+
+    Raises:
+        ValueError: There is no such metric, several data have it, or it names other data than ``label``.
+
+    >>> known = {"eval": {"Accuracy": None}, "train": {"Accuracy": None}}
+    >>> {
+    ...     str(find_metric(known, name, training="train"))
+    ...     for name in ("Accuracy", "eval/Accuracy", "metrics/eval/Accuracy")
+    ... }
+    {'eval/Accuracy'}
+    >>> find_metric(known, "Accurcy", "eval")
+    Traceback (most recent call last):
+    ValueError: monitor='Accurcy' is no metric of the data 'eval'. Did you mean 'Accuracy'?
+    """
+    if label is not None and label not in known:
+        hint = did_you_mean(label, known) or f" There are {', '.join(map(repr, known))}."
+        raise ValueError(f"dataloader_label={label!r} names no data of this run.{hint}")
+    pairs = [MetricName(one, name) for one, metrics in known.items() for name in metrics]
+    found = [pair for pair in pairs if monitor in spellings(*pair)]
+    # A metric may be called "eval/Accuracy" itself.
+    exact = [pair for pair in found if pair.name == monitor]
+    fitting = [pair for pair in (exact or found) if label in (None, pair.label)]
+    chosen = [pair for pair in fitting if pair.label != training] or fitting
+    if len(chosen) == 1:
+        return chosen[0]
+    if chosen:
+        listed = ", ".join(repr(str(pair)) for pair in chosen)
+        raise ValueError(f"monitor={monitor!r} is a metric of several evaluators; give one of {listed}.")
+    if found:
+        raise ValueError(f"monitor={monitor!r} is a metric of other data than dataloader_label={label!r}.")
+    raise ValueError(_unknown(monitor, label, pairs))
+
+
+def _unknown(monitor: str, label: str | None, pairs: list[MetricName]) -> str:
+    """What to say where no metric has the name."""
+    if label is not None:
+        names = [pair.name for pair in pairs if pair.label == label]
+        last = monitor.removeprefix(_LOGGED).removeprefix(f"{label}/")
+        hint = did_you_mean(last, names) or f" There are {sorted(names)}."
+        return f"monitor={monitor!r} is no metric of the data {label!r}.{hint}"
+    names = [str(pair) for pair in pairs]
+    wanted = monitor.removeprefix(_LOGGED)
+    near = did_you_mean(wanted, [*names, *(pair.name for pair in pairs)])
+    meant = next((str(pair) for pair in pairs if near.endswith((f"{pair.name!r}?", f"{str(pair)!r}?"))), None)
+    hint = "" if meant is None else f" Did you mean {meant!r}?"
+    listed = ", ".join(map(repr, names)) or "none: give eval_dataloader, and a model with get_metrics"
+    return f"monitor={monitor!r} is no metric of this run.{hint} There are {listed}."

@@ -1,0 +1,203 @@
+"""Check the types of the trainer's arguments before any of them has an effect: one table, a check for each name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, SupportsFloat, SupportsIndex, cast
+
+import torch
+
+from composer._text import did_you_mean, one_of
+from composer.core.time import TimeUnit, ensure_time
+from composer.distributed.config import FSDPConfig
+from composer.rng import MAX_SEED
+
+__all__ = ["check_arguments"]
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse a value whose type an argument does not take; the error names both and what to give.
+
+    Only types are checked, and values that are wrong whatever else is given. Arguments that are not in the table are
+    checked where they are used.
+
+    Args:
+        arguments: Values by the names that :class:`.Trainer`, ``fit``, ``eval``, ``predict``, ``save_checkpoint`` and
+            ``find_lr`` give them.
+
+    Raises:
+        TypeError: A value is of another type.
+        ValueError: A value is impossible.
+
+    >>> check_arguments({"seed": "a"})
+    Traceback (most recent call last):
+    TypeError: seed must be a whole number; got 'a'.
+    """
+    for name, value in arguments.items():
+        check = _CHECKS.get(name)
+        if check is not None:
+            check(name, value)
+
+
+def _flag(name: str, value: Any) -> None:
+    """None is no, as for the predecessor; a text such as "false" would be a yes."""
+    # NumPy's booleans are no bool.
+    if not (value is None or type(value).__name__ in ("bool", "bool_") or (type(value) is int and value in (0, 1))):
+        raise TypeError(f"{name} must be True or False; got {value!r}.")
+
+
+def _whole(name: str, value: Any) -> int:
+    if type(value).__name__ in ("bool", "bool_") or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} must be a whole number; got {value!r}.")
+    return int(value)
+
+
+def _seed(name: str, value: Any) -> None:
+    if value is not None and not 0 <= _whole(name, value) <= MAX_SEED:
+        raise ValueError(f"{name} must be from 0 to {MAX_SEED}; got {value!r}.")
+
+
+def _count(name: str, value: Any) -> None:
+    _whole(name, value)
+
+
+def _batches(name: str, value: Any) -> None:
+    number = _whole(f"{name}, the number of batches,", value)
+    if number < -1 or number == 0:
+        raise ValueError(f"{name} must be positive, or -1 for all batches; got {value!r}.")
+
+
+def _kept(name: str, value: Any) -> None:
+    number = _whole(f"{name}, the number of checkpoints,", value)
+    if number < -1:
+        raise ValueError(f"{name} must be positive, or -1 for all checkpoints; got {value!r}.")
+
+
+def _number(name: str, value: Any) -> None:
+    if not isinstance(value, SupportsFloat) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number; got {value!r}.")
+    if not math.isfinite(float(value)):
+        raise ValueError(f"{name} must be finite; got {value!r}.")
+
+
+def _positive(name: str, value: Any) -> None:
+    _number(name, value)
+    if not float(value) > 0:
+        raise ValueError(f"{name} must be greater than 0; got {value!r}.")
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string; got {value!r}.")
+
+
+def _label(name: str, value: Any) -> None:
+    _text(name, value)
+    if not value:
+        raise ValueError(f"{name} must not be empty: it names the data in the metrics; got {value!r}.")
+
+
+def _path(name: str, value: Any) -> None:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a string or a path; got {value!r}.")
+    if not os.fspath(cast("str | os.PathLike[str]", value)):
+        raise ValueError(f"{name} must not be empty; got {value!r}.")
+
+
+def _positive_time(name: str, value: Any) -> None:
+    if ensure_time(value, TimeUnit.EPOCH, name).value <= 0:
+        raise ValueError(f"{name} must be greater than 0; got {value!r}.")
+
+
+def _interval(name: str, value: Any) -> None:
+    if isinstance(value, type):
+        raise TypeError(f"{name}: got the class {value.__name__}; give a time such as '1ep', or a function.")
+    if not callable(value):
+        if value is None:
+            raise TypeError(f"{name} must be a time such as '1ep', or 0 for never; got None.")
+        ensure_time(value, TimeUnit.EPOCH, name)
+
+
+def _mapping(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping of arguments, {{}} for the defaults; got {value!r}.")
+
+
+def _compile(name: str, value: Any) -> None:
+    _mapping(name, value)
+    known = list(inspect.signature(torch.compile).parameters)
+    for key in cast("Mapping[Any, Any]", value):
+        if key not in known:
+            raise ValueError(f"{name}: torch.compile has no argument {key!r}.{did_you_mean(str(key), known)}")
+
+
+def _fsdp(name: str, value: Any) -> None:
+    if not isinstance(value, FSDPConfig):
+        _mapping(name, value)
+
+
+def _names(name: str, value: Any) -> None:
+    entries = cast("Sequence[Any]", value)
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a list of strings; got {value!r}. Give [{value!r}].")
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(one, str) for one in entries):
+        raise TypeError(f"{name} must be a list of strings; got {value!r}.")
+
+
+def _keys(name: str, value: Any) -> None:
+    if isinstance(value, type) or not callable(value):
+        _names(f"{name}, unless it is a function,", value)
+
+
+def _stream(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        one_of(name, value, ("stdout", "stderr"))
+    elif not callable(getattr(value, "write", None)):
+        raise TypeError(f"{name} must be 'stdout', 'stderr' or an open text file; got {value!r}.")
+
+
+def _failure(name: str, value: Any) -> None:
+    one_of(name, value, ("raise", "warn"))
+
+
+def _or_none(check: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+_CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = {
+    **dict.fromkeys(
+        (
+            "spin_dataloaders", "step_schedulers_every_batch", "progress_bar", "log_to_console", "log_traces",
+            "auto_log_hparams", "load_weights_only", "load_strict_model_weights", "load_progress_bar",
+            "save_overwrite", "save_weights_only", "save_metrics", "autoresume", "accumulate_train_batch_on_tokens",
+            "deterministic_mode", "find_unused_parameters", "dry_run", "save_async", "save_on_exception", "reset_time",
+            "return_outputs", "weights_only",
+        ),
+        _flag,
+    ),
+    **dict.fromkeys(("train_dataloader_label",), _label),
+    **dict.fromkeys(("train_subset_num_batches",), _or_none(_batches)),
+    **dict.fromkeys(("eval_subset_num_batches", "subset_num_batches"), _batches),
+    **dict.fromkeys(("eval_interval", "save_interval"), _interval),
+    **dict.fromkeys(("load_path", "save_folder", "save_latest_filename"), _or_none(_path)),
+    **dict.fromkeys(("save_filename", "name"), _path),
+    **dict.fromkeys(("min_lr", "max_lr", "stop_factor"), _number),
+    **dict.fromkeys(("precision_config", "deepspeed_config"), _or_none(_mapping)),
+    **dict.fromkeys(("load_ignore_keys", "save_ignore_keys"), _or_none(_keys)),
+    "compile_config": _or_none(_compile),
+    "console_log_interval": _positive_time,
+    "console_stream": _stream,
+    "dist_timeout": _positive,
+    "fsdp_config": _or_none(_fsdp),
+    "load_exclude_algorithms": _or_none(_names),
+    "num_batches": _count,
+    "python_log_level": _or_none(_text),
+    "run_name": _or_none(_text),
+    "save_failure": _failure,
+    "save_num_checkpoints_to_keep": _kept,
+    "save_on_signals": _names,
+    "seed": _seed,
+}  # fmt: skip

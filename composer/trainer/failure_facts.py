@@ -1,0 +1,215 @@
+"""Collect what an exception of a step was about: the tensors, the module, the method of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from torch import Tensor, nn
+
+from composer.core.data import DataSpec
+from composer.core.model import ComposerModel
+
+if TYPE_CHECKING:
+    from composer.core.state import State
+
+__all__ = ["Facts", "described", "facts_of", "target_of", "tensors_in"]
+
+_METHODS: Final = ("forward", "eval_forward", "loss", "update_metric")
+_TARGETS: Final = ("labels", "label", "targets", "target", "y")
+_MOST: Final = 8  # tensors that a note names
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """An exception with what it was about.
+
+    Attributes:
+        error: The exception.
+        text: Its message, in lower case.
+        stage: The model's method that it came from, "backward", or None.
+        model: The model.
+        batch: The batch, or microbatch.
+        outputs: What ``forward`` returned, or None.
+        loss: What ``loss`` returned, or None.
+        loader: The data loader.
+        module: The innermost module of the model that was running, its name and its input; None where there is none.
+        frames: Those of the traceback, outermost first.
+        state: The state of the run.
+
+    >>> from composer import State
+    >>> facts_of(RuntimeError("No graph"), State(model=torch.nn.Linear(1, 1))).text
+    'no graph'
+    """
+
+    error: Exception
+    text: str
+    stage: str | None
+    model: nn.Module
+    batch: Any
+    outputs: Any
+    loss: Any
+    loader: Any
+    module: tuple[str, nn.Module, Any] | None
+    frames: list[FrameType]
+    state: State
+
+    @property
+    def name(self) -> str:
+        """The model's class."""
+        return type(self.model).__name__
+
+
+def facts_of(error: Exception, state: State) -> Facts:
+    """Collect what is known of an exception that a loop raised.
+
+    What the model's method was given stands in the frames of the traceback. The state may be that of the training
+    again, after an evaluation failed in the middle of it.
+
+    Args:
+        error: The exception.
+        state: The state of the run.
+    """
+    frames, traceback = list[FrameType](), error.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    model, text = state.model, str(error).lower()
+    stage, batch, outputs = _stage(frames, error, state)
+    return Facts(
+        error=error,
+        text=text,
+        stage=stage,
+        model=model,
+        batch=batch,
+        outputs=outputs,
+        loss=getattr(state, "loss", None),
+        loader=_loader(frames, state),
+        module=_module(frames, model),
+        frames=frames,
+        state=state,
+    )
+
+
+def _stage(frames: Sequence[FrameType], error: Exception, state: State) -> tuple[str | None, Any, Any]:
+    """Return the method of the model that failed, with its batch and outputs."""
+    batch, outputs = getattr(state, "batch", None), getattr(state, "outputs", None)
+    # By their code too, as a function of another name may have been assigned.
+    methods = {getattr(getattr(type(state.model), name, None), "__code__", None): name for name in _METHODS}
+    for frame in reversed(frames):
+        owner, given = _owner(frame), _arguments(frame)
+        name = methods.get(frame.f_code, frame.f_code.co_name)
+        if owner is state.model and name in _METHODS and isinstance(owner, ComposerModel):
+            if name == "loss" and len(given) > 1:
+                return name, given[1], given[0]
+            if name == "update_metric" and len(given) > 1:
+                return name, given[0], given[1]
+            called = next((one for one in frames if one.f_code.co_name == "_call_impl" and _owner(one) is owner), None)
+            exact = () if called is None or name != "forward" else called.f_locals.get("args", ())
+            return name, next(iter((*exact, *given)), batch), None
+        if owner is state.model and name == "_call_impl":  # of a forward with another name
+            return "forward", next(iter(frame.f_locals.get("args", ())), batch), None
+        if name == "backward" and frame.f_code.co_filename.endswith(("torch/_tensor.py", "torch/autograd/__init__.py")):
+            return "backward", batch, outputs
+    if type(error).__module__.startswith("torch._dynamo"):
+        return "forward", batch, outputs
+    # A call with other arguments than the method takes does not get into it.
+    text = str(error)
+    return (
+        next((name for name in _METHODS if f"{name}() missing" in text or f"{name}() takes" in text), None),
+        batch,
+        outputs,
+    )
+
+
+def _arguments(frame: FrameType) -> list[Any]:
+    """The positional arguments of a method without the object, as far as they are still there."""
+    code = frame.f_code
+    return [frame.f_locals.get(name) for name in code.co_varnames[1 : code.co_argcount]]
+
+
+def _loader(frames: Sequence[FrameType], state: State) -> Any:
+    """The data that the loop was working on."""
+    for frame in reversed(frames):
+        spec = getattr(frame.f_locals.get("evaluator"), "dataloader", frame.f_locals.get("spec"))
+        if isinstance(spec, DataSpec):
+            return spec.dataloader
+    return getattr(state.train_phase.loader, "dataloader", None)
+
+
+def _owner(frame: FrameType) -> Any:
+    """The first argument of a function: the object, for a method."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def _module(frames: Sequence[FrameType], model: nn.Module) -> tuple[str, nn.Module, Any] | None:
+    names = {id(module): name for name, module in model.named_modules()}
+    for frame in reversed(frames):
+        owner = _owner(frame)
+        if frame.f_code.co_name != "forward" or not isinstance(owner, nn.Module) or not names.get(id(owner)):
+            continue
+        return names[id(owner)], owner, next(iter(_arguments(frame)), None)
+    return None
+
+
+def tensors_in(value: Any, name: str) -> list[tuple[str, Tensor]]:
+    """Return the tensors of a batch or of outputs, each with the expression that gets it.
+
+    Args:
+        value: A tensor, or containers of tensors.
+        name: What the whole is called.
+
+    >>> [path for path, _ in tensors_in({"x": torch.ones(1), "more": [torch.ones(1)]}, "batch")]
+    ["batch['x']", "batch['more'][0]"]
+    """
+    return list(_walk(value, name, 3))[:_MOST]
+
+
+def _walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif depth and isinstance(value, Mapping):
+        for key, part in cast("Mapping[Any, Any]", value).items():
+            yield from _walk(part, f"{name}[{key!r}]", depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for number, part in enumerate(cast("Sequence[Any]", value)[:_MOST]):
+            yield from _walk(part, f"{name}[{number}]", depth - 1)
+
+
+def target_of(batch: Any) -> tuple[str, Tensor] | None:
+    """Return the tensor of a batch that is most likely the target, and the expression that gets it.
+
+    Args:
+        batch: The batch.
+
+    >>> target_of((torch.ones(1), torch.zeros(1)))
+    ('batch[1]', tensor([0.]))
+    """
+    if isinstance(batch, Mapping):
+        found = cast("Mapping[Any, Any]", batch)
+        key = next((key for key in _TARGETS if isinstance(found.get(key), Tensor)), None)
+        return None if key is None else (f"batch[{key!r}]", found[key])
+    if isinstance(batch, (list, tuple)) and len(cast("Sequence[Any]", batch)) > 1 and isinstance(batch[1], Tensor):
+        return "batch[1]", batch[1]
+    return None
+
+
+def described(value: Any) -> str:
+    """Return the dtype and shape of a tensor, or the type and length of something else.
+
+    Args:
+        value: Anything.
+
+    >>> described(torch.ones(2, 3)), described([1, 2]), described(None)
+    ('float32 (2, 3)', 'a list of 2', 'None')
+    """
+    if isinstance(value, Tensor):
+        shape = "a scalar" if value.ndim == 0 else str(tuple(value.shape))
+        return f"{str(value.dtype).removeprefix('torch.')} {shape}"
+    if value is None:
+        return "None"
+    length = f" of {len(value)}" if isinstance(value, (list, tuple, dict)) else ""
+    return f"a {type(value).__name__}{length}"

@@ -1,0 +1,144 @@
+"""Hostile values for every argument: a one-line error that names the argument, and nothing is changed."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from composer import Trainer
+from composer.trainer.argument_types import _CHECKS
+from tests.common import Regression, regression_data, trainer_of
+
+
+class Thing:
+    def __repr__(self) -> str:
+        return "<Thing>"
+
+
+HOSTILE = [Thing(), "1epoc", "", -7, 1.5, float("nan"), [3], {"a": 1}, Thing, b"x"]
+# What an argument takes of these; what else it does not refuse is checked where it is used.
+TAKEN = {
+    "train_dataloader_label": ["1epoc"], "run_name": ["1epoc", ""], "load_path": ["1epoc"], "save_folder": ["1epoc"],
+    "save_filename": ["1epoc"], "save_latest_filename": ["1epoc"], "name": ["1epoc"], "python_log_level": ["1epoc", ""],
+    "eval_interval": [-7], "save_interval": [-7], "dist_timeout": [1.5], "precision_config": [{"a": 1}],
+    "deepspeed_config": [{"a": 1}], "fsdp_config": [{"a": 1}], "min_lr": [1.5], "max_lr": [1.5], "stop_factor": [1.5],
+    "num_batches": [-7],
+}  # fmt: skip
+ELSEWHERE = {
+    "algorithms", "algorithm_passes", "callbacks", "ddp_sync_strategy", "device", "device_train_microbatch_size",
+    "eval_batches_before_fit", "eval_dataloader", "grad_accum", "load_object_store", "loggers", "max_duration", "model",
+    "on_logger_error", "optimizers", "overfit_batches", "parallelism_config", "precision", "profiler",
+    "scale_schedule_ratio", "schedulers", "train_dataloader",
+}  # fmt: skip
+
+
+def made(**arguments: object) -> Trainer:
+    """A trainer; unlike those of other tests, every argument can be replaced."""
+    model = Regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    defaults = {"model": model, "train_dataloader": regression_data(), "max_duration": 1, "progress_bar": False}
+    return Trainer(**{**defaults, "optimizers": optimizer, **arguments})
+
+
+def refused(call, name: str, value: object) -> None:
+    with warnings.catch_warnings(), pytest.raises((TypeError, ValueError)) as raised:
+        warnings.simplefilter("ignore")
+        call(**{name: value})
+    message = str(raised.value)
+    assert name in message or (name == "fsdp_config" and "fsdp" in message), message
+    assert "\n" not in message
+
+
+def test_every_argument_is_known_to_the_test() -> None:
+    known = set(inspect.signature(Trainer).parameters) - {"unknown"}
+    assert known == (known & set(_CHECKS)) | ELSEWHERE
+    assert not ELSEWHERE & set(_CHECKS)
+
+
+@pytest.mark.parametrize("name", [name for name in _CHECKS if name in inspect.signature(Trainer).parameters])
+def test_the_trainer(name) -> None:
+    for value in HOSTILE:
+        if value not in TAKEN.get(name, []):
+            refused(made, name, value)
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE - {"train_dataloader", "model", "load_object_store"}))
+def test_arguments_that_are_checked_where_they_are_used(name) -> None:
+    for value in HOSTILE:
+        taken = {"algorithm_passes": [Thing], "eval_dataloader": [[3]]}.get(name, [])
+        if not any(value is one or value == one for one in taken):
+            refused(made, name, value)
+
+
+@pytest.mark.parametrize("name", [name for name in _CHECKS if name in inspect.signature(Trainer.fit).parameters])
+def test_fit(name) -> None:
+    trainer = trainer_of(eval_dataloader=regression_data(1))
+    for value in HOSTILE:
+        if value not in TAKEN.get(name, []):
+            refused(trainer.fit, name, value)
+    assert trainer.state.timestamp.batch == 0
+
+
+def test_eval_predict_save_and_find_lr() -> None:
+    trainer = trainer_of(eval_dataloader=regression_data(1))
+    for value in HOSTILE:
+        refused(trainer.eval, "subset_num_batches", value)
+        refused(lambda **more: trainer.predict(regression_data(1), **more), "subset_num_batches", value)
+        refused(lambda **more: trainer.predict(regression_data(1), **more), "return_outputs", value)
+        refused(trainer.save_checkpoint, "weights_only", value)
+        if value != "1epoc":
+            refused(trainer.save_checkpoint, "name", value)
+        for name in ("min_lr", "max_lr", "stop_factor", "num_batches"):
+            if value not in TAKEN[name]:
+                refused(trainer.find_lr, name, value)
+
+
+def test_what_scripts_give() -> None:
+    trainer = trainer_of(
+        seed=np.int64(3),
+        train_subset_num_batches=np.int32(2),
+        spin_dataloaders=np.True_,
+        save_overwrite=None,
+        log_traces=0,
+        save_folder=None,
+        load_path=None,
+        load_exclude_algorithms=(),
+        eval_interval=lambda state, event: False,
+        dist_timeout=np.float32(3),
+    )
+    trainer.fit()
+    assert trainer.state.timestamp.batch == 2
+
+
+def test_examples_of_the_messages(tmp_path) -> None:
+    def of(**arguments) -> str:
+        with pytest.raises((TypeError, ValueError, OSError)) as raised:
+            made(**arguments)
+        return str(raised.value)
+
+    assert of(seed="a") == "seed must be a whole number; got 'a'."
+    assert of(seed=-1) == f"seed must be from 0 to {2**32 - 1}; got -1."
+    assert of(progress_bar="false") == "progress_bar must be True or False; got 'false'."
+    assert of(save_interval="1epoc").startswith("save_interval='1epoc' is not valid. 'epoc' is not a unit of time.")
+    assert of(load_ignore_keys="a") == (
+        "load_ignore_keys, unless it is a function, must be a list of strings; got 'a'. Give ['a']."
+    )
+    assert (
+        of(compile_config={"mod": "x"}) == "compile_config: torch.compile has no argument 'mod'. Did you mean 'mode'?"
+    )
+    assert of(load_path=pathlib.Path("no/such.pt")).startswith("load_path='no/such.pt': There is no checkpoint")
+    (tmp_path / "file").touch()
+    assert "save_folder (folder of CheckpointSaver) cannot be created: " in of(save_folder=str(tmp_path / "file" / "x"))
+
+
+def test_a_refused_argument_has_no_effect() -> None:
+    model = Regression()
+    with pytest.raises(TypeError, match="dry_run must be True or False"):
+        made(model=model, optimizers=None, seed=3, deterministic_mode=True, dry_run="no", train_dataloader=[])
+    assert model.logger is None
+    assert not torch.are_deterministic_algorithms_enabled()

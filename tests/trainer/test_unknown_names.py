@@ -1,0 +1,128 @@
+"""Arguments, positional values and attributes of other libraries' trainers."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import pydoc
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from composer import Trainer
+from composer._foreign_names import MEMBERS
+from tests.common import Regression, regression_data, trainer_of
+
+
+def loader(batch_size: int = 8) -> DataLoader:
+    return DataLoader(TensorDataset(torch.zeros(16, 4), torch.zeros(16, 1)), batch_size=batch_size)
+
+
+def refused(**arguments) -> str:
+    with pytest.raises(TypeError) as raised:
+        Trainer(**arguments)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["accumulate_grad_batches", "gradient_accumulation_steps"])
+def test_gradient_accumulation_gives_the_number(name) -> None:
+    message = refused(model=Regression(), train_dataloader=loader(8), **{name: 3})
+    assert message == (
+        f"Trainer has no argument {name!r}. Use device_train_microbatch_size=3, which cuts each batch of 8 samples "
+        f"into 3; to step once for 3 batches of 8, use DataLoader(batch_size=24) and device_train_microbatch_size=8."
+    )
+    general = " Use device_train_microbatch_size=, the number of samples in a microbatch."
+    assert refused(model=Regression(), **{name: 2}).endswith(general)
+    assert refused(model=Regression(), train_dataloader=[], **{name: {4: 2}}).endswith(general)
+    with pytest.raises(TypeError, match="Use device_train_microbatch_size=4, which cuts each batch"):
+        trainer_of(data=loader(8)).fit(**{name: 2})
+
+
+def test_all_unknown_arguments_come_before_the_model() -> None:
+    assert refused(max_epochs=1, accelerator="gpu") == (
+        "Trainer has no argument 'max_epochs'. Use max_duration='1ep'. Nor is there 'accelerator'. Use device='gpu' or "
+        "device='cpu'. The argument 'model' is missing."
+    )
+    assert refused() == "Trainer.__init__() missing 1 required keyword-only argument: 'model'"
+    assert "missing 1 required keyword-only argument: 'model'" in refused(max_duration="1ep")
+
+
+def test_values_without_a_name() -> None:
+    with pytest.raises(TypeError, match=r"^Trainer takes its arguments by name: Trainer\(model=\.\.\.\)\.$"):
+        Trainer(Regression())
+    with pytest.raises(TypeError, match=r"Trainer\(model=\.\.\., optimizers=\.\.\.\)"):
+        Trainer(model := Regression(), torch.optim.SGD(model.parameters()))
+    trainer = trainer_of()
+    for values, call in [
+        ((regression_data(),), "Trainer.fit(train_dataloader=...)"),
+        ((loader(), loader()), "Trainer.fit(train_dataloader=..., eval_dataloader=...)"),
+        ((5,), "Trainer.fit(duration='5ep')"),
+        (("2ep",), "Trainer.fit(duration='2ep')"),
+        ((torch.zeros(4, 4), torch.zeros(4)),
+         "Trainer.fit(train_dataloader=DataLoader(TensorDataset(x, y), batch_size=...))"),
+    ]:  # fmt: skip
+        with pytest.raises(TypeError) as raised:
+            trainer.fit(*values)
+        assert str(raised.value) == f"Trainer.fit takes its arguments by name: {call}."
+    with pytest.raises(TypeError, match=r"the model goes to Trainer\(model=\.\.\.\)"):
+        trainer.fit(nn.Linear(1, 1), loader())
+    with pytest.raises(TypeError, match=r"by name: .* Nor is there 'epochs'\. Use max_duration='3ep'"):
+        trainer.fit(loader(), epochs=3)
+    assert trainer.state.timestamp.batch == 0
+
+
+@pytest.mark.parametrize("name", sorted(MEMBERS))
+def test_attributes_of_other_trainers(name) -> None:
+    trainer = Trainer.__new__(Trainer)  # nothing is asked of the object itself
+    assert not hasattr(trainer, name)
+    assert getattr(trainer, name, 3) == 3
+    with pytest.raises(AttributeError) as raised:
+        getattr(trainer, name)
+    assert str(raised.value) == f"'Trainer' object has no attribute {name!r}. Use {MEMBERS[name]}."
+
+
+def test_other_attributes() -> None:
+    trainer = trainer_of()
+    with pytest.raises(AttributeError, match=r"no attribute 'predcit'\. Did you mean 'predict'\?"):
+        _ = trainer.predcit
+    with pytest.raises(AttributeError, match=r"no attribute '_repr_html_'\.$"):
+        _ = trainer._repr_html_
+    trainer.mine = 3
+    assert trainer.mine == 3
+
+
+def test_a_property_that_fails_keeps_its_error() -> None:
+    class Broken(Trainer):
+        @property
+        def half(self):
+            return self.state.no_such_thing
+
+    trainer = Broken(model=Regression(), progress_bar=False)
+    with pytest.raises(AttributeError, match="'State' object has no attribute 'no_such_thing'"):
+        _ = trainer.half
+
+
+def test_the_class_is_looked_at_as_before() -> None:
+    signature = inspect.signature(Trainer)
+    assert next(iter(signature.parameters)) == "model"
+    assert signature.parameters["model"].default is inspect.Parameter.empty
+    assert signature == inspect.signature(Trainer.__init__).replace(parameters=signature.parameters.values())
+    assert "model" in pydoc.render_doc(Trainer)
+    assert mock.create_autospec(Trainer, instance=True).fit is not None
+    trainer = trainer_of()
+    assert copy.copy(trainer).state is trainer.state
+    assert copy.copy(Trainer.__new__(Trainer)).__dict__ == {}
+    assert type(pickle.loads(pickle.dumps(Trainer.__new__(Trainer)))) is Trainer
+
+
+def test_subclasses_have_their_own_arguments() -> None:
+    class Mine(Trainer):
+        def __init__(self, features, epochs=1):
+            super().__init__(model=Regression(), max_duration=epochs, progress_bar=False)
+
+    assert list(inspect.signature(Mine).parameters) == ["features", "epochs"]
+    assert Mine(4, epochs=2).state.max_duration == "2ep"
