@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from composer._version import DISTRIBUTION
 
-__all__ = ["MissingConditionalImportError", "attach", "import_extra", "import_object"]
+__all__ = ["MissingConditionalImportError", "attach", "import_extra", "import_object", "is_from_import"]
 
 _IMPORT_FROM: Final = opcode.opmap["IMPORT_FROM"]
 
@@ -138,7 +138,7 @@ def attach(
             asking = sys._getframe(1)
             if asking.f_code.co_name == "_handle_fromlist":
                 raise AttributeError(name) from None  # of the import system, which looks for a submodule next
-            if _is_from_import(asking):
+            if is_from_import(asking):
                 # Python replaces an AttributeError here by "cannot import name" without a hint.
                 raise ImportError(_cannot_import(package, name, exported), name=package) from None
             raise AttributeError(_unknown(package, name, exported), name=name) from None
@@ -165,8 +165,15 @@ def _resolve(package: str, name: str, target: str) -> Any:
     return getattr(module, attribute or name)
 
 
-def _is_from_import(frame: FrameType) -> bool:
-    """Tell whether a frame is at the instruction by which ``from package import name`` takes the name."""
+def is_from_import(frame: FrameType) -> bool:
+    """Tell whether a frame is at the instruction by which ``from package import name`` takes the name.
+
+    Args:
+        frame: The frame, of the code that asks for a name.
+
+    >>> is_from_import(sys._getframe())
+    False
+    """
     return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
 
 

@@ -10,9 +10,10 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, final
 
+from composer._lazy import is_from_import
 from composer._older_table import ABSENT, HOMES, PACKAGES, PUBLIC
 
 __all__ = ["OlderHomes", "install", "resolve"]
@@ -80,7 +81,7 @@ class _Aliases:
             try:
                 value = resolve(module.__name__, name)
             except AttributeError:
-                if _is_from_import(sys._getframe(1)):
+                if is_from_import(sys._getframe(1)):
                     # Python replaces an AttributeError here by "cannot import name" without the reason.
                     text = f"cannot import name {name!r} from {module.__name__!r}.{_hint(module.__name__, name)}"
                     raise ImportError(text, name=module.__name__) from None
@@ -186,10 +187,3 @@ def _hint(module: str, name: str) -> str:
     if reason is None and name.startswith("_"):
         reason = "Of the private names of MosaicML Composer only those that other projects import are here."
     return f" {reason or 'docs/migrating.md lists the names of MosaicML Composer that are not here.'}"
-
-
-def _is_from_import(frame: FrameType) -> bool:
-    """Tell whether a frame is at the instruction by which ``from module import name`` takes the name."""
-    import opcode
-
-    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
