@@ -26,6 +26,7 @@ from composer.core.data import DataSpec
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
 from composer.core.time import Time
+from composer.core.traits import Traits
 from composer.dist.divided import is_divided
 from composer.precision import get_precision_context
 
@@ -156,10 +157,12 @@ class SelectiveBackprop(Algorithm):
     Paper: https://arxiv.org/abs/1910.00762 (Jiang et al. 2019)
     """
 
-    slot = Slot.SELECT
-    changes_shapes = True
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Each process chooses among its own part of the batch."
+    __traits__ = Traits(
+        slot=Slot.SELECT,
+        changes_shapes=True,
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Each process chooses among its own part of the batch.",
+    )
 
     def __init__(
         self,

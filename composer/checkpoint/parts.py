@@ -326,4 +326,4 @@ def give_each(kind: str, present: Sequence[Any], saved: Any, *, tell: bool = Tru
 
 
 def _is_own(one: Any, value: Any) -> bool:
-    return isinstance(one, Serializable) and isinstance(value, dict) and one.is_own_state(value)
+    return isinstance(one, Serializable) and isinstance(value, dict) and one.__is_own_state__(value)

@@ -27,11 +27,11 @@ _HOOK: Final = ("state", "logger")
 # Other methods that are called with positional arguments.
 _CALLED_WITH: Final = {
     "run_event": ("event", "state", "logger"),
-    "wrap_handlers": ("event", "handlers"),
+    "__wrap_handlers__": ("event", "handlers"),
     "close": ("state", "logger"),
     "post_close": (),
-    "due": ("state",),
-    "receive": ("metrics", "step", "timestamp"),
+    "__due__": ("state",),
+    "__receive__": ("metrics", "step", "timestamp"),
     "log_metrics": ("metrics", "step"),
     "log_hyperparameters": ("hyperparameters",),
     "log_traces": ("traces",),
@@ -81,7 +81,7 @@ def check_listener(listener: Hooks) -> None:
         for message in _never_called(kind, base):
             warnings.warn(message, ComposerWarning, stacklevel=5)
         _done.add(kind)
-    there = {event.value for event in Event if listener.overrides(event)}
+    there = {event.value for event in Event if listener.__listens__(event)}
     for name, value in list(vars(listener).items()):
         if isinstance(value, types.FunctionType) and _is_lost(name, value, there):
             warnings.warn(_of_hook(kind, name), ComposerWarning, stacklevel=5)
@@ -93,7 +93,7 @@ def _called(listener: Hooks, base: type[Hooks]) -> Iterator[tuple[str, tuple[str
     dispatches = ("run_event",) if issubclass(kind, Callback) else ("match", "apply")
     own = [name for name in (*_CALLED_WITH, *dispatches) if hasattr(base, name) and _replaces(listener, base, name)]
     if not any(name in own for name in dispatches):
-        yield from ((event.value, _HOOK) for event in Event if listener.overrides(event))
+        yield from ((event.value, _HOOK) for event in Event if listener.__listens__(event))
     yield from ((name, _CALLED_WITH[name]) for name in own if name in _CALLED_WITH)
 
 

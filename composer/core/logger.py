@@ -60,7 +60,7 @@ class Logger:
         self._state = state
         self._on_error = one_of("on_error", on_error, ("warn", "raise"))
         self._failed: set[int] = set()
-        self._queues: list[tuple[LoggerDestination, list[Entry]]] = [(d, []) for d in self.destinations if d.logs_here]
+        self._queues = [(d, list[Entry]()) for d in self.destinations if d.__logs_here__]
         self._due: tuple[LoggerDestination, ...] = ()
         self.notices = Notices(self._show)
         self._nan_told = False
@@ -125,7 +125,7 @@ class Logger:
         due: list[LoggerDestination] = []
         for destination in self.destinations:
             try:  # not guard(): this runs in every step
-                if destination.due(self._state):
+                if destination.__due__(self._state):
                     due.append(destination)
             except Exception as error:
                 self.report(destination, error)
@@ -146,7 +146,7 @@ class Logger:
         """Have every destination let go of the terminal, because an exception leaves the loop."""
         for destination in self.destinations:
             with self.guard(destination):
-                destination.suspend()
+                destination.__suspend__()
 
     def log_hyperparameters(self, parameters: dict[str, Any]) -> None:
         """Log hyperparameters, with ``***`` in the place of passwords, tokens and keys among them.
@@ -267,7 +267,7 @@ class Logger:
         """Show a line once, though several destinations may write to the same terminal."""
         for destination in self.destinations:
             with self.guard(destination):
-                if destination.show_notice(text):
+                if destination.__show_notice__(text):
                     return True
         return False
 
@@ -288,7 +288,7 @@ class Logger:
             queue.clear()
             for entry in entries:
                 try:
-                    destination.receive(dict(entry.metrics), entry.step, entry.timestamp)
+                    destination.__receive__(dict(entry.metrics), entry.step, entry.timestamp)
                 except Exception as error:
                     failures.setdefault(id(destination), (destination, error))
         # Not before everyone has got everything.

@@ -130,6 +130,10 @@ class MLFlowLogger(Tracker):
         self._parameters: dict[str, str] = {}  # that the run has
 
     @property
+    def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.flush_interval
+
+    @property
     def run_id(self) -> str | None:
         """The id of the run, which begins now if there is a trainer; None in a process that has none."""
         self._start_early()

@@ -145,8 +145,8 @@ def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Cal
     """
     from composer.loggers.remote_uploader_downloader import maybe_create_remote_uploader_downloader_from_uri
 
-    owners = [getattr(callback, "files", callback) for callback in (*destinations, *callbacks)]
-    for name in [getattr(owner, "remote_file_name", None) for owner in owners]:
+    names = [getattr(callback, "__remote_file_name__", None) for callback in (*destinations, *callbacks)]
+    for name in names:
         if not isinstance(name, str) or not is_remote(name):
             continue
         uploader = maybe_create_remote_uploader_downloader_from_uri(name, destinations)

@@ -60,7 +60,9 @@ class Summary:
             run: The run.
         """
         lines = [self._work(run), *(f"  {text}" for text in run.logger.notices.texts), *self._values(run)]
-        places = [(type(callback).__name__, callback.location) for callback in run.state.callbacks]
+        places = [
+            (type(callback).__name__, getattr(callback, "__location__", None)) for callback in run.state.callbacks
+        ]
         lines += [f"  {name:<{_WIDTH}}  {mask_text(place)}" for name, place in places if place]
         return "\n".join(lines)
 

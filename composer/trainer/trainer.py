@@ -338,31 +338,32 @@ class Trainer:
 
         build.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
         processes.check_algorithms(self.state, strategy)
-        self.engine.run_event(Event.INIT)
-        build.log_hyperparameters(self._run, arguments if auto_log_hparams else {})
-        self.state.train_metrics = place(deepcopy(model.get_metrics(is_train=True)), self.state)
-        evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
-        build.set_evaluators(self.state, evaluators)
-        build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
-        size = given.as_microbatch_size(device_train_microbatch_size, grad_accum, self.state)
-        set_microbatch_size(self._run, size)
-        self._run.options = LoopOptions(
-            weight_by_tokens=accumulate_train_batch_on_tokens,
-            create_graph=any(algorithm.backwards_create_graph for algorithm in self.state.algorithms),
-            overfit_batches=overfit_batches,
-            spin_dataloaders=spin_dataloaders,
-        )
-        self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
-        schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
-        check_agreement(self.state)
-        self.engine.run_event(Event.BEFORE_LOAD)
-        self._autoresumed = autoresume and resume_newest(self._run)
-        if not self._autoresumed:
-            resume.load(self._run, build.load_options(arguments))
-        self.engine.run_event(Event.AFTER_LOAD)
-        compile_model(self._run, compile_config, compiled)
-        # Whatever the set-up drew, training begins with the seed.
-        rng.seed_all(self.state.seed)
+        with self._closed_on_error():
+            self.engine.run_event(Event.INIT)
+            build.log_hyperparameters(self._run, arguments if auto_log_hparams else {})
+            self.state.train_metrics = place(deepcopy(model.get_metrics(is_train=True)), self.state)
+            evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
+            build.set_evaluators(self.state, evaluators)
+            build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
+            size = given.as_microbatch_size(device_train_microbatch_size, grad_accum, self.state)
+            set_microbatch_size(self._run, size)
+            self._run.options = LoopOptions(
+                weight_by_tokens=accumulate_train_batch_on_tokens,
+                create_graph=any(algorithm.backwards_create_graph for algorithm in self.state.algorithms),
+                overfit_batches=overfit_batches,
+                spin_dataloaders=spin_dataloaders,
+            )
+            self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
+            schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
+            check_agreement(self.state)
+            self.engine.run_event(Event.BEFORE_LOAD)
+            self._autoresumed = autoresume and resume_newest(self._run)
+            if not self._autoresumed:
+                resume.load(self._run, build.load_options(arguments))
+            self.engine.run_event(Event.AFTER_LOAD)
+            compile_model(self._run, compile_config, compiled)
+            # Whatever the set-up drew, training begins with the seed.
+            rng.seed_all(self.state.seed)
 
     def fit(
         self,
@@ -656,6 +657,15 @@ class Trainer:
             raise RuntimeError("This trainer is closed; make a new one to go on.")
 
     @contextlib.contextmanager
+    def _closed_on_error(self) -> Generator[None]:
+        """Close callbacks if the rest of the set-up fails, so that another trainer can have them."""
+        try:
+            yield
+        except BaseException:
+            self.engine.close()
+            raise
+
+    @contextlib.contextmanager
     def _running(self) -> Generator[None]:
         """Defer the delivery of metrics while a loop runs, and leave no display behind if it fails."""
         self._check_open()
@@ -663,7 +673,7 @@ class Trainer:
         if not outer:
             free_outputs(self.state)  # of a step that an exception ended
         try:
-            with dist.name_absent_ranks():
+            with dist.name_absent_ranks(), self.engine.looping():
                 yield
         except BaseException:
             self.logger.suspend()

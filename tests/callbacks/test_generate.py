@@ -162,8 +162,8 @@ def test_sampling_differs_only_by_the_model() -> None:
 def test_does_not_listen_in_the_forward_pass() -> None:
     """Or forward and loss could not be compiled together."""
     callback = Generate("the", "1ba")
-    assert not callback.overrides(Event.AFTER_FORWARD)
-    assert callback.overrides(Event.BATCH_CHECKPOINT)
+    assert not callback.__listens__(Event.AFTER_FORWARD)
+    assert callback.__listens__(Event.BATCH_CHECKPOINT)
 
 
 @pytest.mark.parametrize(
