@@ -152,7 +152,7 @@ def _num_batches(state: State) -> int:
             return int(total.value)
         if total.unit is TimeUnit.EPOCH and length is not None:
             return int(total.value) * length
-        size = None if state.train_phase.loader is None else state.train_phase.loader.batch_size
+        size = None if state.train_phase.loader is None else state.train_phase.loader.__batch_size__
         if total.unit is TimeUnit.SAMPLE and size:
             return -(-int(total.value) // size)
     raise ValueError(

@@ -78,7 +78,7 @@ class StateNames(ABC):
     @property
     def grad_accum(self) -> int:
         """Old name for the number of microbatches in a full batch."""
-        size = None if self.train_phase.loader is None else self.train_phase.loader.batch_size
+        size = None if self.train_phase.loader is None else self.train_phase.loader.__batch_size__
         if size is None or self.device_train_microbatch_size is None:
             return 1
         return -(-size // self.device_train_microbatch_size)

@@ -88,7 +88,7 @@ class Evaluator:
             interval = create_interval_scheduler(interval, checkpoint_events=False, final_events={Event.FIT_END})
         self._eval_interval = interval
 
-    def select(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    def __select__(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
         """Return copies of the metrics that ``metric_names`` asks for.
 
         Args:
@@ -99,7 +99,7 @@ class Evaluator:
         """
         if self.metric_names is None:
             return {name: deepcopy(metric) for name, metric in metrics.items()}
-        patterns = {name: self._compile(name) for name in self.metric_names}
+        patterns = {name: self.__compile(name) for name in self.metric_names}
         for asked, pattern in patterns.items():
             if not any(pattern.search(name) for name in metrics):
                 raise ValueError(
@@ -110,7 +110,7 @@ class Evaluator:
             name: deepcopy(metric) for name, metric in metrics.items() if any(p.search(name) for p in patterns.values())
         }
 
-    def _compile(self, name: str) -> re.Pattern[str]:
+    def __compile(self, name: str) -> re.Pattern[str]:
         try:
             return re.compile(name, re.IGNORECASE)
         except re.error as error:

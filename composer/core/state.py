@@ -283,7 +283,7 @@ class State(StateNames):
         spec = ensure_data_spec(dataloader)
         if phase.loader is None or phase.loader.dataloader is not spec.dataloader:
             phase.iterator = None
-        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.length_of(self.data_share)
+        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.__length_of__(self.data_share)
         if dataloader_len != -1:
             self.dataloader_len = dataloader_len
 
@@ -351,7 +351,7 @@ class State(StateNames):
         count = int(given.value)
         if given.unit is not TimeUnit.BATCH or count < -1:
             raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")
-        full = None if self.phase.loader is None else self.phase.loader.length_of(self.data_share)
+        full = None if self.phase.loader is None else self.phase.loader.__length_of__(self.data_share)
         if count == -1:
             self.phase.length = full
             return

@@ -130,7 +130,7 @@ class DeepSpeedStrategy(Strategy):
         config = configuration.completed(
             self.config,
             precision=self._precision,
-            batch_size=None if loader is None else loader.batch_size,
+            batch_size=None if loader is None else loader.__batch_size__,
             microbatch_size=state.device_train_microbatch_size,
             world_size=dist.get_world_size(),
             clipping=_take_over_clipping(state),

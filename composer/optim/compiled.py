@@ -116,7 +116,7 @@ class CompiledSchedule(LRScheduler):
     def state_dict(self) -> dict[str, Any]:
         """Return what the schedule gave last, and what it remembers."""
         saved: dict[str, Any] = {"multiplier": self.multiplier, "last_epoch": self.last_epoch}
-        if hasattr(self.schedule, "state_dict"):
+        if remembers(self.schedule):
             saved["schedule"] = cast(Any, self.schedule).state_dict()
         return saved
 
@@ -128,7 +128,7 @@ class CompiledSchedule(LRScheduler):
         """
         self.multiplier = state_dict.get("multiplier")
         self.last_epoch = state_dict.get("last_epoch", 0)
-        if state_dict.get("schedule"):
+        if state_dict.get("schedule") and remembers(self.schedule):
             cast(Any, self.schedule).load_state_dict(state_dict["schedule"])
         self._plan = None
 
@@ -167,7 +167,7 @@ class CompiledSchedule(LRScheduler):
         else:
             schedule = cast(ComposerScheduler, self.schedule)
             try:
-                self._plan = schedule.plan(Horizon.of(state, self._ssr))
+                self._plan = schedule.__plan__(Horizon.of(state, self._ssr))
             except ValueError as error:
                 raise ValueError(f"schedulers: {schedule!r} is impossible in this run: {error}") from None
 
@@ -187,6 +187,18 @@ class CompiledSchedule(LRScheduler):
         else:
             for number, initial in self._initial:
                 set_value(groups[number], name, initial * multiplier)
+
+
+def remembers(schedule: Schedule) -> bool:
+    """Return whether a schedule, be it a function or an object, has state for checkpoints.
+
+    Args:
+        schedule: The schedule.
+
+    >>> remembers(lambda state, ssr: 1.0)
+    False
+    """
+    return all(callable(getattr(schedule, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def as_function(schedule: Schedule, ssr: float = 1.0) -> Callable[[State], float] | None:

@@ -230,7 +230,7 @@ def set_train_data(
         state.set_dataloader(spec, label)
         state.train_phase.repeated = None
     if subset == -1 and state.train_phase.loader is not None:
-        state.train_phase.length = state.train_phase.loader.length_of(state.data_share)
+        state.train_phase.length = state.train_phase.loader.__length_of__(state.data_share)
     elif subset is not None and subset != -1:
         state.dataloader_len = subset
     if data is not None or subset is not None:
@@ -259,7 +259,7 @@ def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
     """
     check_divided(evaluator.dataloader.dataloader, state.data_share, "eval_dataloader")
     metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
-    state.eval_metrics[evaluator.label] = place(evaluator.select(metrics), state)
+    state.eval_metrics[evaluator.label] = place(evaluator.__select__(metrics), state)
     # Not in place, as what fails is undone.
     state.eval_values = {label: values for label, values in state.eval_values.items() if label != evaluator.label}
 

@@ -108,7 +108,7 @@ def test_copies_and_files_leave_out_what_belongs_to_a_run(kind, copied):
     model = with_run(kind)
     other = copied(model)
     assert other.logger is None
-    assert not hasattr(other, "_targets")
+    assert not hasattr(other, "_ComposerModel__targets")
     assert model.logger is not None
     assert torch.equal(other(BATCH), model(BATCH))
 

@@ -371,7 +371,7 @@ def test_schedules_by_epoch_keep_their_value_within_an_epoch() -> None:
 
 def test_a_schedule_of_ones_own_sees_a_run() -> None:
     class Own(ComposerScheduler):
-        def plan(self, horizon):
+        def __plan__(self, horizon):
             assert horizon.whole is not None
             assert (horizon.whole.length, horizon.epoch_length) == (8, 4)
             return lambda now: 0.5
