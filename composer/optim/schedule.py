@@ -72,8 +72,8 @@ class ComposerScheduler:
             ValueError: The schedule is impossible in this run.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} must override __plan__(horizon) to be used here; overriding __call__(state, ssr) alone "
-            f"is enough where it is given to the Trainer as it is."
+            f"{type(self).__name__} must override __plan__(horizon) to be used here; overriding __call__(state, ssr) "
+            f"alone is enough where it is given to the Trainer as it is."
         )
 
     def __end__(self, horizon: Horizon) -> Span:
