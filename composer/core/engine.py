@@ -14,7 +14,7 @@ from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handlers import Handler, owner_of
 from composer.core.hooks import Hooks, listens, replaces
-from composer.core.listener_check import check_listener
+from composer.core.listener_check import can_listen, check_listener
 from composer.core.logger import Logger, LoggerDestination
 from composer.core.order import AlgorithmPass, warn_of_bad_company
 from composer.core.plan import Planner, names_methods
@@ -180,6 +180,11 @@ class Engine:
         self._finalizer()
         self._planner.forget()
 
+    @staticmethod
+    def _close(state: State, logger: Logger) -> None:
+        """Close the callbacks of a state; for code that closes them without an engine."""
+        _close(state, logger)
+
     @property
     def closed(self) -> bool:
         """Whether :meth:`close` has run."""
@@ -192,7 +197,7 @@ class Engine:
 
     def _check_listeners(self) -> None:
         for callback in self.state.callbacks:
-            _check_kind("callbacks", callback, Callback, ("run_event",))
+            _check_kind("callbacks", callback, Callback)
             check_listener(callback)
         algorithms = tuple(self.state.algorithms)
         if [*map(id, algorithms)] != [*map(id, self._checked)]:
@@ -226,17 +231,15 @@ class Engine:
             self._planner.traces = outer
 
 
-def _check_kind(argument: str, listener: Any, kind: type[Hooks], methods: Sequence[str]) -> None:
-    """Refuse what cannot listen; a test double can, if it has the methods that dispatch."""
-    is_double = not isinstance(listener, type) and all(callable(getattr(listener, name, None)) for name in methods)
-    if not isinstance(listener, kind) and not is_double:
+def _check_kind(argument: str, listener: Any, kind: type[Hooks]) -> None:
+    if not can_listen(listener, kind):
         remedy = f" Make an object of it: {listener.__name__}(...)." if isinstance(listener, type) else ""
         raise TypeError(f"{argument} must be {kind.__name__} objects; got {listener!r}.{remedy}")
 
 
 def _check(algorithm: Algorithm) -> None:
     """Refuse, when it is registered, an algorithm that could not run."""
-    _check_kind("algorithms", algorithm, Algorithm, ("match", "apply"))
+    _check_kind("algorithms", algorithm, Algorithm)
     check_listener(algorithm)
     if names_methods(algorithm):
         return
@@ -289,6 +292,7 @@ def _refuse_open(callbacks: Sequence[Callback], engine: Engine) -> None:
 
 def _close(state: State, logger: Logger) -> None:
     """Close all callbacks, whatever any of them does; those that log while they close find the loggers open."""
+    _log.debug("Closing the engine.")
     logger.deferred = False
     try:
         logger.flush()
@@ -297,12 +301,15 @@ def _close(state: State, logger: Logger) -> None:
     closed: list[Callback] = []
     for callback in sorted(state.callbacks, key=lambda callback: isinstance(callback, LoggerDestination)):
         try:
+            _log.debug("Closing callback %s", type(callback).__name__)
             callback.close(state, logger)
             closed.append(callback)
         except Exception:
             _log.exception("%s.close failed.", type(callback).__name__)
     for callback in closed:
         try:
+            _log.debug("Post-closing callback %s", type(callback).__name__)
             callback.post_close()
         except Exception:
             _log.exception("%s.post_close failed.", type(callback).__name__)
+    _log.debug("Engine closed.")

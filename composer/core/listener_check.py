@@ -20,7 +20,7 @@ from composer.warnings import ComposerWarning
 if TYPE_CHECKING:
     from composer.core.hooks import Hooks
 
-__all__ = ["check_listener"]
+__all__ = ["can_listen", "check_listener"]
 
 _EVENTS: Final = {event.value for event in Event}
 _HOOK: Final = ("state", "logger")
@@ -51,6 +51,22 @@ _REMEDY: Final = "If other code calls it, let its name begin with an underscore,
 
 # Classes that were already checked.
 _done: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def can_listen(listener: Any, kind: type) -> bool:
+    """Return whether an object can be an algorithm, callback or logger: one of the class, or a test double.
+
+    Args:
+        listener: The object.
+        kind: The class. A double has the methods by which events reach it.
+
+    >>> from unittest.mock import Mock
+    >>> can_listen(Mock(), Callback), can_listen(Callback, Callback)
+    (True, False)
+    """
+    methods = {Callback: ("run_event",), Algorithm: ("match", "apply")}.get(kind)
+    is_double = methods is not None and all(callable(getattr(listener, name, None)) for name in methods)
+    return isinstance(listener, kind) or (is_double and not isinstance(listener, type))
 
 
 def check_listener(listener: Hooks) -> None:

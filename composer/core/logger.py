@@ -52,18 +52,30 @@ class Logger:
         *,
         on_error: Literal["warn", "raise"] = "warn",
     ) -> None:
-        self.destinations: tuple[LoggerDestination, ...] = ensure_tuple(destinations)
-        for destination in self.destinations:
-            if not isinstance(destination, LoggerDestination):
-                raise TypeError(f"loggers must be LoggerDestination objects; got {mask_text(repr(destination))}.")
         self.deferred = False
         self._state = state
         self._on_error = one_of("on_error", on_error, ("warn", "raise"))
         self._failed: set[int] = set()
-        self._queues = [(d, list[Entry]()) for d in self.destinations if d.__logs_here__]
+        self._queues: list[tuple[LoggerDestination, list[Entry]]] = []
+        self.destinations = destinations
         self._due: tuple[LoggerDestination, ...] = ()
         self.notices = Notices(self._show)
         self._nan_told = False
+
+    @property
+    def destinations(self) -> tuple[LoggerDestination, ...]:
+        """Where what is logged goes; set to one destination or several."""
+        return self._destinations
+
+    @destinations.setter
+    def destinations(self, destinations: Sequence[LoggerDestination] | LoggerDestination | None) -> None:
+        given: tuple[LoggerDestination, ...] = ensure_tuple(destinations)
+        for destination in given:
+            if not isinstance(destination, LoggerDestination):
+                raise TypeError(f"loggers must be LoggerDestination objects; got {mask_text(repr(destination))}.")
+        queued = {id(destination): queue for destination, queue in self._queues}
+        self._destinations = given
+        self._queues = [(d, queued.get(id(d), [])) for d in given if d.__logs_here__]
 
     def notice(self, text: str, *, urgent: bool = False) -> None:
         """Say what happens to the run: on the console, in Python's ``logging`` and in the summary, on rank 0.

@@ -67,7 +67,7 @@ class Planner:
         self._logs_traces = logs_traces
         self._keeps = False
         self._custom: dict[Event, bool] = {}
-        self._hooks: list[Any] | None = None
+        self._hooks: list[Any] = []
 
     def handlers(self, event: Event) -> tuple[Handler, ...]:
         """Return the handlers of an event in the order in which they run, wrapped by those that ask for it.
@@ -79,7 +79,9 @@ class Planner:
         if found is None:
             found = self._plan(event)
             if self._keeps:
-                self.plans[event] = (*found, self._look_at_hooks) if self.is_custom(event) else found
+                if self.is_custom(event):
+                    found = (*found, self._look_at_hooks)
+                self.plans[event] = found
         return found
 
     def forget(self) -> None:
@@ -87,7 +89,8 @@ class Planner:
         # Not replaced by new ones, as the engine holds the plans too.
         self.plans.clear()
         self._custom.clear()
-        self._hooks = None
+        if self._keeps:
+            self._note_hooks()
 
     @contextlib.contextmanager
     def keeping(self) -> Generator[None]:
@@ -97,6 +100,7 @@ class Planner:
             return
         self.forget()
         self._keeps = True
+        self._note_hooks()
         try:
             yield
         finally:
@@ -126,14 +130,14 @@ class Planner:
                 self._custom[event] = found
         return found
 
+    def _note_hooks(self) -> None:
+        listeners = (*self._state.algorithms, *self._state.callbacks)
+        kinds = {kind for one in listeners for kind in type(one).__mro__ if _package(kind) != "composer"}
+        spaces: list[Any] = [getattr(one, "__dict__", {}) for one in (*listeners, *kinds - {object})]
+        self._hooks = [spaces, sum(map(len, spaces)), [_HOOKS & space.keys() for space in spaces]]
+
     def _look_at_hooks(self, state: State, logger: Logger) -> None:
         """Plan anew if a hook was added to a listener, or taken away, by the code that has just run."""
-        if self._hooks is None:
-            listeners = (*self._state.algorithms, *self._state.callbacks)
-            kinds = {kind for one in listeners for kind in type(one).__mro__ if _package(kind) != "composer"}
-            spaces: list[Any] = [getattr(one, "__dict__", {}) for one in (*listeners, *kinds - {object})]
-            self._hooks = [spaces, sum(map(len, spaces)), [_HOOKS & space.keys() for space in spaces]]
-            return
         spaces, size, names = self._hooks
         if (now := sum(map(len, spaces))) == size:  # in the usual case no attribute has come or gone
             return

@@ -21,6 +21,7 @@ from composer.core._names import check_run_name
 from composer.core.data import DataSpec
 from composer.core.endless import refuse_endless
 from composer.core.evaluator import Evaluator, ensure_evaluator
+from composer.core.listener_check import can_listen
 from composer.core.model import ComposerModel
 from composer.core.state import State
 
@@ -118,7 +119,7 @@ def instances(argument: str, value: Any, kind: type[T]) -> list[T]:
     for entry in found:
         if isinstance(entry, type):
             raise TypeError(f"{argument}: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")
-        if not isinstance(entry, kind):
+        if not can_listen(entry, kind):
             raise TypeError(f"{argument}: every entry must be of type {kind.__name__}; got {mask_text(repr(entry))}.")
     return found
 

@@ -24,7 +24,6 @@ from composer.precision import Precision, get_precision_context
 from composer.storage.uris import is_remote
 from composer.trainer.arguments import check_subset
 from composer.trainer.default_optimizer import make_default_optimizer
-from composer.trainer.hparams import describe
 from composer.trainer.loaders import most
 from composer.trainer.metrics import place
 from composer.trainer.resume import LoadOptions
@@ -316,16 +315,16 @@ def prepare(state: State) -> None:
         make_default_optimizer(state)
 
 
-def log_hyperparameters(run: Run, arguments: Mapping[str, Any]) -> None:
+def log_hyperparameters(run: Run, hyperparameters: Mapping[str, Any]) -> None:
     """Log what the run is made of.
 
     Args:
         run: The run.
-        arguments: The trainer's arguments, if they are to be logged.
+        hyperparameters: Those of the trainer, if they are to be logged.
     """
     run.logger.log_hyperparameters(
         {
-            **describe(arguments),
+            **hyperparameters,
             "composer_version": __version__,
             "num_nodes": dist.get_world_size() // dist.get_local_world_size(),
             f"num_{run.state.device.name}s_per_node": dist.get_local_world_size(),

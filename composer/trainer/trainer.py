@@ -38,7 +38,8 @@ from composer.export import ExportFormat, Transform, export_of_run
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
-from composer.trainer import build, ending, processes, resume, savers, schedules
+from composer.trainer import build, ending, loop_helpers, processes, resume, savers, schedules
+from composer.trainer._trainer_names import TrainerNames
 from composer.trainer.auto_microbatch import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
@@ -47,9 +48,11 @@ from composer.trainer.evaluate import evaluate
 from composer.trainer.exchange import Exchange
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
+from composer.trainer.hparams import describe
 from composer.trainer.loaders import check_epochs_end
 from composer.trainer.metrics import place
 from composer.trainer.options import LoopOptions
+from composer.trainer.out_of_memory import is_out_of_memory
 from composer.trainer.outputs import free_outputs
 from composer.trainer.predict import predict
 from composer.trainer.refusal import all_or_nothing
@@ -66,10 +69,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Trainer"]
 
+# Names by which loops of third parties import these.
+_get_initial_device_train_microbatch_size = loop_helpers.get_initial_device_train_microbatch_size
+_adjust_device_train_microbatch_size = loop_helpers.adjust_device_train_microbatch_size
+_adjust_device_eval_microbatch_size = loop_helpers.adjust_device_eval_microbatch_size
+_is_cuda_oom = is_out_of_memory
+
 Data = DataSpec | Iterable[Batch] | Mapping[str, Any]
 
 
-class Trainer:
+class Trainer(TrainerNames):
     """Trains, evaluates and runs a model.
 
     All arguments are given by name. Several processes, as ``composer -n 8 train.py`` starts them, train together: by
@@ -330,6 +339,7 @@ class Trainer:
         model.logger = self.logger
         self._shown = build.summary_stream(console_stream) if progress_bar or log_to_console else None
         self._dry_run = dry_run
+        self.auto_log_hparams, self.python_log_level = auto_log_hparams, python_log_level
         self._eval_batches_before_fit = eval_batches_before_fit
         self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception, autoresume)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
@@ -340,7 +350,8 @@ class Trainer:
         processes.check_algorithms(self.state, strategy)
         with self._closed_on_error():
             self.engine.run_event(Event.INIT)
-            build.log_hyperparameters(self._run, arguments if auto_log_hparams else {})
+            self.local_hparams = describe(arguments) if auto_log_hparams else {}
+            build.log_hyperparameters(self._run, self.local_hparams)
             self.state.train_metrics = place(deepcopy(model.get_metrics(is_train=True)), self.state)
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
             build.set_evaluators(self.state, evaluators)
