@@ -160,7 +160,7 @@ class ColOut(Algorithm):
         NotImplementedError: ``resize_target=True`` with ``batch=False``: a transform of images sees no target.
         TypeError: At the start of training, the data set takes no transform.
 
-    >>> ColOut(p_row=0.15, p_col=0.15).slot.name
+    >>> ColOut(p_row=0.15, p_col=0.15).__traits__.slot.name
     'AUGMENT'
     """
 

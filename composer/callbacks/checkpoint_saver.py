@@ -146,7 +146,6 @@ class CheckpointSaver(Callback):
 
     @property
     def __remote_file_name__(self) -> str | None:
-        """Where checkpoints are uploaded to."""
         return self.remote_file_name
 
     def init(self, state: State, logger: Logger) -> None:

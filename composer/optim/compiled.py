@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.core.time import Time
 
-__all__ = ["CompiledSchedule", "as_function", "compile_composer_scheduler"]
+__all__ = ["CompiledSchedule", "as_function", "compile_composer_scheduler", "remembers"]
 
 
 @final

@@ -92,6 +92,14 @@ def adjust_device_eval_microbatch_size(evaluator: Evaluator) -> None:
 
     Raises:
         RuntimeError: One sample at a time does not fit.
+
+    >>> from composer import Evaluator
+    >>> evaluator = Evaluator(label="eval", dataloader=[], device_eval_microbatch_size=4)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     adjust_device_eval_microbatch_size(evaluator)
+    >>> evaluator.device_eval_microbatch_size
+    2
     """
     evaluator.device_eval_microbatch_size = _halved("eval", evaluator.device_eval_microbatch_size)
 

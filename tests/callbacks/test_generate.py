@@ -151,6 +151,7 @@ def test_sampling_differs_only_by_the_model() -> None:
         optimizer = torch.optim.SGD(still.parameters(), lr=0.0)
         run = run_with(*callbacks, at, model=still, data=text_batches(), optimizers=optimizer)
         run.trainer.fit()
+        run.trainer.close()
         texts += [call["input_ids"] for call in still.calls]
     assert numbers[0].found == numbers[1].found
     first = written(callback, model)
