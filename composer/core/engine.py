@@ -18,13 +18,13 @@ from composer.core.listener_check import can_listen, check_listener
 from composer.core.logger import Logger, LoggerDestination
 from composer.core.order import AlgorithmPass, warn_of_bad_company
 from composer.core.plan import Planner, names_methods
-from composer.core.trace import Traces
+from composer.core.trace import Trace, Traces
 from composer.trees import ensure_tuple
 
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Trace", "Traces"]
 
 _log = logging.getLogger(__name__)
 

@@ -64,8 +64,8 @@ class MLFlowLogger(Tracker):
         run_group: Value of the tag ``run_group``.
         resume: Whether to go on with the newest run of the experiment that has the same name, if there is one.
         logging_buffer_seconds: How long the thread collects metrics before it sends them.
-        log_duplicated_metric_every_n_steps: A metric that has not changed is logged again only after this many steps; 0 is
-            in every step.
+        log_duplicated_metric_every_n_steps: A metric that has not changed is logged again only after this many steps;
+            0 logs it in every step.
         log_artifacts: Whether uploaded files, such as checkpoints, are kept as artifacts.
 
     Raises:

@@ -26,8 +26,8 @@ class TrainerNames:
     >>> from composer.models import ComposerClassifier
     >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
     >>> with Trainer(model=model, auto_log_hparams=True, progress_bar=False) as trainer:
-    ...     trainer.local_hparams["max_duration"], trainer._original_model is model
-    (None, True)
+    ...     trainer.local_hparams["eval_interval"], trainer._original_model is model
+    (1, True)
     """
 
     state: State

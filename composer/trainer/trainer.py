@@ -48,7 +48,7 @@ from composer.trainer.evaluate import evaluate
 from composer.trainer.exchange import Exchange
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
-from composer.trainer.hparams import describe, extract_hparams
+from composer.trainer.hparams import describe
 from composer.trainer.loaders import check_epochs_end
 from composer.trainer.metrics import place
 from composer.trainer.options import LoopOptions
@@ -350,8 +350,8 @@ class Trainer(TrainerNames):
         processes.check_algorithms(self.state, strategy)
         with self._closed_on_error():
             self.engine.run_event(Event.INIT)
-            self.local_hparams = extract_hparams(arguments) if auto_log_hparams else {}
-            build.log_hyperparameters(self._run, describe(arguments) if auto_log_hparams else {})
+            self.local_hparams = describe(arguments) if auto_log_hparams else {}
+            build.log_hyperparameters(self._run, self.local_hparams)
             self.state.train_metrics = place(deepcopy(model.get_metrics(is_train=True)), self.state)
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
             build.set_evaluators(self.state, evaluators)

@@ -155,6 +155,7 @@ def test_sampling_differs_only_by_the_model() -> None:
         texts += [call["input_ids"] for call in still.calls]
     assert numbers[0].found == numbers[1].found
     first = written(callback, model)
+    first.trainer.close()
     second = written(callback, Writer())
     assert table_of(first) == table_of(second)
     assert torch.equal(weights(first.trainer), weights(second.trainer))
