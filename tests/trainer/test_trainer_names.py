@@ -23,7 +23,7 @@ def test_names():
     with made(train_dataloader=data, max_duration="1ep", python_log_level="info") as trainer:
         assert trainer._train_data_spec.dataloader is data
         assert trainer._original_model is trainer.state.model
-        assert trainer._scheduler_step_frequency is TimeUnit.BATCH
+        assert trainer._scheduler_step_frequency is TimeUnit.EPOCH  # there are none
         assert (trainer.auto_log_hparams, trainer.python_log_level, trainer.local_hparams) == (False, "info", {})
         assert (trainer.accumulate_train_batch_on_tokens, trainer.spin_dataloaders) == (None, True)
         assert not trainer._backwards_create_graph
