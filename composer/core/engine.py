@@ -126,7 +126,8 @@ class Engine:
         Args:
             event: The event.
         """
-        return bool(self._handlers(event))
+        handlers = self._plans.get(event)
+        return bool(self._handlers(event) if handlers is None else handlers)
 
     def custom_listens(self, event: Event) -> bool:
         """Tell whether code from outside this package would be called when an event fires.
@@ -134,7 +135,8 @@ class Engine:
         Args:
             event: The event.
         """
-        return self._planner.is_custom(event)
+        found = self._planner.custom.get(event)
+        return self._planner.is_custom(event) if found is None else found
 
     @contextlib.contextmanager
     def looping(self) -> Generator[None]:
@@ -216,19 +218,20 @@ class Engine:
     def _call(self, handlers: tuple[Handler, ...], event: Event | str) -> Traces:
         state, logger = self.state, self.logger
         # A handler may fire events of its own, whose records are not ours.
-        outer, self._planner.traces = self._planner.traces, {}
+        planner = self._planner
+        outer, planner.traces = planner.traces, {}
         handler = None
         try:
             for handler in handlers:
                 handler(state, logger)
-            return self._planner.traces
+            return planner.traces
         except BaseException as error:
             owner = owner_of(handler)
             if owner is not None:
                 error.add_note(f"Raised by {type(owner).__name__} at the event {str(event)!r}.")
             raise
         finally:
-            self._planner.traces = outer
+            planner.traces = outer
 
 
 def _check_kind(argument: str, listener: Any, kind: type[Hooks]) -> None:

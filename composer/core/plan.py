@@ -49,6 +49,7 @@ class Planner:
 
     Attributes:
         plans: The handlers by event, as far as they are kept.
+        custom: Whether code from outside this package listens, by event, as far as that is kept.
         passes: The user's reorderings of the algorithms.
         traces: The records of the event that fires.
 
@@ -66,7 +67,7 @@ class Planner:
         self._logger = logger
         self._logs_traces = logs_traces
         self._keeps = False
-        self._custom: dict[Event, bool] = {}
+        self.custom: dict[Event, bool] = {}
         self._hooks: list[Any] = []
 
     def handlers(self, event: Event) -> tuple[Handler, ...]:
@@ -88,7 +89,7 @@ class Planner:
         """Plan each event anew."""
         # Not replaced by new ones, as the engine holds the plans too.
         self.plans.clear()
-        self._custom.clear()
+        self.custom.clear()
         if self._keeps:
             self._note_hooks()
 
@@ -122,12 +123,12 @@ class Planner:
         Args:
             event: The event.
         """
-        found = self._custom.get(event)
+        found = self.custom.get(event)
         if found is None:
             watching = [c for c in self._state.callbacks if listens(c, event) or replaces(c, Callback, "run_event")]
             found = any(_is_custom(one, event) for one in (*self._algorithms(event)[1], *watching))
             if self._keeps:
-                self._custom[event] = found
+                self.custom[event] = found
         return found
 
     def _note_hooks(self) -> None:
@@ -138,9 +139,10 @@ class Planner:
 
     def _look_at_hooks(self, state: State, logger: Logger) -> None:
         """Plan anew if a hook was added to a listener, or taken away, by the code that has just run."""
-        spaces, size, names = self._hooks
-        if (now := sum(map(len, spaces))) == size:  # in the usual case no attribute has come or gone
+        hooks = self._hooks
+        if (now := sum(map(len, hooks[0]))) == hooks[1]:  # in the usual case no attribute has come or gone
             return
+        spaces, _, names = hooks
         if names == [_HOOKS & space.keys() for space in spaces]:
             self._hooks[1] = now
         else:

@@ -15,7 +15,9 @@ from composer.trainer import trainer as home
 
 def made(**arguments):
     model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
-    return Trainer(model=model, progress_bar=False, seed=3, **arguments)
+    return Trainer(
+        model=model, optimizers=torch.optim.SGD(model.parameters(), lr=0.1), progress_bar=False, seed=3, **arguments
+    )
 
 
 def test_names():
