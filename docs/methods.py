@@ -66,7 +66,7 @@ def bad_company() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {method.name: {} for method in public_methods()}
     for method in public_methods():
         if method.declares is not None:
-            for other, reason in method.declares.composes_badly_with.items():
+            for other, reason in method.declares.__traits__.composes_badly_with.items():
                 found[method.name][other] = found[other][method.name] = reason
     return found
 
@@ -109,10 +109,10 @@ def _beside(method: Method, company: dict[str, str]) -> str:
         return bad
     rows = [
         ("where in the order", _slot(cls)),
-        ("what no other may do too, for some arguments", ", ".join(sorted(cls.may_claim)) or "nothing"),
-        ("shapes of batches change during training", "yes" if cls.changes_shapes else "no"),
+        ("what no other may do too, for some arguments", ", ".join(sorted(cls.__traits__.may_claim)) or "nothing"),
+        ("shapes of batches change during training", "yes" if cls.__traits__.changes_shapes else "no"),
         ("a checkpoint needs it to be loaded", "yes" if cls.required_on_load() else "no"),
-        ("on several processes", f"{_SHARDING[cls.sharding]}: {_lower(cls.sharding_reason)}"),
+        ("on several processes", f"{_SHARDING[cls.__traits__.sharding]}: {_lower(cls.__traits__.sharding_reason)}"),
     ]
     return f"{table(['', 'declared'], rows)}\n\n{bad}"
 
@@ -122,7 +122,9 @@ def _index(company: dict[str, dict[str, str]]) -> str:
     files = {method.name: method.file for method in public_methods()}
     for method in public_methods():
         cls, bad = method.declares, company[method.name]
-        declared = ("", "", "") if cls is None else (_slot(cls), "yes" if cls.changes_shapes else "", _short(cls))
+        declared = (
+            ("", "", "") if cls is None else (_slot(cls), "yes" if cls.__traits__.changes_shapes else "", _short(cls))
+        )
         others = ", ".join(f"[{other}]({files[other]})" for other in sorted(bad))
         rows.append((f"[{method.name}]({method.file})", _idea(method), *declared, others))
     heads = ["method", "what it does", "order", "changes shapes", "several processes", "composes badly with"]
@@ -142,11 +144,11 @@ def _idea(method: Method) -> str:
 
 
 def _slot(cls: type[Algorithm]) -> str:
-    return "yours" if cls.slot is None else cls.slot.name.lower()
+    return "yours" if cls.__traits__.slot is None else cls.__traits__.slot.name.lower()
 
 
 def _short(cls: type[Algorithm]) -> str:
-    return {"safe": "same", "per_rank": "own draws", "whole_weights": "copies only"}[cls.sharding]
+    return {"safe": "same", "per_rank": "own draws", "whole_weights": "copies only"}[cls.__traits__.sharding]
 
 
 def _lower(sentence: str) -> str:

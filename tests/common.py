@@ -136,7 +136,7 @@ class Received(LoggerDestination):
     """Keeps all that is delivered: ``(step, metrics)`` and ``(kind, step)`` of tables and images."""
 
     def __init__(self, flush_interval: int = 1) -> None:
-        self.flush_interval = flush_interval
+        self.__flush_interval__ = flush_interval
         self.metrics: list[tuple[int | None, dict[str, Any]]] = []
         self.others: list[tuple[str, int | None]] = []
         self.hyperparameters: dict[str, Any] = {}
@@ -155,7 +155,7 @@ class Received(LoggerDestination):
     def log_images(self, images, name="Images", channels_last=False, step=None, *args):
         self.others.append(("images", step))
 
-    def suspend(self):
+    def __suspend__(self):
         self.suspended += 1
 
     def close(self, state, logger):

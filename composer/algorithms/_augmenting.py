@@ -19,6 +19,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.warnings import NotIntendedUseWarning
 
 if TYPE_CHECKING:
@@ -147,9 +148,11 @@ class ImageAugmentation(Algorithm):
     A method gives in :meth:`transform` what is applied, to one image or to a batch.
     """
 
-    slot = Slot.AUGMENT
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Each process draws operations for its own part of the data."
+    __traits__ = Traits(
+        slot=Slot.AUGMENT,
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Each process draws operations for its own part of the data.",
+    )
 
     def __init__(
         self,
@@ -177,10 +180,10 @@ class ImageAugmentation(Algorithm):
         """Return what augments an image or a batch of images."""
         raise NotImplementedError
 
-    def overrides(self, event: Event) -> bool:
+    def __listens__(self, event: Event) -> bool:
         """Act on batches, or on the data set."""
         idle = Event.FIT_START if self.on_device else Event.AFTER_DATALOADER
-        return super().overrides(event) and event is not idle
+        return super().__listens__(event) and event is not idle
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Add the transform to the data set."""

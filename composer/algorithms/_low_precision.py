@@ -14,6 +14,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.nn.low_precision_norm import lower_norm
 from composer.precision import Precision
 from composer.surgery import replace_module_classes
@@ -54,9 +55,11 @@ class LowPrecisionNorm(Algorithm):
     A method says in :meth:`lower` which norms these are.
     """
 
-    slot = Slot.PRECISION
-    sharding = Sharding.SAFE
-    sharding_reason = "Layers are replaced before weights are divided."
+    __traits__ = Traits(
+        slot=Slot.PRECISION,
+        sharding=Sharding.SAFE,
+        sharding_reason="Layers are replaced before weights are divided.",
+    )
 
     def __init__(self, apply_at: Event | str) -> None:
         self.apply_at = one_of("apply_at", Event(apply_at), (Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD))
@@ -69,7 +72,7 @@ class LowPrecisionNorm(Algorithm):
         """Show the arguments so that Python can read them."""
         return f"{type(self).__name__}(apply_at={self.apply_at.value!r})"
 
-    def overrides(self, event: Event) -> bool:
+    def __listens__(self, event: Event) -> bool:
         """Act at one event only."""
         return event is self.apply_at
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.order import Claim, Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.precision import get_precision_context
 
 if TYPE_CHECKING:
@@ -34,10 +36,12 @@ class PairMixing(Algorithm):
     A method says in :meth:`mix` how inputs are mixed, and may say in :meth:`mix_target` how targets are.
     """
 
-    slot = Slot.AUGMENT
-    may_claim = frozenset({Claim.LOSS_MIX})
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Partners are drawn from the part of the batch that a process has."
+    __traits__ = Traits(
+        slot=Slot.AUGMENT,
+        may_claim=frozenset({Claim.LOSS_MIX}),
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Partners are drawn from the part of the batch that a process has.",
+    )
 
     def __init__(
         self,
@@ -52,8 +56,12 @@ class PairMixing(Algorithm):
                 "interpolate_loss=True mixes two losses, which are means over the batch, by one share: it goes with "
                 "per_sample=False only."
             )
-        if not interpolate_loss:
-            self.composes_badly_with = {k: v for k, v in self.composes_badly_with.items() if k != "LabelSmoothing"}
+        traits = self.__traits__
+        if interpolate_loss:
+            self.__traits__ = replace(traits, claims=traits.may_claim)
+        else:
+            fitting = {name: why for name, why in traits.composes_badly_with.items() if name != "LabelSmoothing"}
+            self.__traits__ = replace(traits, composes_badly_with=fitting)
         self.alpha = non_negative("alpha", alpha)
         self.interpolate_loss = interpolate_loss
         self.input_key = input_key
@@ -78,14 +86,9 @@ class PairMixing(Algorithm):
             share = share.to(target.dtype).view(-1, *[1] * (target.ndim - 1))
         return torch.lerp(target, permuted, share)
 
-    @property
-    def claims(self) -> frozenset[Claim]:
-        """The loss, if it is mixed."""
-        return self.may_claim if self.interpolate_loss else frozenset()
-
-    def overrides(self, event: Event) -> bool:
+    def __listens__(self, event: Event) -> bool:
         """Leave out the events of the other kind of mixing: a compiled model stays one graph if nobody cuts in."""
-        return super().overrides(event) and event not in (_AROUND_LOSS if self.interpolate_loss else _AROUND_BACKWARD)
+        return super().__listens__(event) and event not in (_AROUND_LOSS if self.interpolate_loss else _AROUND_BACKWARD)
 
     def before_forward(self, state: State, logger: Logger) -> None:
         """Mix the inputs."""

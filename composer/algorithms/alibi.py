@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from torch import nn
@@ -23,6 +24,7 @@ from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.nn.alibi import add_alibi, has_alibi
 from composer.surgery import ReplacementFunction, replace_module_classes, update_params_in_optimizer
 from composer.warnings import NoEffectWarning
@@ -202,18 +204,20 @@ class Alibi(Algorithm):
     Paper: https://arxiv.org/abs/2108.12409 (Press et al. 2022)
     """
 
-    slot = Slot.SURGERY
-    composes_badly_with: Mapping[str, str] = {
-        "SeqLengthWarmup": "both cut the sequences of a batch. Set train_sequence_length_scaling=1.",
-    }
-    sharding = Sharding.SAFE
-    sharding_reason = "Layers are changed before weights are divided, and all processes cut alike."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        composes_badly_with={
+            "SeqLengthWarmup": "both cut the sequences of a batch. Set train_sequence_length_scaling=1.",
+        },
+        sharding=Sharding.SAFE,
+        sharding_reason="Layers are changed before weights are divided, and all processes cut alike.",
+    )
 
     def __init__(self, max_sequence_length: int, train_sequence_length_scaling: float = 0.25) -> None:
         self.max_sequence_length = positive("max_sequence_length", max_sequence_length)
         self.train_sequence_length_scaling = positive("train_sequence_length_scaling", train_sequence_length_scaling)
         if train_sequence_length_scaling == 1:
-            self.composes_badly_with = {}
+            self.__traits__ = replace(self.__traits__, composes_badly_with={})
         if train_sequence_length_scaling > 1:
             raise ValueError(
                 f"train_sequence_length_scaling must be at most 1, but got {train_sequence_length_scaling}: sequences "

@@ -10,7 +10,8 @@ https://arxiv.org/abs/1912.02781
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -177,9 +178,12 @@ class AugMix(ImageAugmentation):
     Paper: https://arxiv.org/abs/1912.02781 (Hendrycks et al. 2020)
     """
 
-    composes_badly_with: Mapping[str, str] = {
-        "RandAugment": "both apply the same operations, and images get too much of them. Take one of them.",
-    }
+    __traits__ = replace(
+        ImageAugmentation.__traits__,
+        composes_badly_with={
+            "RandAugment": "both apply the same operations, and images get too much of them. Take one of them.",
+        },
+    )
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from composer._text import non_negative
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.nn.blurpool import BlurConv2d, BlurMaxPool2d, BlurPool2d, blur_2d, blurmax_pool2d
 from composer.surgery import ReplacementFunction, count_module_instances, replace_module_classes
 from composer.warnings import NoEffectWarning
@@ -125,9 +126,11 @@ class BlurPool(Algorithm):
     Paper: https://arxiv.org/abs/1904.11486 (Zhang 2019)
     """
 
-    slot = Slot.SURGERY
-    sharding = Sharding.SAFE
-    sharding_reason = "Layers are replaced before weights are divided."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        sharding=Sharding.SAFE,
+        sharding_reason="Layers are replaced before weights are divided.",
+    )
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from torch import nn
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.warnings import NoEffectWarning
 
 if TYPE_CHECKING:
@@ -69,9 +70,11 @@ class ChannelsLast(Algorithm):
     ChannelsLast()
     """
 
-    slot = Slot.PRECISION
-    sharding = Sharding.WHOLE_WEIGHTS
-    sharding_reason = "torch divides only weights in the usual order of memory."
+    __traits__ = Traits(
+        slot=Slot.PRECISION,
+        sharding=Sharding.WHOLE_WEIGHTS,
+        sharding_reason="torch divides only weights in the usual order of memory.",
+    )
 
     def init(self, state: State, logger: Logger) -> None:
         """Reorder the weights."""

@@ -24,6 +24,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -159,13 +160,15 @@ class ColOut(Algorithm):
         NotImplementedError: ``resize_target=True`` with ``batch=False``: a transform of images sees no target.
         TypeError: At the start of training, the data set takes no transform.
 
-    >>> ColOut(p_row=0.15, p_col=0.15).slot.name
+    >>> ColOut(p_row=0.15, p_col=0.15).__traits__.slot.name
     'AUGMENT'
     """
 
-    slot = Slot.AUGMENT
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Each process draws rows and columns for its own part of the batch."
+    __traits__ = Traits(
+        slot=Slot.AUGMENT,
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Each process draws rows and columns for its own part of the batch.",
+    )
 
     def __init__(
         self,
@@ -191,9 +194,9 @@ class ColOut(Algorithm):
         self.per_sample = per_sample
         self._transform = DatasetTransform("ColOut(batch=False)", remedy="Use ColOut(batch=True).")
 
-    def overrides(self, event: Event) -> bool:
+    def __listens__(self, event: Event) -> bool:
         """Act on batches, or on the data set."""
-        return super().overrides(event) and event is not (Event.FIT_START if self.batch else Event.AFTER_DATALOADER)
+        return super().__listens__(event) and event is not (Event.FIT_START if self.batch else Event.AFTER_DATALOADER)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Add the transform to the data set."""

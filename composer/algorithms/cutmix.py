@@ -12,7 +12,8 @@ https://arxiv.org/abs/1905.04899
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -134,10 +135,13 @@ class CutMix(PairMixing):
     Paper: https://arxiv.org/abs/1905.04899 (Yun et al. 2019)
     """
 
-    composes_badly_with: Mapping[str, str] = {
-        "LabelSmoothing": "the targets of the partners would stay unsmoothed. Use interpolate_loss=False.",
-        "MixUp": "each example would be made of up to four. Take one of them.",
-    }
+    __traits__ = replace(
+        PairMixing.__traits__,
+        composes_badly_with={
+            "LabelSmoothing": "the targets of the partners would stay unsmoothed. Use interpolate_loss=False.",
+            "MixUp": "each example would be made of up to four. Take one of them.",
+        },
+    )
 
     def __init__(
         self,

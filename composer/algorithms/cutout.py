@@ -7,7 +7,6 @@ https://arxiv.org/abs/1708.04552
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +19,7 @@ from composer.algorithms.utils.augmentation_common import is_pillow_image
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -117,12 +117,14 @@ class CutOut(Algorithm):
     Paper: https://arxiv.org/abs/1708.04552 (DeVries and Taylor 2017)
     """
 
-    slot = Slot.AUGMENT
-    composes_badly_with: Mapping[str, str] = {
-        "CutMix": "both hide boxes of the images, and boxes with holes are pasted. Leave out CutOut.",
-    }
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Each process draws holes for its own part of the batch."
+    __traits__ = Traits(
+        slot=Slot.AUGMENT,
+        composes_badly_with={
+            "CutMix": "both hide boxes of the images, and boxes with holes are pasted. Leave out CutOut.",
+        },
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Each process draws holes for its own part of the batch.",
+    )
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from composer.algorithms._averages import Pairs, beside, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -94,9 +95,11 @@ class EMA(Algorithm):
     0.7071067811865476
     """
 
-    sharding = Sharding.SAFE
-    sharding_reason = "Each process averages the weights that it holds."
-    engine_conflict = "It reads the weights and puts averages in their place."
+    __traits__ = Traits(
+        sharding=Sharding.SAFE,
+        sharding_reason="Each process averages the weights that it holds.",
+        engine_conflict="It reads the weights and puts averages in their place.",
+    )
 
     def __init__(
         self,

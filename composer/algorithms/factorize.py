@@ -8,7 +8,7 @@ https://arxiv.org/abs/2105.01029
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
@@ -19,6 +19,7 @@ from composer._text import non_negative, positive
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.nn.factorized import FactorizedConv2d, FactorizedLinear, factorizing_could_speedup
 from composer.nn.low_rank import LowRankSolution, factorize_conv2d, factorize_matrix
 from composer.surgery import ReplacementFunction, count_module_instances, replace_module_classes
@@ -151,15 +152,17 @@ class Factorize(Algorithm):
     Paper: https://arxiv.org/abs/2105.01029 (Khodak et al. 2021)
     """
 
-    slot = Slot.SURGERY
-    composes_badly_with: Mapping[str, str] = {
-        "WeightStandardization": (
-            "the first of two thin convolutions would be standardized without a norm behind it, and lose its "
-            "scale. Leave out one of them."
-        ),
-    }
-    sharding = Sharding.SAFE
-    sharding_reason = "Layers are split before weights are divided."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        composes_badly_with={
+            "WeightStandardization": (
+                "the first of two thin convolutions would be standardized without a norm behind it, and lose its "
+                "scale. Leave out one of them."
+            ),
+        },
+        sharding=Sharding.SAFE,
+        sharding_reason="Layers are split before weights are divided.",
+    )
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.nn.gated_linear import GatedLinear
 from composer.surgery import update_params_in_optimizer
 from composer.warnings import NoEffectWarning
@@ -176,9 +177,11 @@ class GatedLinearUnits(Algorithm):
     Paper: https://arxiv.org/abs/2002.05202 (Shazeer 2020)
     """
 
-    slot = Slot.SURGERY
-    sharding = Sharding.SAFE
-    sharding_reason = "Layers are replaced before weights are divided."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        sharding=Sharding.SAFE,
+        sharding_reason="Layers are replaced before weights are divided.",
+    )
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from composer._text import positive
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.nn.ghost_batchnorm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d, ghost_batchnorm
 from composer.surgery import count_module_instances, replace_module_classes
 from composer.warnings import NoEffectWarning
@@ -109,9 +110,11 @@ class GhostBatchNorm(Algorithm):
     Paper: https://arxiv.org/abs/1705.08741 (Hoffer et al. 2017)
     """
 
-    slot = Slot.SURGERY
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Ghost batches are parts of what a process has of a batch."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Ghost batches are parts of what a process has of a batch.",
+    )
 
     def __init__(self, ghost_batch_size: int = 32) -> None:
         self.ghost_batch_size = positive("ghost_batch_size", ghost_batch_size)

@@ -11,6 +11,7 @@ https://arxiv.org/abs/2102.06171
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,7 @@ from composer._text import non_negative, one_of, plural
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.dist.divided import held, is_divided, row_norms
 
 if TYPE_CHECKING:
@@ -120,8 +122,10 @@ class GradientClipping(Algorithm):
     Papers: https://arxiv.org/abs/1211.5063 (Pascanu et al. 2013), https://arxiv.org/abs/2102.06171 (Brock et al. 2021)
     """
 
-    sharding = Sharding.SAFE
-    sharding_reason = "The norm is that of all parts together."
+    __traits__ = Traits(
+        sharding=Sharding.SAFE,
+        sharding_reason="The norm is that of all parts together.",
+    )
 
     def __init__(
         self,
@@ -134,7 +138,8 @@ class GradientClipping(Algorithm):
         self._each = not isinstance(clipping_type, str) or isinstance(clipping_threshold, Sequence)
         self._by_engine = False
         if len(self._policies) != 1 or self._policies[0][0] != "norm" or not self._policies[0][1]:
-            self.engine_conflict = "Of all ways to clip it has the norm, with one threshold above 0."
+            conflict = "Of all ways to clip it has the norm, with one threshold above 0."
+            self.__traits__ = replace(self.__traits__, engine_conflict=conflict)
 
     def leave_to_engine(self) -> float | None:
         """Return the bound of the norm, or None for infinity, to an engine that clips; this method does not any more.

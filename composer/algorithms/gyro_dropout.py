@@ -10,7 +10,6 @@ https://proceedings.mlsys.org/paper_files/paper/2022/hash/72aa1632b83c93a2f680db
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
@@ -20,6 +19,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
 from composer.core.time import TimeUnit
+from composer.core.traits import Traits
 from composer.nn.gyro_dropout import GyroDropoutLayer
 from composer.surgery import replace_module_classes
 from composer.warnings import NoEffectWarning
@@ -99,12 +99,14 @@ class GyroDropout(Algorithm):
     Paper: https://proceedings.mlsys.org/paper_files/paper/2022/hash/72aa1632b83c93a2f680dbb5235f1a83-Abstract.html
     """
 
-    slot = Slot.SURGERY
-    composes_badly_with: Mapping[str, str] = {
-        "SAM": "the two forward passes of a step would use different masks. Take ordinary dropout.",
-    }
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Each process counts its own forward passes and has masks of its own, unless buffers are shared."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        composes_badly_with={
+            "SAM": "the two forward passes of a step would use different masks. Take ordinary dropout.",
+        },
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Each process counts its own forward passes and has its own masks, unless buffers are shared.",
+    )
 
     def __init__(self, p: float = 0.5, sigma: int = 256, tau: int = 16) -> None:
         GyroDropoutLayer(p, sigma, tau)  # checks the arguments
@@ -150,7 +152,7 @@ def _num_batches(state: State) -> int:
             return int(total.value)
         if total.unit is TimeUnit.EPOCH and length is not None:
             return int(total.value) * length
-        size = None if state.train_phase.loader is None else state.train_phase.loader.batch_size
+        size = None if state.train_phase.loader is None else state.train_phase.loader.__batch_size__
         if total.unit is TimeUnit.SAMPLE and size:
             return -(-int(total.value) // size)
     raise ValueError(

@@ -17,6 +17,7 @@ from composer.algorithms._targets import as_soft_target, edit_targets, logits_of
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.trees import BatchKey
 
 if TYPE_CHECKING:
@@ -88,9 +89,11 @@ class LabelSmoothing(Algorithm):
     Paper: https://arxiv.org/abs/1512.00567 (Szegedy et al. 2016)
     """
 
-    slot = Slot.LABEL
-    sharding = Sharding.SAFE
-    sharding_reason = "Each target is smoothed by itself."
+    __traits__ = Traits(
+        slot=Slot.LABEL,
+        sharding=Sharding.SAFE,
+        sharding_reason="Each target is smoothed by itself.",
+    )
 
     def __init__(self, smoothing: float = 0.1, target_key: BatchKey = 1) -> None:
         self.smoothing = in_unit_interval("smoothing", smoothing)

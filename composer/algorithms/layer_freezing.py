@@ -20,6 +20,7 @@ from composer._text import in_unit_interval
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.traits import Traits
 from composer.trees import ensure_tuple
 from composer.warnings import NoEffectWarning
 
@@ -108,9 +109,11 @@ class LayerFreezing(Algorithm):
     Paper: https://arxiv.org/abs/1706.04983 (Brock et al. 2017)
     """
 
-    sharding = Sharding.SAFE
-    sharding_reason = "All processes freeze the same layers."
-    engine_conflict = "It takes parameters from the optimizer."
+    __traits__ = Traits(
+        sharding=Sharding.SAFE,
+        sharding_reason="All processes freeze the same layers.",
+        engine_conflict="It takes parameters from the optimizer.",
+    )
     find_unused_parameters = True
 
     def __init__(

@@ -7,7 +7,7 @@ Paper: mixup: Beyond Empirical Risk Minimization, Zhang et al. 2018, https://arx
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -127,9 +127,12 @@ class MixUp(PairMixing):
     Paper: https://arxiv.org/abs/1710.09412 (Zhang et al. 2018)
     """
 
-    composes_badly_with: Mapping[str, str] = {
-        "LabelSmoothing": "the targets of the partners would stay unsmoothed. Use interpolate_loss=False.",
-    }
+    __traits__ = replace(
+        PairMixing.__traits__,
+        composes_badly_with={
+            "LabelSmoothing": "the targets of the partners would stay unsmoothed. Use interpolate_loss=False.",
+        },
+    )
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from composer._text import did_you_mean, non_negative
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.warnings import NoEffectWarning
 
 if TYPE_CHECKING:
@@ -99,9 +100,11 @@ class NEFTune(Algorithm):
     Paper: https://arxiv.org/abs/2310.05914 (Jain et al. 2023)
     """
 
-    slot = Slot.AUGMENT
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Each process draws noise for its own part of the batch."
+    __traits__ = Traits(
+        slot=Slot.AUGMENT,
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Each process draws noise for its own part of the batch.",
+    )
 
     def __init__(self, alpha: float = 5.0, embedding: str | None = None) -> None:
         self.alpha = non_negative("alpha", alpha)

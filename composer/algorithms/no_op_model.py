@@ -17,6 +17,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.model import ComposerModel
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.surgery import update_params_in_optimizer
 
 if TYPE_CHECKING:
@@ -94,14 +95,16 @@ class NoOpModel(Algorithm):
     NoOpModel()
     """
 
-    slot = Slot.SURGERY
-    composes_badly_with: Mapping[str, str] = {
-        "NEFTune": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
-        "PatchDropout": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
-        "SelectiveBackprop": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
-    }
-    sharding = Sharding.SAFE
-    sharding_reason = "It has one number."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        composes_badly_with={
+            "NEFTune": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
+            "PatchDropout": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
+            "SelectiveBackprop": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
+        },
+        sharding=Sharding.SAFE,
+        sharding_reason="It has one number.",
+    )
 
     @staticmethod
     def required_on_load() -> bool:

@@ -21,6 +21,7 @@ from composer._text import did_you_mean, in_unit_interval, non_negative
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.warnings import NoEffectWarning
 
 if TYPE_CHECKING:
@@ -108,9 +109,11 @@ class PatchDropout(Algorithm):
     Paper: https://arxiv.org/abs/2208.07220 (Liu et al. 2023)
     """
 
-    slot = Slot.AUGMENT
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Each process draws patches for its own part of the batch."
+    __traits__ = Traits(
+        slot=Slot.AUGMENT,
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Each process draws patches for its own part of the batch.",
+    )
 
     def __init__(self, drop_rate: float = 0.5, num_prefix_tokens: int = 1, module: str | None = None) -> None:
         self.drop_rate = _check_rate(drop_rate)

@@ -29,6 +29,7 @@ from composer.checkpoint.tensors import divided_as
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.traits import Traits
 from composer.dist.divided import is_divided
 
 if TYPE_CHECKING:
@@ -164,9 +165,11 @@ class PostHocEMA(Algorithm):
     Paper: https://arxiv.org/abs/2312.02696 (Karras et al. 2024)
     """
 
-    sharding = Sharding.SAFE
-    sharding_reason = "Each process averages the weights that it holds; snapshots are put together for all."
-    engine_conflict = "It reads the weights and puts averages in their place."
+    __traits__ = Traits(
+        sharding=Sharding.SAFE,
+        sharding_reason="Each process averages the weights that it holds; snapshots are put together for all.",
+        engine_conflict="It reads the weights and puts averages in their place.",
+    )
 
     def __init__(
         self,

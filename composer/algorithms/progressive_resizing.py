@@ -7,6 +7,7 @@ Early steps cost a fraction. From fast.ai, see https://www.fast.ai/posts/2018-04
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from composer.algorithms._images import is_channels_last
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -101,10 +103,12 @@ class ProgressiveResizing(Algorithm):
     0.75
     """
 
-    slot = Slot.AUGMENT
-    changes_shapes = True
-    sharding = Sharding.SAFE
-    sharding_reason = "All processes have the same size; windows of mode='crop' are drawn by each."
+    __traits__ = Traits(
+        slot=Slot.AUGMENT,
+        changes_shapes=True,
+        sharding=Sharding.SAFE,
+        sharding_reason="All processes have the same size; windows of mode='crop' are drawn by each.",
+    )
 
     def __init__(
         self,
@@ -119,7 +123,7 @@ class ProgressiveResizing(Algorithm):
     ) -> None:
         self.mode = one_of("mode", mode, _MODES)
         if self.mode == "crop":
-            self.sharding = Sharding.PER_RANK
+            self.__traits__ = replace(self.__traits__, sharding=Sharding.PER_RANK)
         self.initial_scale = _check_scale("initial_scale", initial_scale)
         self.finetune_fraction = in_unit_interval("finetune_fraction", finetune_fraction)
         self.delay_fraction = in_unit_interval("delay_fraction", delay_fraction)

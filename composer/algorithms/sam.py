@@ -23,6 +23,7 @@ from composer.algorithms._gradients import gradients_of, parameters_of, scale_gr
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
 from composer.core.time import TimeUnit
+from composer.core.traits import Traits
 from composer.dist.divided import held, inner_products, like
 
 if TYPE_CHECKING:
@@ -273,9 +274,11 @@ class SAM(Algorithm):
     https://arxiv.org/abs/2203.02714 (Liu et al. 2022)
     """
 
-    sharding = Sharding.SAFE
-    sharding_reason = "The norm is that of all parts together, and each process moves the weights that it holds."
-    engine_conflict = "It computes the gradients twice in a step, at moved weights."
+    __traits__ = Traits(
+        sharding=Sharding.SAFE,
+        sharding_reason="The norm is that of all parts together, and each process moves the weights that it holds.",
+        engine_conflict="It computes the gradients twice in a step, at moved weights.",
+    )
 
     def __init__(
         self,

@@ -24,7 +24,9 @@ from composer._text import non_negative
 from composer.algorithms._averages import Pairs, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.event import Event
+from composer.core.hooks import listens
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.core.types import Batch
 from composer.precision import get_precision_context
 from composer.trees import ensure_tuple
@@ -116,14 +118,16 @@ class ScheduleFree(Algorithm):
     Paper: https://arxiv.org/abs/2405.15682 (Defazio et al. 2024)
     """
 
-    composes_badly_with: Mapping[str, str] = {
-        "EMA": "each evaluates with an average of its own. Take one of them.",
-        "PostHocEMA": "each keeps an average of its own. Take one of them.",
-        "SWA": "each evaluates with an average of its own. Take one of them.",
-    }
-    sharding = Sharding.SAFE
-    sharding_reason = "Each process averages the weights that it holds."
-    engine_conflict = "It reads the weights and puts averages in their place."
+    __traits__ = Traits(
+        composes_badly_with={
+            "EMA": "each evaluates with an average of its own. Take one of them.",
+            "PostHocEMA": "each keeps an average of its own. Take one of them.",
+            "SWA": "each evaluates with an average of its own. Take one of them.",
+        },
+        sharding=Sharding.SAFE,
+        sharding_reason="Each process averages the weights that it holds.",
+        engine_conflict="It reads the weights and puts averages in their place.",
+    )
 
     def __init__(self, calibration_batches: int = 8) -> None:
         self.calibration_batches = non_negative("calibration_batches", calibration_batches)
@@ -257,7 +261,7 @@ def _schedule_free(optimizers: Sequence[Optimizer]) -> list[Any]:
 
 def _saves(callback: Any, state: State, event: Event) -> bool:
     """Whether a callback is about to look at the weights, as far as one can tell from outside."""
-    if not callback.overrides(event):
+    if not listens(callback, event):
         return False
     due: Any = getattr(callback, "save_interval", None)
     return bool(due(state, event)) if callable(due) else True

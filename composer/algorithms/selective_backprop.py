@@ -26,6 +26,7 @@ from composer.core.data import DataSpec
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
 from composer.core.time import Time
+from composer.core.traits import Traits
 from composer.dist.divided import is_divided
 from composer.precision import get_precision_context
 
@@ -156,10 +157,12 @@ class SelectiveBackprop(Algorithm):
     Paper: https://arxiv.org/abs/1910.00762 (Jiang et al. 2019)
     """
 
-    slot = Slot.SELECT
-    changes_shapes = True
-    sharding = Sharding.PER_RANK
-    sharding_reason = "Each process chooses among its own part of the batch."
+    __traits__ = Traits(
+        slot=Slot.SELECT,
+        changes_shapes=True,
+        sharding=Sharding.PER_RANK,
+        sharding_reason="Each process chooses among its own part of the batch.",
+    )
 
     def __init__(
         self,
@@ -290,7 +293,7 @@ def _evaluating(model: object) -> Generator[None]:
 def _microbatches(state: State, samples: int) -> Sequence[Any]:
     """The batch in the parts that go through the model at once."""
     spec: DataSpec = state.train_phase.loader or DataSpec([])
-    parts = spec.microbatches(state.batch, state.microbatch_size, samples)
+    parts = spec.__microbatches__(state.batch, state.microbatch_size, samples)
     return parts if spec.microbatch_transforms is None else [spec.microbatch_transforms(part) for part in parts]
 
 

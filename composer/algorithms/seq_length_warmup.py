@@ -24,6 +24,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
 from composer.core.time import TimeUnit
+from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -133,10 +134,12 @@ class SeqLengthWarmup(Algorithm):
     Paper: https://arxiv.org/abs/2108.06084 (Li et al. 2022)
     """
 
-    slot = Slot.AUGMENT
-    changes_shapes = True
-    sharding = Sharding.SAFE
-    sharding_reason = "All processes cut to the same length."
+    __traits__ = Traits(
+        slot=Slot.AUGMENT,
+        changes_shapes=True,
+        sharding=Sharding.SAFE,
+        sharding_reason="All processes cut to the same length.",
+    )
 
     def __init__(
         self,

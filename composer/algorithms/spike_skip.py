@@ -22,6 +22,7 @@ from composer.algorithms._gradients import gradients_of, parameters_of, total_no
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.dist.divided import held
 
 if TYPE_CHECKING:
@@ -109,10 +110,12 @@ class SpikeSkip(Algorithm):
     """
 
     # Last in the order, which is first after the gradient is there: before it is clipped.
-    slot = Slot.PRECISION
-    sharding = Sharding.SAFE
-    sharding_reason = "Loss and norm are those of all processes, which decide alike."
-    engine_conflict = "It reads the gradients and leaves out steps."
+    __traits__ = Traits(
+        slot=Slot.PRECISION,
+        sharding=Sharding.SAFE,
+        sharding_reason="Loss and norm are those of all processes, which decide alike.",
+        engine_conflict="It reads the gradients and leaves out steps.",
+    )
 
     def __init__(self, num_std: float = 6.0, window: int = 128, watch: str = "both") -> None:
         self.num_std = positive("num_std", num_std)

@@ -16,6 +16,7 @@ from composer._text import non_negative, positive
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.nn.squeeze_excite import SqueezeExcite2d, SqueezeExciteConv2d
 from composer.surgery import count_module_instances, replace_module_classes
 from composer.warnings import NoEffectWarning
@@ -113,9 +114,11 @@ class SqueezeExcite(Algorithm):
     Paper: https://arxiv.org/abs/1709.01507 (Hu et al. 2018)
     """
 
-    slot = Slot.SURGERY
-    sharding = Sharding.SAFE
-    sharding_reason = "Layers are replaced before weights are divided."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        sharding=Sharding.SAFE,
+        sharding_reason="Layers are replaced before weights are divided.",
+    )
 
     def __init__(self, latent_channels: float = 64, min_channels: int = 128) -> None:
         self.latent_channels = positive("latent_channels", latent_channels)

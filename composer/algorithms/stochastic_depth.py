@@ -8,7 +8,7 @@ Paper: Deep Networks with Stochastic Depth, Huang et al. 2016, https://arxiv.org
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -20,6 +20,7 @@ from composer.core.event import Event
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.traits import Traits
 from composer.nn.stochastic_depth import StochasticBlock, decide_blocks, make_stochastic, register_residual_block
 from composer.warnings import NoEffectWarning
 
@@ -132,12 +133,14 @@ class StochasticDepth(Algorithm):
     Paper: https://arxiv.org/abs/1603.09382 (Huang et al. 2016)
     """
 
-    slot = Slot.SURGERY
-    composes_badly_with: Mapping[str, str] = {
-        "SAM": "the two forward passes of a step would leave out different blocks. Use stochastic_method='sample'.",
-    }
-    sharding = Sharding.SAFE
-    sharding_reason = "All processes leave out the same blocks; samples are drawn by each."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        composes_badly_with={
+            "SAM": "the two forward passes of a step would leave out different blocks. Use stochastic_method='sample'.",
+        },
+        sharding=Sharding.SAFE,
+        sharding_reason="All processes leave out the same blocks; samples are drawn by each.",
+    )
 
     def __init__(
         self,
@@ -157,16 +160,16 @@ class StochasticDepth(Algorithm):
             in_unit_interval("drop_warmup", self.drop_warmup.value)
         self.find_unused_parameters = stochastic_method == "block"
         if stochastic_method == "sample":
-            self.composes_badly_with, self.sharding = {}, Sharding.PER_RANK
+            self.__traits__ = replace(self.__traits__, composes_badly_with={}, sharding=Sharding.PER_RANK)
         self._generator: torch.Generator | None = None
         self._full_rates: dict[StochasticBlock, float] = {}
         self._progress = 1.0
 
-    def overrides(self, event: Event) -> bool:
+    def __listens__(self, event: Event) -> bool:
         """Leave out the events that have nothing to do."""
         if event in (Event.AFTER_LOAD, Event.BATCH_START) and self.drop_warmup.value == 0:
             return False
-        return super().overrides(event) and (event is not Event.BEFORE_FORWARD or self.stochastic_method == "block")
+        return super().__listens__(event) and (event is not Event.BEFORE_FORWARD or self.stochastic_method == "block")
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the random numbers are that blocks are left out by."""

@@ -9,7 +9,6 @@ Optima and Better Generalization, Izmailov et al. 2018, https://arxiv.org/abs/18
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from composer.algorithms._averages import Pairs, beside
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -72,16 +72,18 @@ class SWA(Algorithm):
     Paper: https://arxiv.org/abs/1803.05407 (Izmailov et al. 2018)
     """
 
-    composes_badly_with: Mapping[str, str] = {
-        "EMA": "it puts an average of its own into the model, to which that of EMA comes late. Take one of them.",
-        "PostHocEMA": (
-            "it puts an average into the model, and averages over time mix weights from before and after. Take "
-            "one of them."
-        ),
-    }
-    sharding = Sharding.SAFE
-    sharding_reason = "Each process averages the weights that it holds."
-    engine_conflict = "It reads the weights and puts averages in their place."
+    __traits__ = Traits(
+        composes_badly_with={
+            "EMA": "it puts an average of its own into the model, to which that of EMA comes late. Take one of them.",
+            "PostHocEMA": (
+                "it puts an average into the model, and averages over time mix weights from before and after. Take "
+                "one of them."
+            ),
+        },
+        sharding=Sharding.SAFE,
+        sharding_reason="Each process averages the weights that it holds.",
+        engine_conflict="It reads the weights and puts averages in their place.",
+    )
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from composer._text import non_negative, plural
 from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.warnings import NoEffectWarning
 
 if TYPE_CHECKING:
@@ -123,9 +124,11 @@ class WeightStandardization(Algorithm):
     Paper: https://arxiv.org/abs/1903.10520 (Qiao et al. 2019)
     """
 
-    slot = Slot.SURGERY
-    sharding = Sharding.SAFE
-    sharding_reason = "Weights are put together before they are used."
+    __traits__ = Traits(
+        slot=Slot.SURGERY,
+        sharding=Sharding.SAFE,
+        sharding_reason="Weights are put together before they are used.",
+    )
 
     def __init__(self, n_last_layers_ignore: int = 0) -> None:
         self.n_last_layers_ignore = non_negative("n_last_layers_ignore", n_last_layers_ignore)

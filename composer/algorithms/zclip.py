@@ -8,7 +8,7 @@ that of :class:`.GradientClipping` stays. Paper: Kumar et al. 2025, https://arxi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from composer._text import in_unit_interval, non_negative, positive
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -126,15 +127,17 @@ class ZClip(Algorithm):
     Paper: https://arxiv.org/abs/2504.02507 (Kumar et al. 2025)
     """
 
-    composes_badly_with: Mapping[str, str] = {
-        "GradientClipping": (
-            "whichever acts second gets a gradient that is clipped already. Use ZClip(max_norm=...) for a fixed bound."
-        ),
-        "SAM": "the norms of both gradients of a step would enter the statistics. Clip with GradientClipping.",
-    }
-    sharding = Sharding.SAFE
-    sharding_reason = "The norm is that of all parts together, and all processes have the same statistics."
-    engine_conflict = "It scales the gradients."
+    __traits__ = Traits(
+        composes_badly_with={
+            "GradientClipping": (
+                "whichever acts second gets a gradient that is clipped already. Use ZClip(max_norm=...) for a bound."
+            ),
+            "SAM": "the norms of both gradients of a step would enter the statistics. Clip with GradientClipping.",
+        },
+        sharding=Sharding.SAFE,
+        sharding_reason="The norm is that of all parts together, and all processes have the same statistics.",
+        engine_conflict="It scales the gradients.",
+    )
 
     def __init__(
         self,

@@ -115,7 +115,7 @@ class CallbackTimer(Callback):
         """What was measured, by name and event; of two of one class the second has ``Name-2``."""
         return {(part.name, event.value): cost for part in self._parts.values() for event, cost in part.costs.items()}
 
-    def wrap_handlers(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+    def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
         if event is Event.INIT:
             self._parts.clear()  # a new run
         return tuple(self._timed(handler, event) for handler in handlers)

@@ -145,10 +145,14 @@ class CheckpointSaver(Callback):
         return self._list.best
 
     @property
-    def location(self) -> str | None:
+    def __location__(self) -> str | None:
         """Path of the newest checkpoint that was saved, if there is one."""
         paths = self._list.paths
         return paths[-1] if paths else None
+
+    @property
+    def __remote_file_name__(self) -> str | None:
+        return self.remote_file_name
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
@@ -376,7 +380,7 @@ class CheckpointSaver(Callback):
             saved = state.get("all_saved_checkpoints_to_timestamp", ())
             self.all_saved_checkpoints_to_timestamp.update(times_from(saved, self._list))
 
-    def is_own_state(self, state: dict[str, Any]) -> bool:
+    def __is_own_state__(self, state: dict[str, Any]) -> bool:
         """Tell whether a state is that of a saver with this folder and these names, of several in a run.
 
         Args:

@@ -91,7 +91,7 @@ class DataloaderMonitor(Callback):
         self._state: weakref.ref[State] | None = None
         self._loops: set[str] = set()
 
-    def wrap_handlers(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+    def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
         """Stand next to the loader: what others do at these events is no waiting for data."""
         mine = tuple(handler for handler in handlers if owner_of(handler) is self)
         others = tuple(handler for handler in handlers if owner_of(handler) is not self)

@@ -22,6 +22,7 @@ from composer.callbacks._cadence import Cadence
 from composer.core.callback import Callback
 from composer.core.microbatches import count_samples
 from composer.core.time import Time
+from composer.core.traits import Traits
 from composer.dist.divided import is_divided, joint_norm, norms
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ class GradientNoiseScale(Callback):
     Paper: https://arxiv.org/abs/1812.06162 (McCandlish et al. 2018)
     """
 
-    engine_conflict = "It reads the gradients."
+    __traits__ = Traits(
+        engine_conflict="It reads the gradients.",
+    )
 
     def __init__(self, interval: int | str | Time = "10ba", decay: float = 0.95) -> None:
         self.decay = in_unit_interval("decay", decay)

@@ -83,9 +83,9 @@ class ImageVisualizer(Callback):
         """How often images of the training are logged."""
         return self._cadence.interval
 
-    def overrides(self, event: Event) -> bool:
+    def __listens__(self, event: Event) -> bool:
         """Tell whether this object acts at an event."""
-        return event not in self._unused and super().overrides(event)
+        return event not in self._unused and super().__listens__(event)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """See whether images of this batch are due."""

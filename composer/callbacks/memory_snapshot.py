@@ -73,6 +73,11 @@ class MemorySnapshot(Callback):
         self._enabled = False
         self._done = False
 
+    @property
+    def __remote_file_name__(self) -> str | None:
+        """Where files are uploaded to."""
+        return self.files.remote_file_name
+
     def init(self, state: State, logger: Logger) -> None:
         """See whether there is anything to record, and that no file is in the way."""
         self._start, self._done = None, False

@@ -259,12 +259,12 @@ class MLPerfCallback(Callback):
 
 def _sizes(argument: str, spec: DataSpec | None) -> tuple[int, int]:
     """Numbers of samples in a pass and in a batch."""
-    if spec is None or spec.num_samples is None or spec.batch_size is None:
+    if spec is None or spec.num_samples is None or spec.__batch_size__ is None:
         raise ValueError(
             f"MLPerf asks for the size of the data, which {argument} does not tell. Give a torch DataLoader over a "
             f"data set with a length, in DataSpec(..., num_samples=...) if it has none."
         )
-    return spec.num_samples, spec.batch_size
+    return spec.num_samples, spec.__batch_size__
 
 
 def _trained_epochs(state: State) -> float:

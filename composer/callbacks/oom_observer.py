@@ -71,6 +71,11 @@ class OOMObserver(Callback):
         self._run: tuple[weakref.ref[State], weakref.ref[Logger]] | None = None
         self._attached = False
 
+    @property
+    def __remote_file_name__(self) -> str | None:
+        """Where files are uploaded to."""
+        return self.files.remote_file_name
+
     def init(self, state: State, logger: Logger) -> None:
         """Begin to record and to observe."""
         if not has_cuda_memory(state):

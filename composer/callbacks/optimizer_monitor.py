@@ -10,6 +10,7 @@ from torch import Tensor
 from composer._text import positive
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
+from composer.core.traits import Traits
 from composer.dist.divided import joint_norm, norms, whole
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class OptimizerMonitor(Callback):
     {'l2_norm/grad/weight': 5.0, 'l2_norm/grad/global': 5.0}
     """
 
-    engine_conflict = "It reads the gradients."
+    __traits__ = Traits(
+        engine_conflict="It reads the gradients.",
+    )
 
     def __init__(self, log_optimizer_metrics: bool = True, batch_log_interval: int = 10) -> None:
         self.log_optimizer_metrics = log_optimizer_metrics

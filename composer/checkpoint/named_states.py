@@ -116,4 +116,4 @@ def _split(name: str) -> tuple[str, int]:
 
 def _is_own(one: Any, value: Any) -> bool:
     tells = isinstance(one, (Serializable, CompiledSchedule))
-    return tells and isinstance(value, dict) and one.is_own_state(cast("dict[str, Any]", value))
+    return tells and isinstance(value, dict) and one.__is_own_state__(cast("dict[str, Any]", value))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp as Timestamp
     from composer.core.trace import Trace as Trace
     from composer.core.trace import Traces as Traces
+    from composer.core.traits import Traits as Traits
     from composer.core.types import JSON as JSON
     from composer.core.types import Batch as Batch
     from composer.core.types import Dataset as Dataset
@@ -71,6 +72,7 @@ else:
             "Trace": "composer.core.trace",
             "Traces": "composer.core.trace",
             "TrainerMode": "composer.core.phase",
+            "Traits": "composer.core.traits",
             "ensure_data_spec": "composer.core.data",
             "ensure_evaluator": "composer.core.evaluator",
             "ensure_time": "composer.core.time",

@@ -106,7 +106,7 @@ class StateData(ABC):
         """Number of samples that go through the model at once; the loader's batch size where none was given."""
         if self.microbatch_size is not None or self.train_phase.loader is None:
             return self.microbatch_size
-        return self.train_phase.loader.batch_size
+        return self.train_phase.loader.__batch_size__
 
     @device_train_microbatch_size.setter
     def device_train_microbatch_size(self, size: int | None) -> None:
@@ -115,7 +115,7 @@ class StateData(ABC):
     @property
     def grad_accum(self) -> int:
         """Old name for the number of microbatches in a full batch."""
-        size = None if self.train_phase.loader is None else self.train_phase.loader.batch_size
+        size = None if self.train_phase.loader is None else self.train_phase.loader.__batch_size__
         return 1 if size is None or self.microbatch_size is None else -(-size // self.microbatch_size)
 
     def set_dataloader(
@@ -143,7 +143,7 @@ class StateData(ABC):
         spec = ensure_data_spec(dataloader)
         if phase.loader is None or phase.loader.dataloader is not spec.dataloader:
             phase.iterator = None
-        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.length_of(self.data_share)
+        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.__length_of__(self.data_share)
         if dataloader_len != -1:
             self.dataloader_len = dataloader_len
 
@@ -185,7 +185,7 @@ class StateData(ABC):
         count = int(given.value)
         if given.unit is not TimeUnit.BATCH or count < -1:
             raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")
-        full = None if self.phase.loader is None else self.phase.loader.length_of(self.data_share)
+        full = None if self.phase.loader is None else self.phase.loader.__length_of__(self.data_share)
         if count == -1:
             self.phase.length = full
             return

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from composer._masking import mask_text
 from composer.core.hooks import Hooks
 from composer.core.serial import Serializable
-from composer.core.sharding import Sharding
 
 if TYPE_CHECKING:
     from composer.core.event import Event
     from composer.core.logger import Logger
-    from composer.core.order import Claim, Slot
     from composer.core.state import State
 
 __all__ = ["Algorithm", "find_algorithm"]
@@ -26,17 +22,10 @@ class Algorithm(Hooks, Serializable):
 
     Write one by methods named after the events, each ``(self, state, logger)``. Classes that define ``match`` and
     ``apply`` instead work as well; their parameters are given by name, so that any subset and order of ``event``,
-    ``state`` and ``logger`` will do.
+    ``state`` and ``logger`` will do. Its place among other algorithms, its conflicts and how it works with sharded
+    weights are declared in ``__traits__``, see :class:`.Traits`.
 
     Attributes:
-        slot: Where among other algorithms this one runs; None leaves it to the user's order.
-        may_claim: What :attr:`claims` holds for some arguments.
-        composes_badly_with: Names of algorithms that it is a mistake to use beside this one, and for each why, and what
-            to do instead. The engine warns of such a pair.
-        changes_shapes: Whether the shapes of the batches change during training, so that a compiled model may
-            have to be compiled again.
-        sharding: How it gets on with data and weights that are divided among processes.
-        sharding_reason: Why.
         find_unused_parameters: Whether parameters may get no gradient in a step.
         backwards_create_graph: Whether gradients have to be differentiable themselves.
 
@@ -50,19 +39,8 @@ class Algorithm(Hooks, Serializable):
     ScaleLoss(factor=0.5)
     """
 
-    slot: Slot | None = None
-    may_claim: frozenset[Claim] = frozenset()
-    composes_badly_with: Mapping[str, str] = MappingProxyType({})
-    changes_shapes: bool = False
-    sharding: Sharding = Sharding.SAFE
-    sharding_reason: str = ""
     find_unused_parameters: bool = False
     backwards_create_graph: bool = False
-
-    @property
-    def claims(self) -> frozenset[Claim]:
-        """What no other algorithm of the run may do too."""
-        return frozenset()
 
     @staticmethod
     def required_on_load() -> bool:
@@ -76,7 +54,7 @@ class Algorithm(Hooks, Serializable):
             event: The event that fires.
             state: The state of the run.
         """
-        return self.overrides(event)
+        return self.__listens__(event)
 
     def apply(self, event: Event, state: State, logger: Logger) -> int | None:
         """Act at an event.

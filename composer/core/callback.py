@@ -40,7 +40,7 @@ class Callback(Hooks, Serializable):
         """
         getattr(self, event.value)(state, logger)
 
-    def wrap_handlers(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+    def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
         """Return what the engine is to call at an event in place of what it would call: to time, trace or guard it.
 
         Asked once for each event that somebody listens to, when it first fires after a change of the lists of
@@ -56,7 +56,7 @@ class Callback(Hooks, Serializable):
         >>> from composer import Engine, State
         >>> from composer.core.handlers import owned, owner_of
         >>> class Trace(Callback):
-        ...     def wrap_handlers(self, event, handlers):
+        ...     def __wrap_handlers__(self, event, handlers):
         ...         return tuple(map(self.traced, handlers))
         ...
         ...     def traced(self, handler):
@@ -76,8 +76,13 @@ class Callback(Hooks, Serializable):
         return handlers
 
     @property
-    def location(self) -> str | None:
-        """Where what this writes can be found, told at the end of a training: a path or URI; None for nothing."""
+    def __location__(self) -> str | None:
+        """Path or URI of what this writes, shown in the summary of a run; None for nothing."""
+        return None
+
+    @property
+    def __remote_file_name__(self) -> str | None:
+        """Where this uploads what it writes to; for a URI the trainer adds a logger that uploads. None for nowhere."""
         return None
 
     def close(self, state: State, logger: Logger) -> None:

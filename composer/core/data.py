@@ -70,18 +70,18 @@ class DataSpec:
         self.microbatch_transforms = microbatch_transforms
         self.split_batch = split_batch or split
         self.get_num_samples_in_batch = get_num_samples_in_batch or count_samples
-        self._count_tokens = get_num_tokens_in_batch
-        self._passes: PassFactory | None = None
+        self.__count_tokens = get_num_tokens_in_batch
+        self.__passes: PassFactory | None = None
         dataset = getattr(dataloader, "dataset", None)
         # An iterable data set may have a length that does not say how much it yields.
         sized = isinstance(dataset, Sized) and not isinstance(dataset, torch.utils.data.IterableDataset)
         self.num_samples = len(cast(Sized, dataset)) if num_samples is None and sized else num_samples
-        self._max_seq_len: int | None = getattr(dataset, "max_seq_len", None)
+        self.__max_seq_len: int | None = getattr(dataset, "max_seq_len", None)
 
     @property
-    def counts_tokens(self) -> bool:
+    def __counts_tokens__(self) -> bool:
         """Whether the user has said how tokens are counted."""
-        return self._count_tokens is not None
+        return self.__count_tokens is not None
 
     def get_num_tokens_in_batch(self, batch: Batch, token_type: str = "total") -> int | Tensor:
         """Count the tokens of a batch.
@@ -102,9 +102,9 @@ class DataSpec:
         >>> spec.get_num_tokens_in_batch(batch), spec.get_num_tokens_in_batch(batch, "loss_generating")
         (6, tensor(3))
         """
-        if self._count_tokens is None:
+        if self.__count_tokens is None:
             return self._default_get_num_tokens_in_batch(batch, token_type)
-        count = self._count_tokens(batch)
+        count = self.__count_tokens(batch)
         if not isinstance(count, Mapping):
             return count
         if token_type not in count:
@@ -124,14 +124,14 @@ class DataSpec:
                 return (labels != IGNORED_TARGET).sum()
             if isinstance(ids := batch.get("input_ids"), Tensor):
                 return ids.numel()
-        return self._max_seq_len * self.get_num_samples_in_batch(batch) if self._max_seq_len else 0
+        return self.__max_seq_len * self.get_num_samples_in_batch(batch) if self.__max_seq_len else 0
 
     @property
-    def splits_itself(self) -> bool:
+    def __splits_itself__(self) -> bool:
         """Whether the user has said how batches are split."""
         return self.split_batch is not split
 
-    def microbatches(self, batch: Batch, size: int | None, samples: int) -> Sequence[Batch]:
+    def __microbatches__(self, batch: Batch, size: int | None, samples: int) -> Sequence[Batch]:
         """Return the microbatches of a batch, as the model gets them.
 
         A ``split_batch`` of the user's is asked for every batch, as it may do more than split; without one a batch
@@ -142,19 +142,19 @@ class DataSpec:
             size: Number of samples in a microbatch; None is the whole batch.
             samples: Number of samples in the batch.
 
-        >>> DataSpec([]).microbatches([torch.zeros(1), torch.ones(1)], None, 1)
+        >>> DataSpec([]).__microbatches__([torch.zeros(1), torch.ones(1)], None, 1)
         [(tensor([0.]), tensor([1.]))]
         """
-        if not self.splits_itself and (size is None or size >= samples):
+        if not self.__splits_itself__ and (size is None or size >= samples):
             return [as_microbatch(batch)]
         return list(self.split_batch(batch, samples if size is None else size))
 
     @property
-    def length(self) -> int | None:
+    def __length__(self) -> int | None:
         """Number of batches in one pass, or None where the loader does not tell."""
         return length_of(self.dataloader)
 
-    def length_of(self, share: DataShare, *, whole_batches: bool = False) -> int | None:
+    def __length_of__(self, share: DataShare, *, whole_batches: bool = False) -> int | None:
         """Return the number of steps in a pass of several processes; None where the loader does not tell.
 
         Args:
@@ -162,26 +162,26 @@ class DataSpec:
             whole_batches: Whether the loader's own batches are dealt out, as in evaluations.
 
         >>> spec = DataSpec(DataLoader(torch.utils.data.TensorDataset(torch.arange(10)), batch_size=2))
-        >>> spec.length, spec.length_of(DataShare(0, 2))
+        >>> spec.__length__, spec.__length_of__(DataShare(0, 2))
         (5, 3)
         """
         if share.size == 1:
-            return self.length
+            return self.__length__
         return PassFactory(self.dataloader, 0, share, whole_batches).length
 
-    def passes(self, seed: int, share: DataShare) -> PassFactory:
+    def __passes__(self, seed: int, share: DataShare) -> PassFactory:
         """Return what begins passes over the loader's own batches, in several processes.
 
         Args:
             seed: Of the run, the same in all processes.
             share: What this process gets.
         """
-        if self._passes is None or self._passes.share != share:
-            self._passes = PassFactory(self.dataloader, seed, share, whole_batches=True)
-        return self._passes
+        if self.__passes is None or self.__passes.share != share:
+            self.__passes = PassFactory(self.dataloader, seed, share, whole_batches=True)
+        return self.__passes
 
     @property
-    def batch_size(self) -> int | None:
+    def __batch_size__(self) -> int | None:
         """Number of samples that the loader puts into a batch, or None where it does not tell."""
         return getattr(self.dataloader, "batch_size", None)
 
@@ -198,7 +198,7 @@ def ensure_data_spec(
     Raises:
         TypeError: It is none of these.
 
-    >>> ensure_data_spec([1, 2]).length
+    >>> ensure_data_spec([1, 2]).__length__
     2
     """
     if isinstance(dataloader, DataSpec):

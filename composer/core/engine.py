@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from composer.core.algorithm import Algorithm
 from composer.core.binding import bind
 from composer.core.callback import Callback
 from composer.core.event import Event
-from composer.core.handlers import Handler, owned, owner_of
-from composer.core.listener_check import check_listener
+from composer.core.handlers import Handler, owner_of
+from composer.core.hooks import Hooks, listens, replaces
+from composer.core.listener_check import can_listen, check_listener
 from composer.core.logger import Logger, LoggerDestination
-from composer.core.model_changes import ModelOutline, describe_changes
-from composer.core.order import AlgorithmPass, arrange, warn_of_bad_company
+from composer.core.order import AlgorithmPass, warn_of_bad_company
+from composer.core.plan import Planner, names_methods
 from composer.core.trace import Trace, Traces
 from composer.trees import ensure_tuple
 
 if TYPE_CHECKING:
-    from composer.core.hooks import Hooks
     from composer.core.state import State
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Trace", "Traces"]
 
 _log = logging.getLogger(__name__)
 
-# What algorithms change in the model here, before the first batch, is kept for its summary.
-_SET_UP = frozenset({Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD, Event.FIT_START})
-
-# Queued metrics reach the destinations here, after callbacks have logged and before the destinations' own hooks.
-_DELIVERY = {
-    Event.BATCH_END: Logger.deliver,
-    Event.EPOCH_END: Logger.flush,
-    Event.EVAL_END: Logger.flush,
-    Event.EVAL_AFTER_ALL: Logger.flush,
-    Event.EVAL_STANDALONE_END: Logger.flush,
-    Event.PREDICT_END: Logger.flush,
-    Event.FIT_END: Logger.flush,
-}
+# Callbacks by id, as they need not be hashable, and the engine that opened each by INIT.
+_open: dict[int, tuple[weakref.ref[Callback], weakref.ref[Engine]]] = {}
 
 
 class Engine:
     """Fires events: calls what listens to each, in a fixed order.
 
     Algorithms go first (see :func:`.arrange`), then callbacks, then loggers; at ``INIT`` loggers, callbacks,
-    algorithms. For each event a plan of what to call is made once, when it first fires; it is made again when the
-    lists in the state change. An event that nobody listens to costs one look-up.
+    algorithms. In a loop the plan of what to call at an event is made once, when it first fires; it is made again when
+    the lists in the state change. An event that nobody listens to costs one look-up.
 
     Args:
         state: The state that handlers edit.
@@ -86,17 +76,13 @@ class Engine:
         if callbacks is not None:
             state.callbacks = ensure_tuple(callbacks)
         self.state = state
-        self._plan: dict[str, tuple[Handler, ...]] = {}
-        self._custom: dict[Event, bool] = {}
         self._checked: tuple[Algorithm, ...] = ()
-        self._changes: dict[tuple[int, Event], tuple[str, str]] = {}
-        self._listeners_changed()
+        self._check_listeners()
         if logger is None:
             logger = Logger(state, [c for c in state.callbacks if isinstance(c, LoggerDestination)])
         self.logger = logger
-        self._record_traces = record_traces
-        self._traces: Traces = {}
-        self._passes: list[AlgorithmPass] = []
+        self._planner = Planner(state, logger, logs_traces=record_traces)
+        self._plans = self._planner.plans  # so that an event costs one look-up
         for algorithm_pass, index in _passes(algorithm_passes):
             self.register_pass(algorithm_pass, index)
         # Weak, so that the state does not keep its engine, and with it the open callbacks, alive.
@@ -111,13 +97,14 @@ class Engine:
             event: The event or its name.
 
         Returns:
-            A record for each algorithm asked if ``record_traces`` is set, else nothing.
+            A record for each algorithm asked; in a loop only if ``record_traces`` is set, else nothing.
 
         Raises:
             ValueError: There is no event of that name.
+            RuntimeError: The engine is closed.
             Exception: Whatever a handler raises; a note says whose it was.
         """
-        handlers = self._plan.get(event)
+        handlers = self._plans.get(event)
         if handlers is None:
             event = Event(event)
             handlers = self._handlers(event)
@@ -139,7 +126,8 @@ class Engine:
         Args:
             event: The event.
         """
-        return bool(self._handlers(event))
+        handlers = self._plans.get(event)
+        return bool(self._handlers(event) if handlers is None else handlers)
 
     def custom_listens(self, event: Event) -> bool:
         """Tell whether code from outside this package would be called when an event fires.
@@ -147,13 +135,18 @@ class Engine:
         Args:
             event: The event.
         """
-        found = self._custom.get(event)
-        if found is None:
-            algorithms = any(_is_custom(a, event) and _asks(a, event) for a in self.state.algorithms)
-            watching = [c for c in self.state.callbacks if _is_custom(c, event)]
-            callbacks = any(c.overrides(event) or _replaces(c, Callback, "run_event") for c in watching)
-            found = self._custom[event] = algorithms or callbacks
-        return found
+        found = self._planner.custom.get(event)
+        return self._planner.is_custom(event) if found is None else found
+
+    @contextlib.contextmanager
+    def looping(self) -> Generator[None]:
+        """Keep the plans that are made inside, for a loop that fires the same events over and over.
+
+        Outside, each event looks at the listeners anew, whatever was done to their methods. Inside this is done after
+        every event at which code of users ran, where that has added a hook to a listener or taken one away.
+        """
+        with self._planner.keeping():
+            yield
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         """Add a reordering of the algorithms.
@@ -167,18 +160,24 @@ class Engine:
         """
         if not callable(algorithm_pass) or not isinstance(index, int):
             raise _bad_pass(algorithm_pass if index == -1 else (algorithm_pass, index))
-        self._passes.insert(len(self._passes) if index == -1 else index, algorithm_pass)
-        self._plan = {}
+        self.algorithm_passes.insert(len(self.algorithm_passes) if index == -1 else index, algorithm_pass)
 
     @property
-    def passes(self) -> tuple[AlgorithmPass, ...]:
-        """The reorderings of the algorithms, in the order in which they are applied."""
-        return tuple(self._passes)
+    def algorithm_passes(self) -> list[AlgorithmPass]:
+        """The reorderings of the algorithms in the order in which they are applied, after the order by slot.
+
+        Changing the list changes what the engine does.
+        """
+        return self._planner.passes
+
+    @algorithm_passes.setter
+    def algorithm_passes(self, passes: Sequence[AlgorithmPass]) -> None:
+        self.algorithm_passes[:] = passes
 
     @property
     def model_changes(self) -> tuple[tuple[str, str], ...]:
         """What algorithms changed in the model before the first batch: for each its name, and what it did."""
-        return tuple(self._changes.values())
+        return tuple(self._planner.changes.values())
 
     def close(self) -> None:
         """Close every callback, loggers last, each even if another fails; further calls do nothing.
@@ -186,6 +185,12 @@ class Engine:
         Also runs when the engine is discarded or the interpreter exits.
         """
         self._finalizer()
+        self._planner.forget()
+
+    @staticmethod
+    def _close(state: State, logger: Logger) -> None:
+        """Close the callbacks of a state; for code that closes them without an engine."""
+        _close(state, logger)
 
     @property
     def closed(self) -> bool:
@@ -194,134 +199,48 @@ class Engine:
 
     def _listeners_changed(self) -> None:
         """Make new plans, of listeners that can run."""
-        self._plan, self._custom = {}, {}
+        self._planner.forget()
+        self._check_listeners()
+
+    def _check_listeners(self) -> None:
         for callback in self.state.callbacks:
             _check_kind("callbacks", callback, Callback)
             check_listener(callback)
         algorithms = tuple(self.state.algorithms)
-        if algorithms != self._checked:
+        if [*map(id, algorithms)] != [*map(id, self._checked)]:
             for algorithm in algorithms:
                 _check(algorithm)
             warn_of_bad_company(algorithms)
             self._checked = algorithms
 
     def _handlers(self, event: Event) -> tuple[Handler, ...]:
-        handlers = self._plan.get(event)
-        if handlers is None:
-            handlers = self._plan[event] = self._plan_event(event)
-        return handlers
+        if self.closed:
+            raise RuntimeError("The engine is closed, and its callbacks with it; make a new Engine or Trainer.")
+        if event is Event.INIT:
+            _refuse_open(self.state.callbacks, self)
+        return self._planner.handlers(event)
 
     def _call(self, handlers: tuple[Handler, ...], event: Event | str) -> Traces:
         state, logger = self.state, self.logger
         # A handler may fire events of its own, whose records are not ours.
-        outer, self._traces = self._traces, {}
+        planner = self._planner
+        outer, planner.traces = planner.traces, {}
         handler = None
         try:
             for handler in handlers:
                 handler(state, logger)
-            return self._traces
+            return planner.traces
         except BaseException as error:
             owner = owner_of(handler)
             if owner is not None:
                 error.add_note(f"Raised by {type(owner).__name__} at the event {str(event)!r}.")
             raise
         finally:
-            self._traces = outer
-
-    def _plan_event(self, event: Event) -> tuple[Handler, ...]:
-        """Collect the handlers of an event in the order in which they run, wrapped by those who ask for it."""
-        handlers = self._collect(event)
-        if not handlers:
-            return ()
-        # The first in the list is outermost.
-        for callback in reversed(self.state.callbacks):
-            if _replaces(callback, Callback, "wrap_handlers"):
-                handlers = tuple(callback.wrap_handlers(event, handlers))
-        return handlers
-
-    def _collect(self, event: Event) -> tuple[Handler, ...]:
-        """Return the handlers of an event in the order in which they run."""
-        listening = [algorithm for algorithm in self.state.algorithms if _asks(algorithm, event)]
-        ordered = arrange(listening, event, self._passes)
-        algorithms = [self._algorithm_handler(a, event, place) for place, a in enumerate(ordered)]
-        if event in _SET_UP:
-            algorithms = [self._noting_changes(handler, event) for handler in algorithms]
-        watching = [c for c in self.state.callbacks if c.overrides(event) or _replaces(c, Callback, "run_event")]
-        callbacks = [_callback_handler(c, event) for c in watching if not isinstance(c, LoggerDestination)]
-        loggers = [self._destination_handler(c, event) for c in watching if isinstance(c, LoggerDestination)]
-        if event is Event.INIT:
-            return (*loggers, *callbacks, *algorithms)
-        if event in _DELIVERY and self.logger.destinations:
-            deliver = _DELIVERY[event]
-            loggers.insert(0, lambda state, logger: deliver(logger))
-        return (*algorithms, *callbacks, *loggers)
-
-    def _algorithm_handler(self, algorithm: Algorithm, event: Event, place: int) -> Handler:
-        if _names_methods(algorithm) and event.value not in vars(algorithm) and not self._record_traces:
-            return getattr(algorithm, event.value)
-        match, apply = bind(algorithm, "match"), bind(algorithm, "apply")
-
-        def run(state: State, logger: Logger) -> None:
-            if match(event, state, logger):
-                apply(event, state, logger)
-
-        def traced(state: State, logger: Logger) -> None:
-            ran = bool(match(event, state, logger))
-            code = apply(event, state, logger) if ran else None
-            name = type(algorithm).__name__
-            self._traces[f"{place}.{name}/{event.value}"] = Trace(name, event, code, place, ran)
-            logger.log_traces({f"algorithm_traces/{name}/{event.value}": int(ran)})
-
-        return owned(traced if self._record_traces else run, algorithm)
-
-    def _noting_changes(self, handler: Handler, event: Event) -> Handler:
-        """Have a handler's changes of the model noted."""
-        owner, changes = owner_of(handler), self._changes  # not the engine, which would keep itself alive
-
-        def run(state: State, logger: Logger) -> None:
-            before = ModelOutline(state.model)
-            handler(state, logger)
-            if text := describe_changes(before, ModelOutline(state.model)):
-                changes[id(owner), event] = (type(owner).__name__, text)
-
-        return owned(run, owner)
-
-    def _destination_handler(self, destination: LoggerDestination, event: Event) -> Handler:
-        """Keep a failing tracker from ending the training; before that it is a mistake of the set-up and does."""
-        handler = _callback_handler(destination, event)
-        if event in (Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD):
-            return handler
-
-        def guarded(state: State, logger: Logger) -> None:
-            try:  # not guard(), which costs a microsecond
-                handler(state, logger)
-            except Exception as error:
-                logger.report(destination, error)
-
-        return owned(guarded, destination)
+            planner.traces = outer
 
 
-def _names_methods(algorithm: Algorithm) -> bool:
-    """Whether the algorithm is written by methods named after events rather than by match and apply."""
-    return not _replaces(algorithm, Algorithm, "match") and not _replaces(algorithm, Algorithm, "apply")
-
-
-def _is_custom(listener: Hooks, event: Event) -> bool:
-    """Whether what a listener does at an event is not, or not only, written in this package."""
-    return event.value in vars(listener) or type(listener).__module__.partition(".")[0] != "composer"
-
-
-def _asks(algorithm: Algorithm, event: Event) -> bool:
-    return algorithm.overrides(event) or not _names_methods(algorithm)
-
-
-def _replaces(listener: Hooks, base: type[Hooks], method: str) -> bool:
-    """Whether a listener, by its class or by itself, has a method of its own in place of that of a base class."""
-    return method in vars(listener) or getattr(type(listener), method) is not getattr(base, method)
-
-
-def _check_kind(argument: str, listener: object, kind: type[Hooks]) -> None:
-    if not isinstance(listener, kind):
+def _check_kind(argument: str, listener: Any, kind: type[Hooks]) -> None:
+    if not can_listen(listener, kind):
         remedy = f" Make an object of it: {listener.__name__}(...)." if isinstance(listener, type) else ""
         raise TypeError(f"{argument} must be {kind.__name__} objects; got {listener!r}.{remedy}")
 
@@ -330,33 +249,23 @@ def _check(algorithm: Algorithm) -> None:
     """Refuse, when it is registered, an algorithm that could not run."""
     _check_kind("algorithms", algorithm, Algorithm)
     check_listener(algorithm)
-    if _names_methods(algorithm):
+    if names_methods(algorithm):
         return
     bind(algorithm, "match")
     bind(algorithm, "apply")
-    if not any(algorithm.overrides(event) for event in Event):
+    if not any(listens(algorithm, event) for event in Event):
         for missing, there in (("apply", "match"), ("match", "apply")):
-            if not _replaces(algorithm, Algorithm, missing):
+            if not replaces(algorithm, Algorithm, missing):
                 raise TypeError(
                     f"{type(algorithm).__name__} defines {there} but not {missing}, so it would never act. Define "
                     f"both, or write methods named after the events instead."
                 )
 
 
-def _callback_handler(callback: Callback, event: Event) -> Handler:
-    if not _replaces(callback, Callback, "run_event") and event.value not in vars(callback):
-        return getattr(callback, event.value)
-
-    def run_event(state: State, logger: Logger) -> None:
-        callback.run_event(event, state, logger)
-
-    return owned(run_event, callback)
-
-
 def _passes(given: Any) -> Iterator[tuple[AlgorithmPass, int]]:
     """The passes in whichever form they are given, each with its place."""
-    one_with_index = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int)
-    entries: tuple[Any, ...] = (given,) if one_with_index else ensure_tuple(given)
+    one_with_index = isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[1], int)
+    entries: tuple[Any, ...] = (tuple(given),) if one_with_index else ensure_tuple(given)
     for entry in entries:
         if not isinstance(entry, tuple):
             yield entry, -1
@@ -373,8 +282,25 @@ def _bad_pass(given: object) -> TypeError:
     )
 
 
+def _refuse_open(callbacks: Sequence[Callback], engine: Engine) -> None:
+    """Refuse callbacks that another engine has opened and not closed; note that this one opens them."""
+    for callback in callbacks:
+        known, opener = _open.get(id(callback), (None, None))
+        opened_by = opener() if opener is not None and known is not None and known() is callback else None
+        if opened_by is not None and opened_by is not engine and not opened_by.closed:
+            raise RuntimeError(
+                f"Cannot create a new trainer with an open callback or logger from a previous trainer: "
+                f"{type(callback).__name__} still belongs to it. Call close() of that trainer first, or use it as a "
+                f"context manager."
+            )
+    for key in [key for key, (known, _) in _open.items() if known() is None]:
+        del _open[key]
+    _open.update({id(callback): (weakref.ref(callback), weakref.ref(engine)) for callback in callbacks})
+
+
 def _close(state: State, logger: Logger) -> None:
     """Close all callbacks, whatever any of them does; those that log while they close find the loggers open."""
+    _log.debug("Closing the engine.")
     logger.deferred = False
     try:
         logger.flush()
@@ -383,12 +309,15 @@ def _close(state: State, logger: Logger) -> None:
     closed: list[Callback] = []
     for callback in sorted(state.callbacks, key=lambda callback: isinstance(callback, LoggerDestination)):
         try:
+            _log.debug("Closing callback %s", type(callback).__name__)
             callback.close(state, logger)
             closed.append(callback)
         except Exception:
             _log.exception("%s.close failed.", type(callback).__name__)
     for callback in closed:
         try:
+            _log.debug("Post-closing callback %s", type(callback).__name__)
             callback.post_close()
         except Exception:
             _log.exception("%s.post_close failed.", type(callback).__name__)
+    _log.debug("Engine closed.")

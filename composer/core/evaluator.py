@@ -82,7 +82,7 @@ class Evaluator:
     @property
     def device_eval_microbatch_size(self) -> int | None:
         """Number of samples that go through the model at once; the loader's batch size where none was given."""
-        return self.dataloader.batch_size if self.microbatch_size is None else self.microbatch_size
+        return self.dataloader.__batch_size__ if self.microbatch_size is None else self.microbatch_size
 
     @device_eval_microbatch_size.setter
     def device_eval_microbatch_size(self, size: int | None) -> None:
@@ -100,7 +100,7 @@ class Evaluator:
             interval = create_interval_scheduler(interval, checkpoint_events=False, final_events={Event.FIT_END})
         self._eval_interval = interval
 
-    def select(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    def __select__(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
         """Return copies of the metrics that ``metric_names`` asks for.
 
         Args:
@@ -112,7 +112,7 @@ class Evaluator:
         if self.metric_names is None:
             return {name: deepcopy(metric) for name, metric in metrics.items()}
         written = {name: name.removeprefix("metrics/").removeprefix(f"{self.label}/") for name in self.metric_names}
-        patterns = {name: self._compile(name if name in metrics else short) for name, short in written.items()}
+        patterns = {name: self.__compile(name if name in metrics else short) for name, short in written.items()}
         for asked, pattern in patterns.items():
             if not any(pattern.search(name) for name in metrics):
                 raise ValueError(
@@ -123,7 +123,7 @@ class Evaluator:
             name: deepcopy(metric) for name, metric in metrics.items() if any(p.search(name) for p in patterns.values())
         }
 
-    def _compile(self, name: str) -> re.Pattern[str]:
+    def __compile(self, name: str) -> re.Pattern[str]:
         try:
             return re.compile(name, re.IGNORECASE)
         except re.error as error:

@@ -26,7 +26,7 @@ def owned(handler: Handler, owner: object) -> Handler:
     >>> owner_of(handler)
     'me'
     """
-    handler.owner = owner  # pyright: ignore[reportFunctionMemberAccess]
+    handler.__owner__ = owner  # pyright: ignore[reportFunctionMemberAccess]
     return handler
 
 
@@ -34,9 +34,9 @@ def owner_of(handler: Handler | None) -> Any:
     """Return the algorithm, callback or logger that a handler belongs to, or None where it is nobody's.
 
     Args:
-        handler: A handler as :meth:`.Callback.wrap_handlers` gets it.
+        handler: A handler as :meth:`.Callback.__wrap_handlers__` gets it.
 
     >>> owner_of([1].append)
     [1]
     """
-    return getattr(handler, "__self__", getattr(handler, "owner", None))
+    return getattr(handler, "__self__", getattr(handler, "__owner__", None))

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from composer.core.event import Event
+from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
 
-__all__ = ["Hooks"]
+__all__ = ["Hooks", "listens", "replaces"]
 
 
 class Hooks:
     """Methods named after the events; a subclass overrides those it wants to act at, and pays for no other.
 
-    Attributes:
-        engine_conflict: Why it does not work where an engine such as DeepSpeed's keeps gradients, weights and step to
-            itself; empty where it does.
+    Every other name without underscores is free for attributes and methods of a subclass: what this library asks its
+    own classes beyond the hooks has names with two underscores, such as ``__traits__``.
+
+    Args:
+        *args: Ignored, so that a subclass may pass on what it got.
+        **kwargs: Ignored likewise.
+
+    Raises:
+        TypeError: A class of this library that takes no arguments is given some.
 
     >>> class Hello(Hooks):
     ...     def fit_start(self, state, logger):
     ...         print("hello")
-    >>> Hello().overrides(Event.FIT_START), Hello().overrides(Event.FIT_END)
+    >>> Hello().__listens__(Event.FIT_START), Hello().__listens__(Event.FIT_END)
     (True, False)
     """
 
-    engine_conflict: str = ""
+    __traits__: Traits = Traits()
 
-    def overrides(self, event: Event) -> bool:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kind = type(self)
+        if (args or kwargs) and kind.__init__ is Hooks.__init__ and kind.__module__.startswith("composer."):
+            given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+            raise TypeError(f"{kind.__name__} takes no arguments; got {given}.")
+
+    def __listens__(self, event: Event) -> bool:
         """Tell whether this object has a method of its own for an event.
 
         Args:
@@ -157,3 +170,33 @@ class Hooks:
 
     def predict_end(self, state: State, logger: Logger) -> None:
         """``Trainer.predict`` is done."""
+
+
+def listens(listener: Any, event: Event) -> bool:
+    """Return whether an algorithm, callback or logger acts at an event; a test double is asked at every one.
+
+    Args:
+        listener: The object.
+        event: The event.
+
+    >>> listens(Hooks(), Event.INIT), listens("a double", Event.INIT)
+    (False, True)
+    """
+    return listener.__listens__(event) if issubclass(type(listener), Hooks) else True
+
+
+def replaces(listener: Any, base: type[Hooks], method: str) -> bool:
+    """Return whether an object, by its class or by itself, has its own method in place of that of a base class.
+
+    Args:
+        listener: The object. What a test double has is its own, except for names with two underscores.
+        base: The base class.
+        method: Name of the method.
+
+    >>> replaces(Hooks(), Hooks, "init")
+    False
+    """
+    kind = type(listener)
+    if not issubclass(kind, base):
+        return not method.startswith("__")
+    return method in vars(listener) or getattr(kind, method) is not getattr(base, method)

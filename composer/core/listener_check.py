@@ -20,18 +20,18 @@ from composer.warnings import ComposerWarning
 if TYPE_CHECKING:
     from composer.core.hooks import Hooks
 
-__all__ = ["check_listener"]
+__all__ = ["can_listen", "check_listener"]
 
 _EVENTS: Final = {event.value for event in Event}
 _HOOK: Final = ("state", "logger")
 # Other methods that are called with positional arguments.
 _CALLED_WITH: Final = {
     "run_event": ("event", "state", "logger"),
-    "wrap_handlers": ("event", "handlers"),
+    "__wrap_handlers__": ("event", "handlers"),
     "close": ("state", "logger"),
     "post_close": (),
-    "due": ("state",),
-    "receive": ("metrics", "step", "timestamp"),
+    "__due__": ("state",),
+    "__receive__": ("metrics", "step", "timestamp"),
     "log_metrics": ("metrics", "step"),
     "log_hyperparameters": ("hyperparameters",),
     "log_traces": ("traces",),
@@ -51,6 +51,22 @@ _REMEDY: Final = "If other code calls it, let its name begin with an underscore,
 
 # Classes that were already checked.
 _done: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def can_listen(listener: Any, kind: type) -> bool:
+    """Return whether an object can be an algorithm, callback or logger: one of the class, or a test double.
+
+    Args:
+        listener: The object.
+        kind: The class. A double has the methods by which events reach it.
+
+    >>> from unittest.mock import Mock
+    >>> can_listen(Mock(), Callback), can_listen(Callback, Callback)
+    (True, False)
+    """
+    methods = {Callback: ("run_event",), Algorithm: ("match", "apply")}.get(kind)
+    is_double = methods is not None and all(callable(getattr(listener, name, None)) for name in methods)
+    return isinstance(listener, kind) or (is_double and not isinstance(listener, type))
 
 
 def check_listener(listener: Hooks) -> None:
@@ -81,7 +97,7 @@ def check_listener(listener: Hooks) -> None:
         for message in _never_called(kind, base):
             warnings.warn(message, ComposerWarning, stacklevel=5)
         _done.add(kind)
-    there = {event.value for event in Event if listener.overrides(event)}
+    there = {event.value for event in Event if listener.__listens__(event)}
     for name, value in list(vars(listener).items()):
         if isinstance(value, types.FunctionType) and _is_lost(name, value, there):
             warnings.warn(_of_hook(kind, name), ComposerWarning, stacklevel=5)
@@ -93,7 +109,7 @@ def _called(listener: Hooks, base: type[Hooks]) -> Iterator[tuple[str, tuple[str
     dispatches = ("run_event",) if issubclass(kind, Callback) else ("match", "apply")
     own = [name for name in (*_CALLED_WITH, *dispatches) if hasattr(base, name) and _replaces(listener, base, name)]
     if not any(name in own for name in dispatches):
-        yield from ((event.value, _HOOK) for event in Event if listener.overrides(event))
+        yield from ((event.value, _HOOK) for event in Event if listener.__listens__(event))
     yield from ((name, _CALLED_WITH[name]) for name in own if name in _CALLED_WITH)
 
 

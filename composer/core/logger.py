@@ -52,18 +52,30 @@ class Logger:
         *,
         on_error: Literal["warn", "raise"] = "warn",
     ) -> None:
-        self.destinations: tuple[LoggerDestination, ...] = ensure_tuple(destinations)
-        for destination in self.destinations:
-            if not isinstance(destination, LoggerDestination):
-                raise TypeError(f"loggers must be LoggerDestination objects; got {mask_text(repr(destination))}.")
         self.deferred = False
         self._state = state
         self._on_error = one_of("on_error", on_error, ("warn", "raise"))
         self._failed: set[int] = set()
-        self._queues: list[tuple[LoggerDestination, list[Entry]]] = [(d, []) for d in self.destinations if d.logs_here]
+        self._queues: list[tuple[LoggerDestination, list[Entry]]] = []
+        self.destinations = destinations
         self._due: tuple[LoggerDestination, ...] = ()
         self.notices = Notices(self._show)
         self._nan_told = False
+
+    @property
+    def destinations(self) -> tuple[LoggerDestination, ...]:
+        """Where what is logged goes; set to one destination or several."""
+        return self._destinations
+
+    @destinations.setter
+    def destinations(self, destinations: Sequence[LoggerDestination] | LoggerDestination | None) -> None:
+        given: tuple[LoggerDestination, ...] = ensure_tuple(destinations)
+        for destination in given:
+            if not isinstance(destination, LoggerDestination):
+                raise TypeError(f"loggers must be LoggerDestination objects; got {mask_text(repr(destination))}.")
+        queued = {id(destination): queue for destination, queue in self._queues}
+        self._destinations = given
+        self._queues = [(d, queued.get(id(d), [])) for d in given if d.__logs_here__]
 
     def notice(self, text: str, *, urgent: bool = False) -> None:
         """Say what happens to the run: on the console, in Python's ``logging`` and in the summary, on rank 0.
@@ -127,7 +139,7 @@ class Logger:
         due: list[LoggerDestination] = []
         for destination in self.destinations:
             try:  # not guard(): this runs in every step
-                if destination.due(self._state):
+                if destination.__due__(self._state):
                     due.append(destination)
             except Exception as error:
                 self.report(destination, error)
@@ -148,7 +160,7 @@ class Logger:
         """Have every destination let go of the terminal, because an exception leaves the loop."""
         for destination in self.destinations:
             with self.guard(destination):
-                destination.suspend()
+                destination.__suspend__()
 
     def log_hyperparameters(self, parameters: dict[str, Any]) -> None:
         """Log hyperparameters, with ``***`` in the place of passwords, tokens and keys among them.
@@ -269,7 +281,7 @@ class Logger:
         """Show a line once, though several destinations may write to the same terminal."""
         for destination in self.destinations:
             with self.guard(destination):
-                if destination.show_notice(text):
+                if destination.__show_notice__(text):
                     return True
         return False
 
@@ -290,7 +302,7 @@ class Logger:
             queue.clear()
             for entry in entries:
                 try:
-                    destination.receive(dict(entry.metrics), entry.step, entry.timestamp)
+                    destination.__receive__(dict(entry.metrics), entry.step, entry.timestamp)
                 except Exception as error:
                     failures.setdefault(id(destination), (destination, error))
         # Not before everyone has got everything.

@@ -22,11 +22,9 @@ class LoggerDestination(Callback):
     """Receives what is logged: override the ``log_*`` methods that it understands.
 
     Metrics are queued where they are computed, on the device, and read in one transfer when the destination is due,
-    so a large ``flush_interval`` costs a training step nothing. None is lost or reordered: on delivery there is one
-    call of :meth:`log_metrics` for each time that something was logged.
-
-    Attributes:
-        flush_interval: Number of batches between deliveries.
+    so that rare deliveries cost a training step nothing: ``__flush_interval__`` of the class is the number of batches
+    between them. None is lost or reordered: on delivery there is one call of :meth:`log_metrics` for each time that
+    something was logged.
 
     >>> class Print(LoggerDestination):
     ...     def log_metrics(self, metrics, step=None):
@@ -37,22 +35,22 @@ class LoggerDestination(Callback):
     0 {'loss': tensor(0.5000)}
     """
 
-    flush_interval: int = 1
+    __flush_interval__: int = 1
 
     @property
-    def logs_here(self) -> bool:
+    def __logs_here__(self) -> bool:
         """Whether metrics are of use in this process; where they are not, none are kept or read for it."""
         return True
 
-    def due(self, state: State) -> bool:
+    def __due__(self, state: State) -> bool:
         """Tell whether queued metrics are wanted now; asked once after each training batch.
 
         Args:
             state: The state, its timestamp advanced already.
         """
-        return state.timestamp.count(_BATCH) % self.flush_interval == 0
+        return state.timestamp.count(_BATCH) % self.__flush_interval__ == 0
 
-    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+    def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Take one delivery; override it instead of :meth:`log_metrics` to get the time of logging too.
 
         Args:
@@ -149,7 +147,7 @@ class LoggerDestination(Callback):
         """Tell whether :meth:`upload_file` keeps files."""
         return False
 
-    def show_notice(self, text: str) -> bool:
+    def __show_notice__(self, text: str) -> bool:
         """Show a line that tells what happens to the run; return whether people see it here, as on a console.
 
         Args:
@@ -157,5 +155,5 @@ class LoggerDestination(Callback):
         """
         return False
 
-    def suspend(self) -> None:
+    def __suspend__(self) -> None:
         """Let go of the terminal, because an exception leaves the loop; the run may go on later."""

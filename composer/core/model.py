@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor, nn
@@ -27,7 +29,7 @@ class ComposerModel(nn.Module):
 
     The losses of microbatches are weighted by their samples, or by their tokens where ``batch["labels"]`` has one for
     each. A model whose loss is a mean over other tokens than those whose label is not -100 counts them in a method
-    ``count_targets(batch)``, which returns a 0-d tensor, or None where it does not know.
+    ``__count_targets__(batch)``, which returns a 0-d tensor, or None where it does not know.
 
     Attributes:
         logger: Takes metrics; set by the trainer.
@@ -90,8 +92,8 @@ class ComposerModel(nn.Module):
             batch: The batch.
             outputs: What :meth:`forward` returned in the training step, where metrics of training are updated.
         """
-        if self._is_of_early_version("validate"):
-            outputs, self._targets = cast(Any, self).validate(batch)
+        if _has_early_validate(type(self)):
+            outputs, self.__targets = cast(Any, self).validate(batch)
             return outputs
         return self(batch) if outputs is None else outputs
 
@@ -106,12 +108,12 @@ class ComposerModel(nn.Module):
         Raises:
             NotImplementedError: The class has metrics but does not define it.
         """
-        if not self._is_of_early_version("validate"):
+        if not _has_early_validate(type(self)):
             raise NotImplementedError(
                 f"{type(self).__name__} has metrics, so it must define update_metric(self, batch, outputs, metric), "
                 f"for a classifier: metric.update(outputs, batch[1])."
             )
-        metric.update(outputs, self._targets)
+        metric.update(outputs, self.__targets)
 
     def get_metrics(self, is_train: bool) -> dict[str, Metric]:
         """Return the metrics by name.
@@ -119,18 +121,15 @@ class ComposerModel(nn.Module):
         Args:
             is_train: Whether those of the training steps are asked for, rather than those of evaluation.
         """
-        if not self._is_of_early_version("metrics"):
+        if not _has_early_metrics(type(self)):
             return {}
         found = cast(Any, self).metrics(train=is_train)
         return dict(found.items()) if hasattr(found, "items") else {type(found).__name__: found}
 
-    def _is_of_early_version(self, method: str) -> bool:
-        """Whether the class defines a method by which models of early versions were evaluated."""
-        return callable(getattr(type(self), method, None))
-
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of copies and files what belongs to a run: the logger, and the targets of an evaluation."""
-        return {name: value for name, value in super().__getstate__().items() if name not in ("logger", "_targets")}
+        left_out = ("logger", "_ComposerModel__targets")
+        return {name: value for name, value in super().__getstate__().items() if name not in left_out}
 
     def __copy__(self) -> Self:
         """Return a shallow copy, which logs to the same logger."""
@@ -148,3 +147,20 @@ class ComposerModel(nn.Module):
         kept = {"logger": self.__dict__["logger"]} if "logger" in self.__dict__ else {}
         twin.__dict__.update({**state, **kept})
         return twin
+
+
+@functools.cache
+def _has_early_metrics(kind: type) -> bool:
+    """Whether a class has the method ``metrics(train)`` of models of early versions, not another of that name."""
+    return "train" in _parameters(kind, "metrics")
+
+
+@functools.cache
+def _has_early_validate(kind: type) -> bool:
+    """Whether a class has the method ``validate(batch)`` that went with it."""
+    return _has_early_metrics(kind) and len(_parameters(kind, "validate")) == 2
+
+
+def _parameters(kind: type, method: str) -> tuple[str, ...]:
+    found = getattr(kind, method, None)
+    return tuple(inspect.signature(found).parameters) if inspect.isfunction(found) else ()

@@ -17,7 +17,6 @@ __all__ = ["check_model_methods"]
 
 # Optional methods of a model that the base class does not define.
 _OPTIONAL: Final = {
-    "count_targets": "batch",
     "flops_per_batch": "batch",
     "fsdp_wrap_fn": "module",
     "activation_checkpointing_fn": "module",

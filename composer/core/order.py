@@ -9,6 +9,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from composer.core.event import Event
+from composer.core.traits import traits_of
 from composer.warnings import NotIntendedUseWarning
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def warn_of_bad_company(algorithms: Iterable[Algorithm]) -> None:
     warned: set[frozenset[str]] = set()
     for algorithm in algorithms:
         name = type(algorithm).__name__
-        for other, reason in algorithm.composes_badly_with.items():
+        for other, reason in traits_of(algorithm).composes_badly_with.items():
             pair = frozenset({name, other})
             if other in names and pair not in warned:
                 warned.add(pair)
@@ -75,7 +76,7 @@ def warn_of_bad_company(algorithms: Iterable[Algorithm]) -> None:
 def _warn_of_shared_claims(algorithms: Iterable[Algorithm]) -> None:
     claimants: dict[Claim, list[str]] = defaultdict(list)
     for algorithm in algorithms:
-        for claim in algorithm.claims:
+        for claim in traits_of(algorithm).claims:
             claimants[claim].append(type(algorithm).__name__)
     for claim, names in claimants.items():
         if len(names) > 1:
@@ -95,30 +96,34 @@ def arrange(algorithms: Sequence[Algorithm], event: Event, passes: Iterable[Algo
     Args:
         algorithms: Those that listen to the event, in the user's order.
         event: The event.
-        passes: The user's reorderings, applied one after the other.
+        passes: The user's reorderings, applied one after the other; they may leave out algorithms and add others.
 
     Raises:
-        ValueError: A pass lost, invented or repeated an algorithm.
+        ValueError: A pass returned something other than algorithms.
 
     >>> arrange([], Event.BATCH_END, passes=[])
     []
     """
-    if not algorithms:
-        return []
-    ordered = sorted(algorithms, key=lambda algorithm: Slot.AUGMENT if algorithm.slot is None else algorithm.slot)
+    ordered = sorted(algorithms, key=_slot_of)
     if event.runs_last_to_first:
         ordered.reverse()
     for algorithm_pass in passes:
         returned = algorithm_pass(list(ordered), event)
-        result = list(returned) if isinstance(returned, Iterable) else []
-        if sorted(map(id, result)) != sorted(map(id, ordered)):
+        if isinstance(returned, Iterable):  # one that can be read only once too
+            returned = list(returned)
+        if not isinstance(returned, list) or not all(callable(getattr(a, "apply", None)) for a in returned):
             name = getattr(algorithm_pass, "__name__", repr(algorithm_pass))
             raise ValueError(
-                f"algorithm_passes: {name} must return the algorithms that it got, each once, in another order; "
-                f"at {event.value} it got {ordered} and returned {returned}."
+                f"algorithm_passes: {name} must return a list of algorithms, such as those that it got in another "
+                f"order; at {event.value} it got {ordered} and returned {returned!r}."
             )
-        ordered = result
+        ordered = returned
     return ordered
+
+
+def _slot_of(algorithm: Algorithm) -> Slot:
+    slot = traits_of(algorithm).slot
+    return Slot.AUGMENT if slot is None else slot
 
 
 def sort_to_front(algorithms: Sequence[Algorithm], cls: type) -> list[Algorithm]:

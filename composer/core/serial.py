@@ -35,7 +35,7 @@ class Serializable:
             state: The saved values.
         """
 
-    def is_own_state(self, state: dict[str, Any]) -> bool:
+    def __is_own_state__(self, state: dict[str, Any]) -> bool:
         """Tell whether a state was saved by this very object, where a run has several of a class.
 
         Of objects that cannot tell, the second gets the second state, and so on.
@@ -43,7 +43,7 @@ class Serializable:
         Args:
             state: What :meth:`state_dict` of one of them returned.
 
-        >>> Serializable().is_own_state({})
+        >>> Serializable().__is_own_state__({})
         False
         """
         return False

@@ -21,6 +21,7 @@ from torch import Tensor
 from composer import dist
 from composer._lazy import import_extra
 from composer.core.checkpoint_folders import CheckpointFolders
+from composer.core.traits import traits_of
 from composer.distributed import deepspeed_config as configuration
 from composer.distributed.strategy import Strategy
 from composer.precision import Precision, default_precision
@@ -129,7 +130,7 @@ class DeepSpeedStrategy(Strategy):
         config = configuration.completed(
             self.config,
             precision=self._precision,
-            batch_size=None if loader is None else loader.batch_size,
+            batch_size=None if loader is None else loader.__batch_size__,
             microbatch_size=state.microbatch_size,
             world_size=dist.get_world_size(),
             clipping=_take_over_clipping(state),
@@ -331,10 +332,10 @@ def _only_optimizer(state: State) -> Optimizer:
 def _refuse_what_needs_its_own_step(state: State) -> None:
     """Gradients and the weights that the optimizer updates are the engine's own, not those of the model."""
     for method in (*state.algorithms, *state.callbacks):
-        if method.engine_conflict:
+        if conflict := traits_of(method).engine_conflict:
             raise ValueError(
                 f"{type(method).__name__} does not work with DeepSpeed, whose engine keeps gradients, weights and step "
-                f"to itself: {method.engine_conflict} Leave it out, or train with parallelism_config={{'fsdp': {{}}}}."
+                f"to itself: {conflict} Leave it out, or train with parallelism_config={{'fsdp': {{}}}}."
             )
 
 

@@ -37,6 +37,10 @@ class RunFileLogger(LoggerDestination):
         self._logger: Logger | None = None
 
     @property
+    def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.flush_interval
+
+    @property
     @abstractmethod
     def _has_more(self) -> bool:
         """Whether the file lacks anything."""
@@ -55,19 +59,19 @@ class RunFileLogger(LoggerDestination):
         return self._run_file.name
 
     @property
-    def location(self) -> str | None:
+    def __location__(self) -> str | None:
         """Path of the file that was written, if there is one."""
         return self._run_file.location
 
     @property
-    def logs_here(self) -> bool:
+    def __logs_here__(self) -> bool:
         """Whether this process writes."""
         return self._run_file.is_ours
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Take metrics that come without a time of logging; it is now."""
         now = Timestamp() if self._state is None else self._state.timestamp
-        self.receive(metrics, int(now.batch) if step is None else step, now)
+        self.__receive__(metrics, int(now.batch) if step is None else step, now)
 
     def init(self, state: State, logger: Logger) -> None:
         """Remember the run."""
@@ -80,7 +84,7 @@ class RunFileLogger(LoggerDestination):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Write what has come, if it is time."""
-        if self._has_more and self.due(state):
+        if self._has_more and self.__due__(state):
             self._write_and_upload(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:

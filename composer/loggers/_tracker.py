@@ -47,7 +47,7 @@ class Tracker(LoggerDestination):
         close_timeout: How long ending the run may take, in seconds.
     """
 
-    flush_interval = 10
+    flush_interval: int = 10
     close_timeout: float = 300.0
 
     def __init__(self, rank_zero_only: bool) -> None:
@@ -74,12 +74,16 @@ class Tracker(LoggerDestination):
         """What it takes to go on with the run."""
 
     @property
+    def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.flush_interval
+
+    @property
     def is_ours(self) -> bool:
         """Whether this process has a run."""
         return logs_here(self.rank_zero_only)
 
     @property
-    def logs_here(self) -> bool:
+    def __logs_here__(self) -> bool:
         """Whether this process has a run."""
         return self.is_ours
 
@@ -133,7 +137,7 @@ class Tracker(LoggerDestination):
         """Begin the run where there was no ``AFTER_LOAD``."""
         self._start(state, logger)
 
-    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+    def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Take a delivery, and what algorithms did until then."""
         traces, self._traces = self._traces, {}
         self.log_metrics({**traces, **metrics}, step)
@@ -143,14 +147,14 @@ class Tracker(LoggerDestination):
         if self.is_ours:
             self._traces.update(traces)
 
-    def suspend(self) -> None:
+    def __suspend__(self) -> None:
         """Note that an exception leaves the loop."""
         self._outcome = _outcome(sys.exception())
 
     def close(self, state: State, logger: Logger) -> None:
         """Hand over what waits; others may still log."""
         if self._traces:
-            self.receive({}, state.timestamp.count(TimeUnit.BATCH), state.timestamp)
+            self.__receive__({}, state.timestamp.count(TimeUnit.BATCH), state.timestamp)
         if self._early:
             self._start(state, logger)
         if self._outcome == "finished":

@@ -59,11 +59,11 @@ class ConsoleLogger(LoggerDestination):
         self._printed = False
 
     @property
-    def logs_here(self) -> bool:
+    def __logs_here__(self) -> bool:
         """Whether this process prints: the first of its machine does."""
         return dist.get_local_rank() == 0
 
-    def due(self, state: State) -> bool:
+    def __due__(self, state: State) -> bool:
         """Tell whether values are to be printed after this batch."""
         if self._every == 0:
             return False
@@ -92,10 +92,10 @@ class ConsoleLogger(LoggerDestination):
             for name, value in traces.items():
                 self._print(f"[trace] {name}: {format_log_data_value(value)}")
 
-    def show_notice(self, text: str) -> bool:
+    def __show_notice__(self, text: str) -> bool:
         """Print a line that tells what happens to the run."""
         self._print(text)
-        return self.logs_here
+        return self.__logs_here__
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Print the hyperparameters."""
@@ -112,7 +112,7 @@ class ConsoleLogger(LoggerDestination):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Print the newest values, if they are due."""
-        if self.due(state):
+        if self.__due__(state):
             self._print_train(state)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
@@ -169,7 +169,7 @@ class ConsoleLogger(LoggerDestination):
             self.hparams = {}
 
     def _print(self, text: str) -> None:
-        if self.logs_here:
+        if self.__logs_here__:
             stream = open_stream(self.stream)
             stream.write(text + "\n")
             stream.flush()

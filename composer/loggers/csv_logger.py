@@ -79,7 +79,7 @@ class CSVLogger(RunFileLogger):
         self._changed = False  # whether the file lacks anything
         self._table: TableFile | None = None
 
-    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+    def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Take the metrics of one moment."""
         if not self._run_file.is_ours:
             return

@@ -96,12 +96,21 @@ class FileLogger(LoggerDestination):
         self._state: State | None = None
 
     @property
+    def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.flush_interval
+
+    @property
+    def __remote_file_name__(self) -> str | None:
+        """Where files are uploaded to."""
+        return self.remote_file_name
+
+    @property
     def filename(self) -> str:
         """Path of the file; with its placeholders as long as the run is unknown."""
         return self._run_file.name
 
     @property
-    def location(self) -> str | None:
+    def __location__(self) -> str | None:
         """Path of the file that was written, if there is one."""
         return self._run_file.location
 
@@ -111,7 +120,7 @@ class FileLogger(LoggerDestination):
         return self._run_file.remote_file_name
 
     @property
-    def logs_here(self) -> bool:
+    def __logs_here__(self) -> bool:
         """Whether this process writes."""
         return self._run_file.is_ours
 
@@ -179,7 +188,7 @@ class FileLogger(LoggerDestination):
     def batch_end(self, state: State, logger: Logger) -> None:
         """Make safe what is written, if it is time."""
         self._listen(state)  # a display may have put streams of its own into place
-        if self.due(state):
+        if self.__due__(state):
             self._flush(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
@@ -203,7 +212,7 @@ class FileLogger(LoggerDestination):
         """Make safe what is written."""
         self._flush(state, logger)
 
-    def suspend(self) -> None:
+    def __suspend__(self) -> None:
         """Keep the traceback of the exception that leaves the loop, should nobody print it before the run is closed."""
         error = sys.exception()
         if isinstance(error, Exception):

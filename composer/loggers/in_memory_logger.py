@@ -42,7 +42,7 @@ class InMemoryLogger(LoggerDestination):
     (array([0, 1, 2]), array([0.9, 0.5, 0.4]))
     """
 
-    flush_interval = 100
+    flush_interval: int = 100
 
     def __init__(self) -> None:
         self.hyperparameters: dict[str, Any] = {}
@@ -57,6 +57,10 @@ class InMemoryLogger(LoggerDestination):
         if self._logger is not None:
             self._logger.flush()
         return self._data
+
+    @property
+    def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.flush_interval
 
     @property
     def most_recent_values(self) -> dict[str, Any]:
@@ -107,7 +111,7 @@ class InMemoryLogger(LoggerDestination):
         """Remember whom to ask for what is queued."""
         self.state, self._logger = state, logger
 
-    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+    def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Keep values with the time of logging."""
         if timestamp.count(TimeUnit.BATCH) != step:
             timestamp = timestamp.copy(batch=step)
@@ -121,7 +125,7 @@ class InMemoryLogger(LoggerDestination):
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Keep values that come without a time of logging; it is now."""
         now = Timestamp() if self.state is None else self.state.timestamp
-        self.receive(metrics, now.count(TimeUnit.BATCH) if step is None else step, now)
+        self.__receive__(metrics, now.count(TimeUnit.BATCH) if step is None else step, now)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Keep hyperparameters."""

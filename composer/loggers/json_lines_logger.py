@@ -75,7 +75,7 @@ class JSONLinesLogger(RunFileLogger):
         self._lines: list[str] = []
         self._size = 0  # of what is in the file, in bytes
 
-    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+    def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Write the metrics of one moment."""
         self._add(
             "metrics",

@@ -64,7 +64,8 @@ class MLFlowLogger(Tracker):
         run_group: Value of the tag ``run_group``.
         resume: Whether to go on with the newest run of the experiment that has the same name, if there is one.
         logging_buffer_seconds: How long the thread collects metrics before it sends them.
-        log_duplicated_metric_every_n_steps: A metric that has not changed is logged again only after this many steps.
+        log_duplicated_metric_every_n_steps: A metric that has not changed is logged again only after this many steps;
+            0 logs it in every step.
         log_artifacts: Whether uploaded files, such as checkpoints, are kept as artifacts.
 
     Raises:
@@ -113,7 +114,7 @@ class MLFlowLogger(Tracker):
         self.run_group = run_group
         self.resume = resume
         self.logging_buffer_seconds = non_negative("logging_buffer_seconds", logging_buffer_seconds)
-        self.log_duplicated_metric_every_n_steps = positive(
+        self.log_duplicated_metric_every_n_steps = non_negative(
             "log_duplicated_metric_every_n_steps", log_duplicated_metric_every_n_steps
         )
         self.log_artifacts = log_artifacts
@@ -129,6 +130,10 @@ class MLFlowLogger(Tracker):
         self._monitor: Any = None
         self._last: dict[str, tuple[float, int]] = {}  # value and step of each metric when last logged
         self._parameters: dict[str, str] = {}  # that the run has
+
+    @property
+    def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.flush_interval
 
     @property
     def run_id(self) -> str | None:

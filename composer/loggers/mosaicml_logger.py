@@ -69,7 +69,7 @@ class MosaicMLLogger(LoggerDestination):
         _report_once()
 
     @property
-    def logs_here(self) -> bool:
+    def __logs_here__(self) -> bool:
         """False: metrics are of use in no process."""
         return False
 

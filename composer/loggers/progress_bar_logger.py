@@ -64,7 +64,7 @@ class ProgressBarLogger(LoggerDestination):
     def __init__(self, stream: str | TextIO = "stderr", log_traces: bool = False) -> None:
         self.stream = checked_stream(stream)
         self.should_log_traces = log_traces
-        self.show_pbar = self.logs_here
+        self.show_pbar = self.__logs_here__
         self._display: Display | None = None
         self._stop: weakref.finalize[..., Any] | None = None
         self._train: Bar | None = None
@@ -80,11 +80,11 @@ class ProgressBarLogger(LoggerDestination):
     # What arrives
 
     @property
-    def logs_here(self) -> bool:
+    def __logs_here__(self) -> bool:
         """Whether this process shows anything: the first of its machine does."""
         return dist.get_local_rank() == 0
 
-    def due(self, state: State) -> bool:
+    def __due__(self, state: State) -> bool:
         """Ask for values a few times a second."""
         now = time.monotonic()
         if now < self._next_read:
@@ -119,7 +119,7 @@ class ProgressBarLogger(LoggerDestination):
 
     def init(self, state: State, logger: Logger) -> None:
         """Decide whether this process shows anything."""
-        self.show_pbar = self.logs_here
+        self.show_pbar = self.__logs_here__
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Open the display."""
@@ -181,7 +181,7 @@ class ProgressBarLogger(LoggerDestination):
 
     # Ends and checkpoints
 
-    def show_notice(self, text: str) -> bool:
+    def __show_notice__(self, text: str) -> bool:
         """Show a line that tells what happens to the run, above the bars at work."""
         if self._display is not None:
             self._display.write_fields(text.split(" "), gap=" ")
@@ -191,7 +191,7 @@ class ProgressBarLogger(LoggerDestination):
             stream.flush()
         return self.show_pbar
 
-    def suspend(self) -> None:
+    def __suspend__(self) -> None:
         """Close the display where it stands; the next fit goes on with the clock of the bar."""
         earlier = 0.0 if self._train is None else self._train.elapsed
         self._end()

@@ -90,11 +90,11 @@ class SlackLogger(LoggerDestination):
         )
 
     @property
-    def logs_here(self) -> bool:
+    def __logs_here__(self) -> bool:
         """Whether this process logs."""
         return self._here
 
-    def due(self, state: State) -> bool:
+    def __due__(self, state: State) -> bool:
         """Tell whether it is time to post after this batch."""
         every = self.log_interval
         return self._here and every.unit is TimeUnit.BATCH and state.timestamp.count(TimeUnit.BATCH) % every.value == 0
@@ -113,7 +113,7 @@ class SlackLogger(LoggerDestination):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Post what has come, if it is time."""
-        if self.due(state):
+        if self.__due__(state):
             self._send()
 
     def epoch_end(self, state: State, logger: Logger) -> None:

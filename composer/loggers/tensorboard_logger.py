@@ -79,15 +79,19 @@ class TensorboardLogger(LoggerDestination):
         self._state: State | None = None
 
     @property
-    def logs_here(self) -> bool:
+    def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.flush_interval
+
+    @property
+    def __logs_here__(self) -> bool:
         """Whether this process logs."""
         return self._here
 
-    def due(self, state: State) -> bool:
+    def __due__(self, state: State) -> bool:
         """Ask for values at the interval, in the processes that log."""
-        return self._here and super().due(state)
+        return self._here and super().__due__(state)
 
-    def receive(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
+    def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Write numbers at the time at which they were logged."""
         ago = 0.0
         if self._state is not None:
@@ -142,7 +146,7 @@ class TensorboardLogger(LoggerDestination):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Write what has come, if it is time."""
-        if self.due(state):
+        if self.__due__(state):
             self._flush(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
@@ -159,7 +163,7 @@ class TensorboardLogger(LoggerDestination):
         self._describe(state)
         self._flush(state, logger)
 
-    def suspend(self) -> None:
+    def __suspend__(self) -> None:
         """Write what has come."""
         if self.writer is not None:
             self.writer.flush()
@@ -220,7 +224,7 @@ class TensorboardLogger(LoggerDestination):
         self._do(write)
 
     @property
-    def location(self) -> str | None:
+    def __location__(self) -> str | None:
         """Folder of the event files, once there is one."""
         return None if self.writer is None else str(self.writer.log_dir)
 

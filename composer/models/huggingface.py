@@ -195,7 +195,7 @@ class HuggingFaceModel(WithMetrics, ComposerModel):
             )
         return loss
 
-    def count_targets(self, batch: Batch) -> Tensor | None:
+    def __count_targets__(self, batch: Batch) -> Tensor | None:
         """Return what the loss of a batch averages over, a 0-d tensor; None where that is samples.
 
         Args:

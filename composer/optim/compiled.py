@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.core.time import Time
 
-__all__ = ["CompiledSchedule", "as_function", "compile_composer_scheduler"]
+__all__ = ["CompiledSchedule", "as_function", "compile_composer_scheduler", "remembers"]
 
 
 @final
@@ -146,7 +146,7 @@ class CompiledSchedule(LambdaLR):
             "hyperparameter": self.hyperparameter,
             "groups": list(self.groups),
         }
-        if hasattr(self.schedule, "state_dict"):
+        if remembers(self.schedule):
             saved["schedule"] = cast(Any, self.schedule).state_dict()
         return saved
 
@@ -178,11 +178,11 @@ class CompiledSchedule(LambdaLR):
         for function, saved in zip(self.lr_lambdas, state_dict.get("lr_lambdas", ()), strict=False):
             if saved and function is not self._own:
                 vars(function).update(saved)
-        if state_dict.get("schedule"):
+        if state_dict.get("schedule") and remembers(self.schedule):
             cast(Any, self.schedule).load_state_dict(state_dict["schedule"])
         self._plan = None
 
-    def is_own_state(self, state: dict[str, Any]) -> bool:
+    def __is_own_state__(self, state: dict[str, Any]) -> bool:
         """Tell whether a state is of the same hyperparameter and groups, where a run has several schedules.
 
         Args:
@@ -241,7 +241,7 @@ class CompiledSchedule(LambdaLR):
         else:
             schedule = cast(ComposerScheduler, self.schedule)
             try:
-                self._plan = schedule.plan(Horizon.of(state, self._ssr))
+                self._plan = schedule.__plan__(Horizon.of(state, self._ssr))
             except ValueError as error:
                 raise ValueError(f"schedulers: {schedule!r} is impossible in this run: {error}") from None
         self._edits = number_of_edits[0]
@@ -274,6 +274,18 @@ class CompiledSchedule(LambdaLR):
                 set_value(group, name, value)
         whole = name == "lr" and len(found) == len(groups)
         self._last_lr = found if whole else self._current_lr()
+
+
+def remembers(schedule: Schedule) -> bool:
+    """Return whether a schedule, be it a function or an object, has state for checkpoints.
+
+    Args:
+        schedule: The schedule.
+
+    >>> remembers(lambda state, ssr: 1.0)
+    False
+    """
+    return all(callable(getattr(schedule, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def as_function(schedule: Schedule, ssr: float = 1.0) -> Callable[[State], float] | None:

@@ -48,9 +48,9 @@ class OneMinusSqrtScheduler(ComposerScheduler):
         self.t_max = as_time("t_max", t_max)
         self.alpha_f = alpha_f
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        return over(self.end(horizon), partial(curves.one_minus_sqrt, end=self.alpha_f))
+        return over(self.__end__(horizon), partial(curves.one_minus_sqrt, end=self.alpha_f))
 
 
 @final
@@ -86,7 +86,7 @@ class InverseSquareRootScheduler(ComposerScheduler):
         if timescale is None and self.t_warmup.value == 0:
             raise ValueError(f"timescale must be given where t_warmup is '{self.t_warmup}', as that is its default.")
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
         scale = warmup if self.timescale is None else horizon.span(self.timescale)
@@ -156,10 +156,10 @@ class WarmupStableDecayScheduler(ComposerScheduler):
         self.t_max = as_time("t_max", t_max)
         self.scale_warmup = scale_warmup
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
-        cooldown, whole = horizon.span(self.t_decay), self.end(horizon)
+        cooldown, whole = horizon.span(self.t_decay), self.__end__(horizon)
         if not warmup.unit is cooldown.unit is whole.unit:
             raise ValueError(
                 f"t_warmup='{self.t_warmup}' is counted in '{warmup.unit}', t_decay='{self.t_decay}' in "

@@ -70,7 +70,7 @@ class StepScheduler(ComposerScheduler):
         self.step_size = as_time("step_size", step_size, allow_zero=False)
         self.gamma = positive("gamma", gamma)
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         (unit, start, length), gamma = period("step_size", self.step_size, horizon), self.gamma
         return lambda now: float(curves.staircase(now.count(unit) - start, length, gamma))
@@ -98,7 +98,7 @@ class MultiStepScheduler(ComposerScheduler):
         self.milestones = as_milestones(milestones)
         self.gamma = positive("gamma", gamma)
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         return multi_step(horizon, self.milestones, self.gamma)
 
@@ -154,9 +154,9 @@ class ConstantScheduler(ComposerScheduler):
         self.alpha = alpha
         self.t_max = as_time("t_max", t_max)
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        span, alpha = self.end(horizon), self.alpha
+        span, alpha = self.__end__(horizon), self.alpha
         return lambda now: 1.0 if span.reached(now) else alpha
 
 
@@ -184,9 +184,9 @@ class LinearScheduler(ComposerScheduler):
         self.alpha_f = alpha_f
         self.t_max = as_time("t_max", t_max)
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        return over(self.end(horizon), partial(curves.linear, start=self.alpha_i, end=self.alpha_f))
+        return over(self.__end__(horizon), partial(curves.linear, start=self.alpha_i, end=self.alpha_f))
 
 
 @final
@@ -211,7 +211,7 @@ class ExponentialScheduler(ComposerScheduler):
         self.gamma = positive("gamma", gamma)
         self.decay_period = as_time("decay_period", decay_period, allow_zero=False)
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         (unit, start, length), gamma = period("decay_period", self.decay_period, horizon), self.gamma
         return lambda now: curves.exponential(now.count(unit) - start, length, gamma)
@@ -241,9 +241,9 @@ class CosineAnnealingScheduler(ComposerScheduler):
         self.t_max = as_time("t_max", t_max)
         self.alpha_f = alpha_f
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        return over(self.end(horizon), partial(curves.cosine, end=self.alpha_f))
+        return over(self.__end__(horizon), partial(curves.cosine, end=self.alpha_f))
 
 
 @final
@@ -271,7 +271,7 @@ class CosineAnnealingWarmRestartsScheduler(ComposerScheduler):
         self.t_mult = positive("t_mult", t_mult)
         self.alpha_f = alpha_f
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         (unit, start, length), factor, end = period("t_0", self.t_0, horizon), self.t_mult, self.alpha_f
         whole = horizon.whole
@@ -304,6 +304,6 @@ class PolynomialScheduler(ComposerScheduler):
         self.t_max = as_time("t_max", t_max)
         self.alpha_f = alpha_f
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        return over(self.end(horizon), partial(curves.polynomial, power=self.power, end=self.alpha_f))
+        return over(self.__end__(horizon), partial(curves.polynomial, power=self.power, end=self.alpha_f))

@@ -79,7 +79,7 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
         self._bad = 0
         self._cooling = 0
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp, which it does not depend on."""
         return lambda now: self.multiplier
 
@@ -100,13 +100,13 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
             self._cooling, self._bad = self.cooldown, 0
         return self.multiplier
 
-    def check(self, state: State) -> None:
+    def __check__(self, state: State) -> None:
         """Refuse a metric that does not exist, and find out which of its values are better."""
         label, name = self._find(state)
         if self.mode is None:
             self._larger = self._direction(state.eval_metrics[label][name])
 
-    def observe(self, state: State, labels: Sequence[str]) -> bool:
+    def __observe__(self, state: State, labels: Sequence[str]) -> bool:
         """Read the metric if one of the evaluators that ran has it; return whether the multiplier changed."""
         label, name = self._find(state)
         metric = state.eval_metrics[label][name]

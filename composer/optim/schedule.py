@@ -36,13 +36,13 @@ class ComposerScheduler:
     ``"0.3dur"``, a share of the training.
 
     A schedule of one's own is a plain function ``(state, ssr) -> multiplier``; ``ssr`` is ``scale_schedule_ratio``. Or
-    it is a subclass that overrides ``__call__(state, ssr)``, or :meth:`plan`: this one also adds up with others.
+    it is a subclass that overrides ``__call__(state, ssr)``, or :meth:`__plan__`: this one also adds up with others.
 
     Attributes:
         t_max: When the schedule ends, or None for one without an end.
 
     >>> class Halving(ComposerScheduler):
-    ...     def plan(self, horizon):
+    ...     def __plan__(self, horizon):
     ...         return lambda now: 0.5 ** now.count(TimeUnit.EPOCH)
     >>> Halving().preview("3ep")
     [1.0, 0.5, 0.25, 0.125]
@@ -75,9 +75,9 @@ class ComposerScheduler:
         >>> LinearScheduler()(state)
         0.75
         """
-        return self.plan(Horizon.of(state, ssr))(state.timestamp)
+        return self.__plan__(Horizon.of(state, ssr))(state.timestamp)
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp. Called when a run begins or its length changes.
 
         Args:
@@ -87,11 +87,11 @@ class ComposerScheduler:
             ValueError: The schedule is impossible in this run.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} must override plan(horizon) to be used here; overriding __call__(state, ssr) alone "
-            f"is enough where it is given to the Trainer as it is."
+            f"{type(self).__name__} must override __plan__(horizon) to be used here; overriding __call__(state, ssr) "
+            f"alone is enough where it is given to the Trainer as it is."
         )
 
-    def end(self, horizon: Horizon) -> Span:
+    def __end__(self, horizon: Horizon) -> Span:
         """Return the stretch from the beginning of ``horizon`` to the end of the schedule.
 
         Args:
@@ -124,7 +124,7 @@ class ComposerScheduler:
         """
         horizon = Horizon.of_run(max_duration, epoch_length, ssr)
         assert horizon.whole is not None  # as max_duration is given
-        plan, (unit, length) = self.plan(horizon), (horizon.whole.unit, int(horizon.whole.length))
+        plan, (unit, length) = self.__plan__(horizon), (horizon.whole.unit, int(horizon.whole.length))
         gaps = length if num_points is None else max(1, num_points - 1)
         counts = [length * k // gaps for k in range(gaps + 1)] if gaps else [0]
         if unit is not TimeUnit.BATCH or not epoch_length:
@@ -178,11 +178,11 @@ class ComposerScheduler:
         return SequentialScheduler([*_terms(self), *_terms(other)])
 
     @property
-    def parts(self) -> Sequence[ComposerScheduler]:
+    def __parts__(self) -> Sequence[ComposerScheduler]:
         """The schedules that this one is made of; what they follow and remember is passed on to them."""
         return ()
 
-    def check(self, state: State) -> None:
+    def __check__(self, state: State) -> None:
         """Refuse, before training begins, what the schedule could not follow.
 
         Args:
@@ -191,22 +191,22 @@ class ComposerScheduler:
         Raises:
             ValueError: There is no such metric.
         """
-        for part in self.parts:
-            part.check(state)
+        for part in self.__parts__:
+            part.__check__(state)
 
-    def observe(self, state: State, labels: Sequence[str]) -> bool:
+    def __observe__(self, state: State, labels: Sequence[str]) -> bool:
         """Take notice of an evaluation; return whether the schedule changed.
 
         Args:
             state: Has the metrics of the evaluators.
             labels: Labels of the evaluators that ran.
         """
-        changed = [part.observe(state, labels) for part in self.parts]  # all of them, whatever the first says
+        changed = [part.__observe__(state, labels) for part in self.__parts__]  # all of them, whatever the first says
         return any(changed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the schedule remembers; nothing, for functions of time."""
-        states = [part.state_dict() for part in self.parts]
+        states = [part.state_dict() for part in self.__parts__]
         return {"parts": states} if any(states) else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -219,9 +219,9 @@ class ComposerScheduler:
             ValueError: It is of a schedule with other parts.
         """
         states = state_dict.get("parts", [])
-        if states and len(states) != len(self.parts):
-            raise ValueError(f"The saved schedule has {len(states)} parts, but {self!r} has {len(self.parts)}.")
-        for part, state in zip(self.parts, states, strict=False):
+        if states and len(states) != len(self.__parts__):
+            raise ValueError(f"The saved schedule has {len(states)} parts, but {self!r} has {len(self.__parts__)}.")
+        for part, state in zip(self.__parts__, states, strict=False):
             part.load_state_dict(state)
 
     def __repr__(self) -> str:

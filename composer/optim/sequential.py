@@ -58,14 +58,14 @@ class SequentialScheduler(ComposerScheduler):
                 )
 
     @property
-    def parts(self) -> Sequence[ComposerScheduler]:
+    def __parts__(self) -> Sequence[ComposerScheduler]:
         """The schedules."""
         return self.schedules
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         parts, stops = self._divide(horizon)
-        *earlier, last = [schedule.plan(part) for schedule, part in zip(self.schedules, parts, strict=True)]
+        *earlier, last = [schedule.__plan__(part) for schedule, part in zip(self.schedules, parts, strict=True)]
         if not stops:
             return last
         unit = stops[0].unit
@@ -80,10 +80,10 @@ class SequentialScheduler(ComposerScheduler):
 
         return value
 
-    def end(self, horizon: Horizon) -> Span:
+    def __end__(self, horizon: Horizon) -> Span:
         """Return the stretch to the end of the last schedule."""
         parts, _ = self._divide(horizon)
-        last = self.schedules[-1].end(parts[-1])
+        last = self.schedules[-1].__end__(parts[-1])
         start = 0 if horizon.origin is None else horizon.origin.stop
         return Span(last.unit, last.stop - start, start)
 
@@ -95,7 +95,7 @@ class SequentialScheduler(ComposerScheduler):
         for number, schedule in enumerate(self.schedules[:-1]):
             if self.milestones is None:
                 part = replace(rest, followed=True)
-                stop = schedule.end(part)
+                stop = schedule.__end__(part)
             else:
                 stop = horizon.span(self.milestones[number])
                 self._check_order(rest, stop)

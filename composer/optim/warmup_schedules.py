@@ -59,7 +59,7 @@ def warmup_span(horizon: Horizon, t_warmup: Time, scale_warmup: bool) -> Span:
 def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Callable[[float], float]) -> Plan:
     """Return the plan that rises to ``first`` and follows a curve from there to ``t_max``."""
     t_warmup, t_max = schedule.t_warmup, schedule.t_max
-    warmup, span = warmup_span(horizon, t_warmup, schedule.scale_warmup), schedule.end(horizon)
+    warmup, span = warmup_span(horizon, t_warmup, schedule.scale_warmup), schedule.__end__(horizon)
     if warmup.unit is not span.unit:
         raise ValueError(
             f"t_warmup='{t_warmup}' is counted in '{warmup.unit}' and t_max='{t_max}' in '{span.unit}' in this run. "
@@ -114,7 +114,7 @@ class MultiStepWithWarmupScheduler(ComposerScheduler):
         self.gamma = positive("gamma", gamma)
         self.scale_warmup = scale_warmup
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
         return rising(warmup, 1.0, multi_step(horizon, self.milestones, self.gamma))
@@ -149,7 +149,7 @@ class ConstantWithWarmupScheduler(ComposerScheduler):
         self.t_max = as_time("t_max", t_max)
         self.scale_warmup = scale_warmup
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         alpha = self.alpha
         return _after_warmup(self, horizon, alpha, lambda share: alpha)
@@ -192,7 +192,7 @@ class LinearWithWarmupScheduler(ComposerScheduler):
         self.t_max = as_time("t_max", t_max)
         self.scale_warmup = scale_warmup
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         curve = partial(curves.linear, start=self.alpha_i, end=self.alpha_f)
         return _after_warmup(self, horizon, self.alpha_i, curve)
@@ -232,7 +232,7 @@ class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
         self.alpha_f = alpha_f
         self.scale_warmup = scale_warmup
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         curve = partial(curves.cosine, end=self.alpha_f)
         return _after_warmup(self, horizon, 1.0, curve)
@@ -276,7 +276,7 @@ class PolynomialWithWarmupScheduler(ComposerScheduler):
         self.alpha_f = alpha_f
         self.scale_warmup = scale_warmup
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         curve = partial(curves.polynomial, power=self.power, end=self.alpha_f)
         return _after_warmup(self, horizon, 1.0, curve)
@@ -290,7 +290,7 @@ class WithWarmup(ComposerScheduler):
     ``WithWarmup(CosineAnnealingScheduler(), "10ba")`` is ``CosineAnnealingWithWarmupScheduler("10ba")``.
 
     Args:
-        schedule: Any schedule with a :meth:`~.ComposerScheduler.plan`.
+        schedule: Any schedule with a :meth:`~.ComposerScheduler.__plan__`.
         t_warmup: How long the rise takes.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
         alpha_i: Share of the schedule's first value at which the rise begins.
@@ -317,24 +317,24 @@ class WithWarmup(ComposerScheduler):
         self.alpha_i = in_unit_interval("alpha_i", alpha_i)
 
     @property
-    def parts(self) -> Sequence[ComposerScheduler]:
+    def __parts__(self) -> Sequence[ComposerScheduler]:
         """The schedule after the rise."""
         return (self.schedule,)
 
-    def plan(self, horizon: Horizon) -> Plan:
+    def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
         if horizon.exceeded_by(warmup):  # what it would rise to in a run that is longer
             horizon = replace(horizon, whole=replace(warmup, length=2 * warmup.length))
         rest = horizon.after(warmup)
-        plan = self.schedule.plan(rest)
+        plan = self.schedule.__plan__(rest)
         first = plan(Span(warmup.unit, 0, warmup.stop).beginning())
         return rising(warmup, first, plan, self.alpha_i)
 
-    def end(self, horizon: Horizon) -> Span:
+    def __end__(self, horizon: Horizon) -> Span:
         """Return the stretch to the end of the schedule."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
-        stop = self.schedule.end(horizon.after(warmup)).stop
+        stop = self.schedule.__end__(horizon.after(warmup)).stop
         return Span(warmup.unit, stop - warmup.start, warmup.start)
 
 

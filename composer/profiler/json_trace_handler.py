@@ -85,6 +85,11 @@ class JSONTraceHandler(TraceHandler):
         self.merged_trace_remote_file_name = merged_trace_remote_file_name
         self._begin()
 
+    @property
+    def __remote_file_name__(self) -> str | None:
+        """Where files are uploaded to."""
+        return self.files.remote_file_name
+
     def init(self, state: State, logger: Logger) -> None:
         """Begin a run; the processes compare their clocks."""
         self._begin()

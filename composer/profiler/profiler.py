@@ -243,7 +243,7 @@ class Profiler(Callback):
         for handler in self.trace_handlers:
             handler.process_chrome_json_trace_file(Path(filepath))
 
-    def overrides(self, event: Event) -> bool:
+    def __listens__(self, event: Event) -> bool:
         """Tell whether the profiler has to be asked at an event.
 
         Args:
@@ -254,7 +254,7 @@ class Profiler(Callback):
         # A listener between the two would keep them from running as one graph.
         return not (self.fuses_forward_and_loss and event in (Event.AFTER_FORWARD, Event.BEFORE_LOSS))
 
-    def wrap_handlers(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+    def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
         """Draw the parts of the loop and those who act in it.
 
         Args:

@@ -116,6 +116,11 @@ class TorchProfiler(TraceHandler):
         self._step: record_function | None = None
         self._spans: dict[tuple[int, str], list[record_function]] = {}
 
+    @property
+    def __remote_file_name__(self) -> str | None:
+        """Where files are uploaded to."""
+        return self.files.remote_file_name
+
     def init(self, state: State, logger: Logger) -> None:
         """Begin a run."""
         self._stop()

@@ -243,7 +243,7 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
         raise ValueError(f"{name} must be a positive whole number, or 'auto' to find it; got {value!r}.")
     if grad_accum is None:
         return value
-    batch_size = None if state.train_phase.loader is None else state.train_phase.loader.batch_size
+    batch_size = None if state.train_phase.loader is None else state.train_phase.loader.__batch_size__
     if batch_size is None:
         raise ValueError(
             "grad_accum needs a train_dataloader that tells its batch_size; give device_train_microbatch_size instead, "

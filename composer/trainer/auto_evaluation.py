@@ -50,7 +50,7 @@ class AutoEvaluation:
         shape = shape_of(batch)
         larger = sizes.is_time_to_grow and sizes.has_room(shape, samples)
         size = sizes.choose(shape, samples, larger=larger)
-        left = list(spec.microbatches(batch, size, samples))
+        left = list(spec.__microbatches__(batch, size, samples))
         while left:
             metric_states, generators = MetricStates(metrics), rng.get_local_rng_state()
             error = None

@@ -16,7 +16,6 @@ from composer._version import __version__
 from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.dealing import check_divided
 from composer.core.evaluator import Evaluator
-from composer.core.file_names import PartialFilePath
 from composer.core.logger import LoggerDestination
 from composer.core.model import ComposerModel
 from composer.core.state import State
@@ -27,7 +26,6 @@ from composer.precision import Precision, get_precision_context
 from composer.storage.uris import is_remote
 from composer.trainer.arguments import check_subset
 from composer.trainer.default_optimizer import make_default_optimizer
-from composer.trainer.hparams import describe
 from composer.trainer.loaders import most
 from composer.trainer.metrics import place
 from composer.trainer.resume import LoadOptions
@@ -148,9 +146,8 @@ def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Cal
     """
     from composer.loggers.remote_uploader_downloader import maybe_create_remote_uploader_downloader_from_uri
 
-    owners = [getattr(callback, "files", callback) for callback in (*destinations, *callbacks)]
-    names = [getattr(owner, "remote_file_name", None) for owner in owners]
-    for name in [name.filename if isinstance(name, PartialFilePath) else name for name in names]:
+    names = [getattr(callback, "__remote_file_name__", None) for callback in (*destinations, *callbacks)]
+    for name in names:
         if not isinstance(name, str) or not is_remote(name):
             continue
         uploader = maybe_create_remote_uploader_downloader_from_uri(name, destinations)
@@ -234,7 +231,7 @@ def set_train_data(
         state.set_dataloader(spec, label)
         state.train_phase.repeated = None
     if subset == -1 and state.train_phase.loader is not None:
-        state.train_phase.length = state.train_phase.loader.length_of(state.data_share)
+        state.train_phase.length = state.train_phase.loader.__length_of__(state.data_share)
     elif subset is not None and subset != -1:
         state.dataloader_len = subset
     if data is not None or subset is not None:
@@ -263,7 +260,7 @@ def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
     """
     check_divided(evaluator.dataloader.dataloader, state.data_share, "eval_dataloader")
     metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
-    state.eval_metrics[evaluator.label] = place(evaluator.select(metrics), state)
+    state.eval_metrics[evaluator.label] = place(evaluator.__select__(metrics), state)
     # Not in place, as what fails is undone.
     state.eval_values = {label: values for label, values in state.eval_values.items() if label != evaluator.label}
 
@@ -320,17 +317,17 @@ def prepare(state: State) -> None:
         make_default_optimizer(state)
 
 
-def log_hyperparameters(run: Run, arguments: Mapping[str, Any]) -> None:
+def log_hyperparameters(run: Run, hyperparameters: Mapping[str, Any]) -> None:
     """Log what the run is made of; every process must take part.
 
     Args:
         run: The run.
-        arguments: The trainer's arguments, if they are to be logged.
+        hyperparameters: Those of the trainer, if they are to be logged.
     """
     name = run.state.device.name
     run.logger.log_hyperparameters(
         {
-            **describe(arguments),
+            **hyperparameters,
             "composer_version": __version__,
             "num_nodes": dist.get_world_size() // dist.get_local_world_size(),
             f"num_{name}s_per_node": cpus_of_node() if name == "cpu" else dist.get_local_world_size(),

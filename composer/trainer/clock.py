@@ -66,7 +66,7 @@ def check_tokens(run: Run, *, in_epoch: bool = False) -> None:
     if end is None or end.unit is not TimeUnit.TOKEN or phase.timestamp.token.value:
         return
     batches = phase.timestamp.batch.value
-    counts_itself = phase.loader is not None and phase.loader.counts_tokens
+    counts_itself = phase.loader is not None and phase.loader.__counts_tokens__
     if in_epoch or batches >= _BATCHES_WITHOUT_TOKENS or (phase.timestamp.sample.value and not counts_itself):
         raise ValueError(
             f"max_duration={end}, but until batch {batches} no token was counted. Give "

@@ -20,6 +20,7 @@ from composer._text import did_you_mean
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.evaluator import Evaluator
+from composer.core.listener_check import can_listen
 from composer.core.logger_destination import LoggerDestination
 from composer.optim.schedule import ComposerScheduler
 from composer.profiler.profiler import Profiler
@@ -70,7 +71,7 @@ def instances(argument: str, value: Any, kind: type[T]) -> list[T]:
 def _instance(argument: str, entry: Any, kind: type[T]) -> T:
     if isinstance(entry, str):
         entry = _of_name(argument, entry, kind)
-    if isinstance(entry, kind):
+    if can_listen(entry, kind):
         return entry
     if isinstance(entry, type):
         raise TypeError(f"{argument}: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")

@@ -98,9 +98,9 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, *, counts: bool) -> int:
         finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))
         return samples
     size = evaluator.microbatch_size
-    microbatches = spec.microbatches(state.batch, size, samples)
+    microbatches = spec.__microbatches__(state.batch, size, samples)
     several = len(microbatches)
-    if run.exchange is not None and run.strategy.meets_in_forward and (size is not None or spec.splits_itself):
+    if run.exchange is not None and run.strategy.meets_in_forward and (size is not None or spec.__splits_itself__):
         microbatches = as_many_as_others(microbatches)
     for number, microbatch in enumerate(microbatches):
         _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < several)

@@ -52,7 +52,7 @@ def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
     run.microbatches_left = None
     # One that keeps step with other processes counts no samples, and has some all the same.
     samples = run.samples or spec.get_num_samples_in_batch(batch)
-    microbatches = spec.microbatches(batch, size, samples)[:most]
+    microbatches = spec.__microbatches__(batch, size, samples)[:most]
     # Samples always count; of tokens perhaps none does, and then the loss and its gradients are masked.
     if len(microbatches) == 1 and run.exchange is None and not averages_over_tokens(run, microbatches[0]):
         state.batch = microbatches[0]

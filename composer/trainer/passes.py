@@ -126,7 +126,7 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
     """
     state = run.state
     before = (state.phase, state.batch, state.outputs, state.loss)
-    length = spec.length_of(state.data_share, whole_batches=True)
+    length = spec.__length_of__(state.data_share, whole_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
     if subset == -1:
@@ -150,7 +150,7 @@ def _watch(phase: Phase) -> PassWatch:
 
 def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
     state, loader = run.state, spec.dataloader
-    passes = spec.passes(state.rank_zero_seed, state.data_share)
+    passes = spec.__passes__(state.rank_zero_seed, state.data_share)
 
     def begin() -> Iterator[Batch]:
         batches = iterate(loader) if state.data_share.size == 1 else passes.begin(epoch=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from composer import dist
+from composer.core.traits import traits_of
 from composer.distributed.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ def check_algorithms(state: State, strategy: Strategy) -> None:
     if not strategy.divides_weights:
         return
     for algorithm in state.algorithms:
-        if not algorithm.sharding.takes_divided_weights:
+        traits = traits_of(algorithm)
+        if not traits.sharding.takes_divided_weights:
             raise ValueError(
                 f"{type(algorithm).__name__} needs whole weights in each process, but {strategy.name} divides them: "
-                f"{algorithm.sharding_reason} Leave it out, or train with data parallelism (parallelism_config=None)."
+                f"{traits.sharding_reason} Leave it out, or train with data parallelism (parallelism_config=None)."
             )

@@ -150,7 +150,7 @@ def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> 
         strict=options.strict,
         ignore_keys=options.ignore_keys,
         exclude_algorithms=options.exclude_algorithms,
-        algorithm_passes=run.engine.passes,
+        algorithm_passes=run.engine.algorithm_passes,
         prepare=run.strategy.prepare,
         source=repr(mask_text(path)),
     )
@@ -275,7 +275,7 @@ class Stopping:
         by = f"interrupted by {interrupted}"
         whole = [saver for saver in savers if not saver.weights_only]
         linked = [saver for saver in whole if saver.latest_filename is not None]
-        path = next((saver.location for saver in linked or whole or savers if saver.location is not None), None)
+        path = next((saver.__location__ for saver in linked or whole or savers if saver.__location__ is not None), None)
         if path is None:
             return f"{by}; nothing was saved"
         if not linked:

@@ -169,7 +169,7 @@ def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
     with fetched(best.path, progress_bar=False) as local:
         saved = opened(run, local).get("state", {})
         kept = {key: saved[key] for key in ("model", "algorithms") if key in saved}
-        restore(run.state, run.logger, {"state": kept}, algorithm_passes=run.engine.passes)
+        restore(run.state, run.logger, {"state": kept}, algorithm_passes=run.engine.algorithm_passes)
     left = [type(one).__name__ for one in run.state.algorithms if len(one.state_dict()) > 1]
     if left and "algorithms" not in kept:
         message = f"{best.path!r} has weights only; the state of {', '.join(left)} is not that of the best checkpoint."

@@ -171,7 +171,7 @@ def begin_schedules(run: Run) -> None:
             if steps is not None:
                 check_length(scheduler, run.options.step_schedulers_every_batch, *steps)
         elif isinstance(scheduler.schedule, ComposerScheduler):
-            scheduler.schedule.check(state)
+            scheduler.schedule.__check__(state)
     refresh_schedules(run)
 
 
@@ -199,7 +199,7 @@ def observe_evaluation(run: Run, labels: Sequence[str]) -> None:
     compiled = [scheduler for scheduler in run.state.schedulers if isinstance(scheduler, CompiledSchedule)]
     # One schedule for several optimizers is told once.
     schedules = {id(c.schedule): c.schedule for c in compiled if isinstance(c.schedule, ComposerScheduler)}
-    changed = {key for key, schedule in schedules.items() if schedule.observe(run.state, labels)}
+    changed = {key for key, schedule in schedules.items() if schedule.__observe__(run.state, labels)}
     for scheduler in compiled:
         if id(scheduler.schedule) in changed:
             scheduler.refresh()

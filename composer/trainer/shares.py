@@ -144,7 +144,7 @@ def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
     known = Counts([], averages_over_tokens(run, run.state.batch)) if counts is None else counts
     shares, number = Shares(run, known), len(known.parts)
     waits = run.exchange is not None and run.strategy.meets_in_forward
-    may_differ = run.state.microbatch_size is not None or run.state.train_phase.loader.splits_itself
+    may_differ = run.state.microbatch_size is not None or run.state.train_phase.loader.__splits_itself__
     run.microbatches_left = dist.largest(number) if waits and may_differ else number
     return shares
 
@@ -163,11 +163,11 @@ def _sum(run: Run, counts: Counts) -> Tensor:
 
 def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor:
     """The tokens that the loss averages over; a model that computes it in its own way says so itself."""
-    count = model.count_targets(microbatch) if hasattr(model, "count_targets") else None
+    count = model.__count_targets__(microbatch) if hasattr(model, "__count_targets__") else None
     if count is not None:
         return count
     count = spec.get_num_tokens_in_batch(microbatch, "loss_generating")
-    if not isinstance(count, Tensor) and not count and not spec.counts_tokens:
+    if not isinstance(count, Tensor) and not count and not spec.__counts_tokens__:
         # Taken as it is, it would mean that nothing counts, and nothing would be trained.
         raise ValueError(
             "accumulate_train_batch_on_tokens=True, and a batch does not say how many tokens it has. Give "

@@ -73,7 +73,8 @@ class Summary:
         work = wrap_fields(self._work(run), width, indent="  ", gap=" ")
         lines = [work, *(f"  {text}" for text in run.logger.notices.texts)]
         rows = self._values(run)
-        places = [(type(callback).__name__, callback.location) for callback in run.state.callbacks]
+        callbacks = run.state.callbacks
+        places = [(type(one).__name__, getattr(one, "__location__", None)) for one in callbacks]
         places = [(name, mask_text(place)) for name, place in places if place]
         return "\n".join([*lines, *_table(rows, places, width)])
 

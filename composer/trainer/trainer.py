@@ -40,7 +40,8 @@ from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
 from composer.precision import Precision
 from composer.trainer import arguments as given
-from composer.trainer import build, ending, processes, resume, savers, schedules
+from composer.trainer import build, ending, loop_helpers, processes, resume, savers, schedules
+from composer.trainer._trainer_names import TrainerNames
 from composer.trainer.argument_types import check_arguments
 from composer.trainer.auto_microbatch import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
@@ -52,10 +53,12 @@ from composer.trainer.exchange import Exchange
 from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
+from composer.trainer.hparams import describe
 from composer.trainer.loaders import check_epochs_end
 from composer.trainer.metrics import place
 from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.options import LoopOptions
+from composer.trainer.out_of_memory import is_out_of_memory
 from composer.trainer.outputs import free_outputs
 from composer.trainer.predict import predict
 from composer.trainer.refusal import all_or_nothing
@@ -74,10 +77,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Trainer"]
 
+# Names by which loops of third parties import these.
+_get_initial_device_train_microbatch_size = loop_helpers.get_initial_device_train_microbatch_size
+_adjust_device_train_microbatch_size = loop_helpers.adjust_device_train_microbatch_size
+_adjust_device_eval_microbatch_size = loop_helpers.adjust_device_eval_microbatch_size
+_is_cuda_oom = is_out_of_memory
+
 Data = DataSpec | Iterable[Batch] | Mapping[str, Any]  # of DataSpec's arguments, or loaders by label
 
 
-class Trainer:
+class Trainer(TrainerNames):
     """Trains, evaluates and runs a model.
 
     All arguments are given by name. Several processes, as ``composer -n 8 train.py`` starts them, train together: by
@@ -341,6 +350,7 @@ class Trainer:
         model.logger = self.logger
         self._shown = build.summary_stream(console_stream) if progress_bar or log_to_console else None
         self._dry_run = dry_run
+        self.auto_log_hparams, self.python_log_level = auto_log_hparams, python_log_level
         self._eval_batches_before_fit = eval_batches_before_fit
         self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception, autoresume)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
@@ -349,33 +359,35 @@ class Trainer:
 
         build.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
         processes.check_algorithms(self.state, strategy)
-        self.engine.run_event(Event.INIT)
-        build.log_hyperparameters(self._run, arguments if auto_log_hparams else {})
-        # Of the model that there is now: methods may have put another in its place.
-        metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
-        self.state.train_metrics = place(deepcopy(metrics), self.state)
-        evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
-        build.set_evaluators(self.state, evaluators)
-        build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
-        size = given.as_microbatch_size(device_train_microbatch_size, grad_accum, self.state)
-        set_microbatch_size(self._run, size)
-        self._run.options = LoopOptions(
-            weight_by_tokens=accumulate_train_batch_on_tokens,
-            create_graph=any(algorithm.backwards_create_graph for algorithm in self.state.algorithms),
-            overfit_batches=overfit_batches,
-            spin_dataloaders=spin_dataloaders,
-        )
-        self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
-        schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
-        check_agreement(self.state)
-        self.engine.run_event(Event.BEFORE_LOAD)
-        self._autoresumed = autoresume and resume_newest(self._run)
-        if not self._autoresumed:
-            resume.load(self._run, build.load_options(arguments))
-        self.engine.run_event(Event.AFTER_LOAD)
-        compile_model(self._run, compile_config, compiled)
-        # Whatever the set-up drew, training begins with the seed.
-        rng.seed_all(self.state.seed)
+        with self._closed_on_error():
+            self.engine.run_event(Event.INIT)
+            self.local_hparams = describe(arguments) if auto_log_hparams else {}
+            build.log_hyperparameters(self._run, self.local_hparams)
+            # Of the model that there is now: methods may have put another in its place.
+            metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
+            self.state.train_metrics = place(deepcopy(metrics), self.state)
+            evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
+            build.set_evaluators(self.state, evaluators)
+            build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
+            size = given.as_microbatch_size(device_train_microbatch_size, grad_accum, self.state)
+            set_microbatch_size(self._run, size)
+            self._run.options = LoopOptions(
+                weight_by_tokens=accumulate_train_batch_on_tokens,
+                create_graph=any(algorithm.backwards_create_graph for algorithm in self.state.algorithms),
+                overfit_batches=overfit_batches,
+                spin_dataloaders=spin_dataloaders,
+            )
+            self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
+            schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
+            check_agreement(self.state)
+            self.engine.run_event(Event.BEFORE_LOAD)
+            self._autoresumed = autoresume and resume_newest(self._run)
+            if not self._autoresumed:
+                resume.load(self._run, build.load_options(arguments))
+            self.engine.run_event(Event.AFTER_LOAD)
+            compile_model(self._run, compile_config, compiled)
+            # Whatever the set-up drew, training begins with the seed.
+            rng.seed_all(self.state.seed)
 
     if not TYPE_CHECKING:
 
@@ -714,6 +726,15 @@ class Trainer:
             raise RuntimeError("This trainer is closed; make a new one to go on.")
 
     @contextlib.contextmanager
+    def _closed_on_error(self) -> Generator[None]:
+        """Close callbacks if the rest of the set-up fails, so that another trainer can have them."""
+        try:
+            yield
+        except BaseException:
+            self.engine.close()
+            raise
+
+    @contextlib.contextmanager
     def _running(self) -> Generator[None]:
         """Defer the delivery of metrics while a loop runs, and leave no display behind if it fails."""
         self._check_open()
@@ -721,7 +742,7 @@ class Trainer:
         if not outer:
             free_outputs(self.state)  # of a step that an exception ended
         try:
-            with dist.name_absent_ranks():
+            with dist.name_absent_ranks(), self.engine.looping():
                 yield
         except BaseException as error:
             self.logger.suspend()

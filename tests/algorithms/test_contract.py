@@ -195,7 +195,7 @@ def test_runs_under_compile(case):
     plain = case.outcome(train(case, algorithm).state.model, algorithm)
     outcome = case.outcome(train(case, compiled, compile_with=backend).state.model, compiled)
     # A first size, then any size; the full one may need a graph of its own.
-    assert min(case.graphs, 1) <= len(graphs) <= (3 if compiled.changes_shapes else case.graphs)
+    assert min(case.graphs, 1) <= len(graphs) <= (3 if compiled.__traits__.changes_shapes else case.graphs)
     assert outcome.keys() == plain.keys()
     for name, value in outcome.items():
         torch.testing.assert_close(value, plain[name], rtol=1e-4, atol=1e-5)

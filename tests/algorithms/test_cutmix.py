@@ -244,8 +244,8 @@ def test_label_smoothing_composes():
 
 
 def test_claims():
-    assert CutMix().claims == frozenset()
-    assert CutMix(interpolate_loss=True).claims == {Claim.LOSS_MIX}
+    assert CutMix().__traits__.claims == frozenset()
+    assert CutMix(interpolate_loss=True).__traits__.claims == {Claim.LOSS_MIX}
     with pytest.warns(NotIntendedUseWarning, match="CutMix and CutMix"):
         loop.start(make_model(), [CutMix(interpolate_loss=True), CutMix(interpolate_loss=True)])
 

@@ -26,44 +26,48 @@ every_method = pytest.mark.parametrize("name", METHODS)
 @every_method
 def test_says_how_it_gets_on_with_several_processes(name):
     method = METHODS[name]
-    declared = [cls for cls in method.__mro__ if "sharding" in vars(cls)]
+    declared = [cls for cls in method.__mro__ if "__traits__" in vars(cls)]
     assert declared[0] is not Algorithm, "declare sharding and sharding_reason"
-    assert isinstance(method.sharding, Sharding)
-    assert method.sharding_reason.endswith(".")
+    assert isinstance(method.__traits__.sharding, Sharding)
+    assert method.__traits__.sharding_reason.endswith(".")
 
 
 @every_method
 def test_bad_company_is_known_and_comes_with_a_remedy(name):
-    for other, reason in METHODS[name].composes_badly_with.items():
+    for other, reason in METHODS[name].__traits__.composes_badly_with.items():
         assert other in METHODS, f"{name} composes badly with {other}, which is no method"
         assert other != name
         # A reason, and a sentence that says what to do.
         assert re.fullmatch(r"[a-z].+[.] (Take|Use|Set|Leave|Clip) .+[.]", reason), reason
-        assert name not in METHODS[other].composes_badly_with, f"declared by both {name} and {other}"
+        assert name not in METHODS[other].__traits__.composes_badly_with, f"declared by both {name} and {other}"
 
 
 @every_method
 def test_slots_are_slots(name):
-    assert METHODS[name].slot is None or isinstance(METHODS[name].slot, Slot)
+    assert METHODS[name].__traits__.slot is None or isinstance(METHODS[name].__traits__.slot, Slot)
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
 def test_claims_are_those_that_it_may_have(case):
     method = case.make()
-    assert method.claims <= type(method).may_claim
-    assert set(method.composes_badly_with) <= set(type(method).composes_badly_with)
+    assert method.__traits__.claims <= type(method).__traits__.may_claim
+    assert set(method.__traits__.composes_badly_with) <= set(type(method).__traits__.composes_badly_with)
 
 
 def test_arguments_narrow_what_is_declared():
-    assert MixUp(interpolate_loss=True).claims == MixUp.may_claim
-    assert not MixUp().claims
-    assert "LabelSmoothing" in MixUp(interpolate_loss=True).composes_badly_with
-    assert "LabelSmoothing" not in MixUp().composes_badly_with
-    assert Alibi(64).composes_badly_with
-    assert not Alibi(64, 1.0).composes_badly_with
-    assert "SAM" in StochasticDepth("Block").composes_badly_with
-    assert not StochasticDepth("Block", "sample").composes_badly_with
-    assert StochasticDepth("Block", "sample").sharding is ProgressiveResizing("crop").sharding is Sharding.PER_RANK
+    assert MixUp(interpolate_loss=True).__traits__.claims == MixUp.__traits__.may_claim
+    assert not MixUp().__traits__.claims
+    assert "LabelSmoothing" in MixUp(interpolate_loss=True).__traits__.composes_badly_with
+    assert "LabelSmoothing" not in MixUp().__traits__.composes_badly_with
+    assert Alibi(64).__traits__.composes_badly_with
+    assert not Alibi(64, 1.0).__traits__.composes_badly_with
+    assert "SAM" in StochasticDepth("Block").__traits__.composes_badly_with
+    assert not StochasticDepth("Block", "sample").__traits__.composes_badly_with
+    assert (
+        StochasticDepth("Block", "sample").__traits__.sharding
+        is ProgressiveResizing("crop").__traits__.sharding
+        is Sharding.PER_RANK
+    )
 
 
 @every_method
@@ -112,7 +116,7 @@ def _outcome(model):
 def test_weights_may_be_divided_as_declared(case):
     torch.manual_seed(3)
     algorithm = case.make()
-    if not algorithm.sharding.takes_divided_weights:
+    if not algorithm.__traits__.sharding.takes_divided_weights:
         with pytest.raises(NotImplementedError):
             _divided(case, algorithm)
         return

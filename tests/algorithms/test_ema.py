@@ -11,6 +11,7 @@ from torch import nn
 
 from composer.algorithms import EMA, compute_ema
 from composer.core.time import Time
+from composer.core.traits import Traits
 from tests import loop
 from tests.algorithms.cases import Case, make_batches, make_model, same, weights
 
@@ -147,7 +148,7 @@ def test_evaluation_sees_the_average_in_the_same_parameters():
     seen = []
 
     class Watch(loop.Algorithm):
-        slot = 4
+        __traits__ = Traits(slot=4)
 
         def eval_start(self, state, logger):
             seen.append(weights(state.model))

@@ -87,7 +87,7 @@ def test_fp32_changes_nothing_and_says_so():
 def test_event(event):
     for apply_at in (event, Event(event), event.upper()):
         algorithm = LowPrecisionGroupNorm(apply_at=apply_at)
-        assert [e.value for e in Event if algorithm.overrides(e)] == [event]
+        assert [e.value for e in Event if algorithm.__listens__(e)] == [event]
         assert repr(algorithm) == f"LowPrecisionGroupNorm(apply_at={event!r})"
     engine = loop.start(make_net(), [algorithm], precision="amp_bf16")
     assert sum(isinstance(module, LPGroupNorm) for module in engine.state.model.modules()) == 1

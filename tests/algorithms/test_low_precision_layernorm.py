@@ -89,7 +89,7 @@ def test_fp32_changes_nothing_and_says_so():
 def test_event(event):
     for apply_at in (event, Event(event), event.upper()):
         algorithm = LowPrecisionLayerNorm(apply_at=apply_at)
-        assert [e.value for e in Event if algorithm.overrides(e)] == [event]
+        assert [e.value for e in Event if algorithm.__listens__(e)] == [event]
         assert repr(algorithm) == f"LowPrecisionLayerNorm(apply_at={event!r})"
     engine = loop.start(make_net(), [algorithm], precision="amp_bf16")
     assert sum(isinstance(module, LPLayerNorm) for module in engine.state.model.modules()) == 1

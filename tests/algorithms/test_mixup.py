@@ -195,7 +195,7 @@ def test_losses_in_collections_are_mixed_part_by_part():
 
 
 def test_two_that_mix_the_loss_are_warned_about():
-    assert MixUp().claims == frozenset()
-    assert MixUp(interpolate_loss=True).claims == {Claim.LOSS_MIX}
+    assert MixUp().__traits__.claims == frozenset()
+    assert MixUp(interpolate_loss=True).__traits__.claims == {Claim.LOSS_MIX}
     with pytest.warns(NotIntendedUseWarning, match="MixUp and MixUp"):
         loop.start(make_model(), [MixUp(interpolate_loss=True), MixUp(interpolate_loss=True)])

@@ -147,7 +147,10 @@ KEYS = {True: {"input_key": "input_ids", "target_key": "labels"}, False: {"input
 
 def _pairs() -> list[tuple[str, str]]:
     """Every two that one model can have; those of one slot in both orders, since the user's counts there."""
-    slots = {name: Slot.AUGMENT if cls.slot is None else cls.slot for name, cls in public_classes().items()}
+    slots = {
+        name: Slot.AUGMENT if cls.__traits__.slot is None else cls.__traits__.slot
+        for name, cls in public_classes().items()
+    }
     return [
         (one, other)
         for one, other in itertools.permutations(sorted(MAKE), 2)
@@ -185,7 +188,7 @@ def _make(name: str, text: bool) -> Algorithm:
 def _conflicts(made: list[Algorithm]) -> list[str]:
     """The reasons that the methods give against each other."""
     names = {type(one).__name__ for one in made}
-    return [reason for one in made for other, reason in one.composes_badly_with.items() if other in names]
+    return [reason for one in made for other, reason in one.__traits__.composes_badly_with.items() if other in names]
 
 
 def _train(*names: str) -> None:

@@ -175,7 +175,7 @@ def test_nothing_left_to_grow_in():
     algorithm = ProgressiveResizing(delay_fraction=0.5, finetune_fraction=0.5)
     assert algorithm.scale_at(0.499) == 0.5
     assert algorithm.scale_at(0.5) == 1.0
-    assert algorithm.changes_shapes
+    assert algorithm.__traits__.changes_shapes
 
 
 def test_masks_of_the_batch_are_resized():

@@ -205,7 +205,7 @@ def test_logs_and_declares():
         (16, 6),
         (16, 6),
     ]
-    assert SeqLengthWarmup.changes_shapes
+    assert SeqLengthWarmup.__traits__.changes_shapes
     assert not SeqLengthWarmup.required_on_load()
 
 

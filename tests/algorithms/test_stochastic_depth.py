@@ -198,7 +198,7 @@ def test_events_without_work_are_left_out():
     events = ("init", "after_load", "batch_start", "before_forward")
     from composer.core.event import Event
 
-    assert [algorithm.overrides(Event(event)) for event in events] == [True, False, False, False]
+    assert [algorithm.__listens__(Event(event)) for event in events] == [True, False, False, False]
     assert not algorithm.find_unused_parameters
     assert StochasticDepth("PreNorm").find_unused_parameters
 

@@ -296,6 +296,7 @@ def test_what_others_do_with_the_batch_is_no_waiting(clock) -> None:
     for watching in ([*others, DataloaderMonitor()], [DataloaderMonitor(), *others]):
         run = run_with(*watching)
         run.trainer.fit()
+        run.trainer.close()
         assert run.values(WAIT) == [0.0] * 4
         assert run.values(SHARE) == [0.0] * 4
 

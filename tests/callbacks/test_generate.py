@@ -152,9 +152,11 @@ def test_sampling_differs_only_by_the_model() -> None:
         optimizer = torch.optim.SGD(still.parameters(), lr=0.0)
         run = run_with(*callbacks, at, model=still, data=text_batches(), optimizers=optimizer)
         run.trainer.fit()
+        run.trainer.close()
         texts += [call["input_ids"] for call in still.calls]
     assert numbers[0].found == numbers[1].found
     first = written(callback, model)
+    first.trainer.close()
     second = written(callback, Writer())
     assert table_of(first) == table_of(second)
     assert torch.equal(weights(first.trainer), weights(second.trainer))
@@ -163,8 +165,8 @@ def test_sampling_differs_only_by_the_model() -> None:
 def test_does_not_listen_in_the_forward_pass() -> None:
     """Or forward and loss could not be compiled together."""
     callback = Generate("the", "1ba")
-    assert not callback.overrides(Event.AFTER_FORWARD)
-    assert callback.overrides(Event.BATCH_CHECKPOINT)
+    assert not callback.__listens__(Event.AFTER_FORWARD)
+    assert callback.__listens__(Event.BATCH_CHECKPOINT)
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,9 @@ def test_other_keys_and_layouts() -> None:
 def test_only_listens_where_its_mode_acts() -> None:
     from composer import Event
 
-    assert not ImageVisualizer(mode="input").overrides(Event.BEFORE_LOSS)
-    assert ImageVisualizer(mode="segmentation").overrides(Event.BEFORE_LOSS)
-    assert not ImageVisualizer(mode="segmentation").overrides(Event.BEFORE_FORWARD)
+    assert not ImageVisualizer(mode="input").__listens__(Event.BEFORE_LOSS)
+    assert ImageVisualizer(mode="segmentation").__listens__(Event.BEFORE_LOSS)
+    assert not ImageVisualizer(mode="segmentation").__listens__(Event.BEFORE_FORWARD)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def test_once_in_each_run(saved) -> None:
             lambda module, _, seen=seen: seen.append(module.linear.weight.detach().clone())
         )
         run.fit()
+        run.close()
         assert torch.equal(seen[0], expected)
         assert not torch.equal(seen[1], expected)
 

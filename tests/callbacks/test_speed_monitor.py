@@ -197,6 +197,7 @@ def test_time_of_evaluation_survives_a_checkpoint_and_not_the_next_run():
     loop = Loop(second)
     second.load_state_dict(first.state_dict())
     assert loop.batch(1.0)["time/val"] == 12.0
+    loop.engine.close()
     assert Loop(second).batch(1.0)["time/val"] == 0.0
 
 

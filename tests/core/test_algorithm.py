@@ -29,12 +29,14 @@ def test_state_dict_says_how_it_was_made():
 
 def test_neutral_defaults():
     algorithm = Algorithm()
-    assert algorithm.slot is None
-    assert algorithm.claims == algorithm.may_claim == frozenset()
-    assert not algorithm.composes_badly_with
-    assert algorithm.sharding is Sharding.SAFE
+    assert algorithm.__traits__.slot is None
+    assert algorithm.__traits__.claims == algorithm.__traits__.may_claim == frozenset()
+    assert not algorithm.__traits__.composes_badly_with
+    assert algorithm.__traits__.sharding is Sharding.SAFE
     assert not Algorithm.required_on_load()
-    assert not (algorithm.changes_shapes or algorithm.find_unused_parameters or algorithm.backwards_create_graph)
+    assert not (
+        algorithm.__traits__.changes_shapes or algorithm.find_unused_parameters or algorithm.backwards_create_graph
+    )
 
 
 def test_match_and_apply_lead_to_the_methods():

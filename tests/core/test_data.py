@@ -60,14 +60,14 @@ class TestTokens:
 class TestSpec:
     def test_sizes(self):
         spec = DataSpec(DataLoader(TensorDataset(rows(7)), batch_size=2))
-        assert (spec.num_samples, spec.num_tokens, spec.length, spec.batch_size) == (7, None, 4, 2)
+        assert (spec.num_samples, spec.num_tokens, spec.__length__, spec.__batch_size__) == (7, None, 4, 2)
         assert DataSpec(DataLoader(TensorDataset(rows(7))), num_samples=3, num_tokens=9).num_samples == 3
 
     def test_unsized(self):
         for loader in (Unsized([1]), DataLoader(TensorDataset(rows(7)), batch_size=2).__iter__(), iter([1])):
             spec = DataSpec(loader)
-            assert (spec.num_samples, spec.batch_size) == (None, None)
-        assert DataSpec(Unsized([1])).length is DataSpec(iter([1])).length is None
+            assert (spec.num_samples, spec.__batch_size__) == (None, None)
+        assert DataSpec(Unsized([1])).__length__ is DataSpec(iter([1])).__length__ is None
 
     def test_the_length_of_a_stream_says_nothing_of_its_samples(self):
         assert DataSpec(DataLoader(Stream(), batch_size=2)).num_samples is None
@@ -76,7 +76,7 @@ class TestSpec:
             def __iter__(self):
                 return iter(int, 1)
 
-        assert DataSpec(DataLoader(Endless(), batch_size=2)).length is None
+        assert DataSpec(DataLoader(Endless(), batch_size=2)).__length__ is None
 
     @pytest.mark.parametrize("given", [3, "data/train"], ids=str)
     def test_what_is_no_loader(self, given):

@@ -104,7 +104,7 @@ def test_each_step_is_that_of_one_process_with_larger_batches(kind, n, size, par
     assert [sorted(step) for step in several] == [sorted(step) for step in one]
     loader = make(n, batch_size=size, drop_last=drop_last)
     spec = DataSpec(loader)
-    assert {spec.length_of(DataShare(rank, parts)) for rank in range(parts)} == {len(one)}
+    assert {spec.__length_of__(DataShare(rank, parts)) for rank in range(parts)} == {len(one)}
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -195,7 +195,7 @@ def test_what_is_divided_already_stays_as_it_is() -> None:
     loader = DataLoader(data(8), batch_size=2, sampler=Parted(1))
     assert is_divided(loader, share)
     assert rest(loader, share) == [[1, 3], [5, 7]]
-    assert DataSpec(loader).length_of(share) == 2
+    assert DataSpec(loader).__length_of__(share) == 2
     others = DataLoader(data(8), sampler=DistributedSampler(data(8), num_replicas=4, rank=3))
     assert all(is_divided(one, share) for one in (others, [1], DataLoader(Stream()), OwnLoader(data(4))))
     plain = DataLoader(data(8), batch_sampler=BatchSampler(RandomSampler(data(8)), 2, drop_last=False))

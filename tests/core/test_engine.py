@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from composer.core import Algorithm, Callback, Engine, Event, Logger, LoggerDestination, Slot, State
+from composer.core.traits import Traits
 
 
 def state_of(**arguments) -> State:
@@ -82,7 +83,7 @@ class TestOrder:
     def test_slots(self):
         seen = []
         first, second = listener(Algorithm, "first", seen), listener(Algorithm, "second", seen)
-        first.slot, second.slot = Slot.PRECISION, Slot.SELECT
+        first.__traits__, second.__traits__ = Traits(slot=Slot.PRECISION), Traits(slot=Slot.SELECT)
         engine = Engine(state_of(), algorithms=[first, second])
         engine.run_event("after_dataloader")
         engine.run_event("after_loss")
@@ -139,7 +140,6 @@ class TestPasses:
             (3, "3"),
             ("x", "'x'"),
             ([3], "3"),
-            ([len, 0], "0"),
             ([(3, 0)], "(3, 0)"),
             ([(3, -1)], "3"),
             ([(len, "first")], f"({len!r}, 'first')"),

@@ -109,10 +109,12 @@ class TestTraces:
         traces = Engine(state_of(), algorithms=algorithms, record_traces=True).run_event("init")
         assert list(traces) == ["0.Same/init", "1.Same/init"]
 
-    def test_none_unless_asked_for(self):
+    def test_none_in_a_loop_unless_asked_for(self):
         engine = Engine(state_of(), algorithms=BrokenApply())
         engine.state.algorithms[0] = listener(Algorithm, "a", [])
-        assert engine.run_event("batch_end") == {}
+        assert [trace.name for trace in engine.run_event("batch_end").values()] == ["a"]
+        with engine.looping():
+            assert engine.run_event("batch_end") == {}
 
     def test_an_event_fired_by_a_handler_has_records_of_its_own(self):
         inner = []

@@ -20,7 +20,7 @@ def metrics():
 
 class TestSelect:
     def test_all_by_default(self):
-        assert list(evaluator_of().select(metrics())) == list(metrics())
+        assert list(evaluator_of().__select__(metrics())) == list(metrics())
 
     @pytest.mark.parametrize(
         ("asked", "found"),
@@ -36,12 +36,12 @@ class TestSelect:
         ],
     )
     def test_by_parts_of_names_in_the_models_order(self, asked, found):
-        assert list(evaluator_of(metric_names=asked).select(metrics())) == found
+        assert list(evaluator_of(metric_names=asked).__select__(metrics())) == found
 
     @pytest.mark.parametrize("asked", [None, ["Accuracy"]])
     def test_copies(self, asked):
         given = metrics()
-        chosen = evaluator_of(metric_names=asked).select(given)
+        chosen = evaluator_of(metric_names=asked).__select__(given)
         chosen["TopAccuracy"].update(torch.tensor(1.0))
         assert not given["TopAccuracy"].update_called
         assert type(chosen["TopAccuracy"]) is SumMetric
@@ -52,9 +52,9 @@ class TestSelect:
             "['CrossEntropy', 'MulticlassAccuracy', 'TopAccuracy']. Did you mean 'CrossEntropy'?"
         )
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            evaluator_of(metric_names=["accuracy", "CrosEntropy"]).select(metrics())
+            evaluator_of(metric_names=["accuracy", "CrosEntropy"]).__select__(metrics())
         with pytest.raises(ValueError, match=re.escape("none of the model's metrics [].")):
-            evaluator_of(metric_names=["accuracy"]).select({})
+            evaluator_of(metric_names=["accuracy"]).__select__({})
 
     def test_what_is_no_expression(self):
         message = (
@@ -62,8 +62,8 @@ class TestSelect:
             "subpattern at position 2. Put a backslash before characters that are meant as such: 'F1\\\\('."
         )
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            evaluator_of(metric_names=["F1("]).select({"F1(macro)": MeanMetric()})
-        assert list(evaluator_of(metric_names=["F1\\("]).select({"F1(macro)": MeanMetric()})) == ["F1(macro)"]
+            evaluator_of(metric_names=["F1("]).__select__({"F1(macro)": MeanMetric()})
+        assert list(evaluator_of(metric_names=["F1\\("]).__select__({"F1(macro)": MeanMetric()})) == ["F1(macro)"]
 
 
 class TestArguments:
@@ -148,6 +148,6 @@ class TestEnsure:
 
     def test_data_get_a_label(self):
         evaluator = ensure_evaluator([1, 2])
-        assert (evaluator.label, evaluator.metric_names, evaluator.dataloader.length) == ("eval", None, 2)
+        assert (evaluator.label, evaluator.metric_names, evaluator.dataloader.__length__) == ("eval", None, 2)
         assert ensure_evaluator(DataSpec([1]), ("Accuracy",)).metric_names == ["Accuracy"]
         assert ensure_evaluator({"dataloader": [1]}, []).metric_names == []

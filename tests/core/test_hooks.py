@@ -19,16 +19,16 @@ class Deeper(AtLoss):
 @pytest.mark.parametrize("event", list(Event))
 def test_every_method_does_nothing_by_default(event):
     assert getattr(Hooks(), event.value)(None, None) is None
-    assert not Hooks().overrides(event)
+    assert not Hooks().__listens__(event)
 
 
 def test_overrides():
-    assert [e for e in Event if AtLoss().overrides(e)] == [Event.AFTER_LOSS]
-    assert [e for e in Event if Deeper().overrides(e)] == [Event.INIT, Event.AFTER_LOSS]
+    assert [e for e in Event if AtLoss().__listens__(e)] == [Event.AFTER_LOSS]
+    assert [e for e in Event if Deeper().__listens__(e)] == [Event.INIT, Event.AFTER_LOSS]
 
 
 def test_a_method_of_the_object_alone_counts():
     hooks = Hooks()
     hooks.batch_end = lambda state, logger: None
-    assert [e for e in Event if hooks.overrides(e)] == [Event.BATCH_END]
-    assert not Hooks().overrides(Event.BATCH_END)
+    assert [e for e in Event if hooks.__listens__(e)] == [Event.BATCH_END]
+    assert not Hooks().__listens__(Event.BATCH_END)

@@ -15,7 +15,7 @@ class Keeps(LoggerDestination):
     """Keeps each call as (kind, arguments ...)."""
 
     def __init__(self, flush_interval=1, name="keeps", calls=None):
-        self.flush_interval, self.name = flush_interval, name
+        self.__flush_interval__, self.name = flush_interval, name
         self.calls = [] if calls is None else calls
 
     def log_metrics(self, metrics, step=None):
@@ -39,7 +39,7 @@ class Keeps(LoggerDestination):
     def can_upload_files(self):
         return True
 
-    def suspend(self):
+    def __suspend__(self):
         self.calls.append(("suspend",))
 
 
@@ -111,7 +111,7 @@ class TestDestinations:
         base.log_traces({})
         base.log_images([])
         base.upload_file(state_of(), "name", Path("file"), overwrite=False)
-        base.suspend()
+        base.__suspend__()
         assert not base.can_upload_files()
         message = "LoggerDestination keeps no files, so 'weights.pt' cannot be fetched."
         with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
@@ -123,7 +123,7 @@ class TestDestinations:
         due = []
         for batch in range(7):
             state.timestamp = Timestamp(batch=batch)
-            due.append(destination.due(state))
+            due.append(destination.__due__(state))
         assert due == [True, False, False, True, False, False, True]
 
 
@@ -174,7 +174,7 @@ class TestSteps:
         got = []
 
         class Timed(LoggerDestination):
-            def receive(self, metrics, step, timestamp):
+            def __receive__(self, metrics, step, timestamp):
                 got.append((metrics, step, timestamp.epoch.value))
 
         logger_of(Timed()).log_metrics({"m": 1}, step=2)

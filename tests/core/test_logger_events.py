@@ -18,7 +18,7 @@ class Fails(LoggerDestination):
     __hash__ = None  # as a dataclass has it
 
     def __getattribute__(self, name):
-        if name in ("receive", "due", "suspend", "upload_file", "batch_end") or name.startswith("log_"):
+        if name in ("__receive__", "__due__", "__suspend__", "upload_file", "batch_end") or name.startswith("log_"):
             return self.fail
         return super().__getattribute__(name)
 

@@ -148,7 +148,7 @@ def test_evaluators_by_a_mapping() -> None:
         ({"a": None}, r"eval_dataloader\['a'\]: must be a loader; got NoneType"),
         ({"a": Evaluator(label="b", dataloader=[])}, "the evaluator has the label 'b'; use it as the key"),
     ],
-    ids=str,
+    ids=["tensors", "number as label", "number", "none", "another label"],
 )
 def test_what_is_no_mapping_of_loaders(given, message) -> None:
     with pytest.raises((TypeError, ValueError), match=message):

@@ -109,7 +109,7 @@ def test_copies_and_files_leave_out_what_belongs_to_a_run(kind, copied):
     other = copied(model)
     # A copy logs to where the model does; a file cannot.
     assert other.logger is (model.logger if copied in (copy.copy, copy.deepcopy) else None)
-    assert not hasattr(other, "_targets")
+    assert not hasattr(other, "_ComposerModel__targets")
     assert model.logger is not None
     assert torch.equal(other(BATCH), model(BATCH))
 

@@ -35,7 +35,6 @@ def messages(base=ComposerModel, *, has_optimizers=True, **methods):
         ("update_metrics", "Did you mean update_metric(self, batch, outputs, metric)?"),
         ("get_metric", "Did you mean get_metrics(self, is_train)?"),
         ("foward", "Did you mean forward(self, batch)?"),
-        ("count_target", "Did you mean count_targets(self, batch)?"),
         ("flop_per_batch", "Did you mean flops_per_batch(self, batch)?"),
         ("training_step", "Composer's methods are forward(self, batch) and loss(self, outputs, batch)."),
         ("validation_step", "eval_forward(self, batch, outputs) and update_metric(self, batch, outputs, metric)."),
@@ -65,7 +64,16 @@ def test_no_false_alarm():
 
     assert messages(Uses, compute_loss=anything, training_step=anything) == []
     assert messages(eval_forward=anything, validation_step=anything) == []  # serves two libraries
-    names = ("encode", "generate", "metrics", "validate", "count_targets", "flops_per_batch", "losses_of", "on_device")
+    names = (
+        "encode",
+        "generate",
+        "metrics",
+        "validate",
+        "count_targets",
+        "flops_per_batch",
+        "losses_of",
+        "on_device",
+    )
     assert messages(**dict.fromkeys(names, anything)) == []
 
 

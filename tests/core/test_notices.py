@@ -17,7 +17,7 @@ class Console(LoggerDestination):
         self.lines: list[str] = []
         self.sees = sees
 
-    def show_notice(self, text: str) -> bool:
+    def __show_notice__(self, text: str) -> bool:
         self.lines.append(text)
         return self.sees
 
@@ -70,7 +70,7 @@ def test_passwords_in_uris_are_not_told() -> None:
 
 def test_a_console_that_fails_does_not_keep_the_others_from_it() -> None:
     class Broken(Console):
-        def show_notice(self, text: str) -> bool:
+        def __show_notice__(self, text: str) -> bool:
             raise OSError("the terminal is gone")
 
     console = Console()
@@ -82,7 +82,7 @@ def test_a_console_that_fails_does_not_keep_the_others_from_it() -> None:
 
 def test_a_nan_loss_is_told_once_where_losses_are_read(caplog) -> None:
     class Reader(LoggerDestination):
-        def due(self, state) -> bool:
+        def __due__(self, state) -> bool:
             return True
 
     state = State(torch.nn.Linear(1, 1))

@@ -68,11 +68,11 @@ def check(place: int, ranks: list[Trained]) -> None:
     assert all(map(math.isfinite, ranks[0].losses))
     assert len(ranks[0].losses) == 4
     algorithm = CASES[place].make()
-    if algorithm.sharding is not Sharding.PER_RANK:
+    if algorithm.__traits__.sharding is not Sharding.PER_RANK:
         # Half of the digits that numbers have for which a sum in another order is another sum.
         alone(place).check(ranks[0], 1e-5 if CASES[place].precision == "fp32" else 1e-2)
     else:
-        assert algorithm.sharding_reason
+        assert algorithm.__traits__.sharding_reason
 
 
 def refusal(place: int, strategy: str, reason: str) -> str:
@@ -85,10 +85,10 @@ def refusal(place: int, strategy: str, reason: str) -> str:
 def run(place: int, strategy: str, ranks: Ranks) -> None:
     """Train in several processes and compare, or see that the method is refused by its name."""
     algorithm = CASES[place].make()
-    if strategy != "ddp" and not algorithm.sharding.takes_divided_weights:
+    if strategy != "ddp" and not algorithm.__traits__.sharding.takes_divided_weights:
         for text in ranks.run(refusal, place, strategy, "needs whole weights"):
             assert CASES[place].name in text
-            assert algorithm.sharding_reason in text
+            assert algorithm.__traits__.sharding_reason in text
     elif strategy != "ddp" and algorithm.find_unused_parameters and not HAS_UNUSED_PARAMETERS:
         ranks.run(refusal, place, strategy, "a newer torch")
     else:

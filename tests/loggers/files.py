@@ -55,7 +55,7 @@ def resumed(make: Callable[[], LoggerDestination], stop: int, crash: int) -> Non
     if crash > stop:
         loop.state.max_duration = f"{crash}ba"
         loop.fit()
-    torn.suspend()
+    torn.__suspend__()
 
     logger = make()
     other = Loop([logger], "8ba").init()

@@ -79,10 +79,10 @@ def test_only_what_is_due_is_fetched() -> None:
     due = []
     for _ in range(120):
         loop.batch()
-        due.append(console.due(loop.state))
+        due.append(console.__due__(loop.state))
     assert due == [(k + 1) % 50 == 0 for k in range(120)]
     epochs = ConsoleLogger("1ep", io.StringIO())
-    assert not epochs.due(loop.state)
+    assert not epochs.__due__(loop.state)
 
 
 def test_hyperparameters_are_printed_once() -> None:

@@ -80,12 +80,12 @@ def test_in_other_processes_it_costs_nothing(make, monkeypatch: pytest.MonkeyPat
     as_rank(monkeypatch, 1)
     destination = make()
     received: list[dict] = []
-    monkeypatch.setattr(destination, "receive", lambda metrics, step, timestamp: received.append(metrics))
+    monkeypatch.setattr(destination, "__receive__", lambda metrics, step, timestamp: received.append(metrics))
     logger = Logger(State(torch.nn.Linear(1, 1)), destination, on_error="raise")
     logger.log_metrics({"loss/train/total": torch.tensor(1.0)})
-    assert bool(received) == destination.logs_here
+    assert bool(received) == destination.__logs_here__
     # The files of the cases have the same names everywhere.
-    assert destination.logs_here == isinstance(destination, EVERYWHERE)
+    assert destination.__logs_here__ == isinstance(destination, EVERYWHERE)
 
 
 def test_serves_a_second_run(make) -> None:

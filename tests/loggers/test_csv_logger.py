@@ -125,7 +125,7 @@ def test_values_that_are_no_numbers(tmp_path) -> None:
 
 def test_the_time_of_logging(tmp_path) -> None:
     logger = CSVLogger(f"{tmp_path}/metrics.csv")
-    logger.receive({"x": 1}, 5, Timestamp(epoch=2, total_wct=1.5))
+    logger.__receive__({"x": 1}, 5, Timestamp(epoch=2, total_wct=1.5))
     logger.log_metrics({"x": 2})
     state = State(torch.nn.Linear(1, 1))
     logger.close(state, Logger(state))

@@ -47,7 +47,7 @@ def test_timeseries() -> None:
 
 def test_wall_clock_is_in_seconds() -> None:
     memory = InMemoryLogger()
-    memory.receive({"x": 1}, 0, Timestamp(total_wct=1.5))
+    memory.__receive__({"x": 1}, 0, Timestamp(total_wct=1.5))
     assert memory.get_timeseries("x")["total_wct"] == [1.5]
 
 

@@ -61,7 +61,7 @@ def test_metrics_with_the_time_of_logging(tmp_path) -> None:
 
 def test_without_a_run(tmp_path) -> None:
     logger = JSONLinesLogger(f"{tmp_path}/log.jsonl")
-    logger.receive({"x": 1}, 5, Timestamp(epoch=2, sample=9, token=7, total_wct=1.5))
+    logger.__receive__({"x": 1}, 5, Timestamp(epoch=2, sample=9, token=7, total_wct=1.5))
     logger.log_metrics({"x": 2})
     logger.log_traces({"trace": 1})
     state = State(torch.nn.Linear(1, 1))

@@ -377,7 +377,7 @@ def test_missing_packages(monkeypatch, module) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"flush_interval": 0}, {"logging_buffer_seconds": -1}, {"log_duplicated_metric_every_n_steps": 0}]
+    "wrong", [{"flush_interval": 0}, {"logging_buffer_seconds": -1}, {"log_duplicated_metric_every_n_steps": -1}]
 )
 def test_bad_numbers(wrong) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

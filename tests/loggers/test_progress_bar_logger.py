@@ -143,7 +143,7 @@ def test_only_the_first_process_of_a_machine_shows_anything(clock, monkeypatch: 
     loop = Loop([bar], tick=clock.tick).init()
     loop.fit()
     assert not bar.show_pbar
-    assert not bar.due(loop.state)
+    assert not bar.__due__(loop.state)
     assert stream.getvalue() == ""
     loop.close()
 
@@ -158,10 +158,10 @@ def test_values_are_read_four_times_a_second_in_a_terminal(clock) -> None:
     due = []
     for _ in range(100):  # ten seconds
         clock.tick(0.1)
-        due.append(bar.due(loop.state))
+        due.append(bar.__due__(loop.state))
     assert 30 <= sum(due) <= 41
     loop.close()
-    assert not bar.due(loop.state)
+    assert not bar.__due__(loop.state)
 
 
 def test_a_slow_terminal_gets_at_most_a_twentieth_of_the_time(clock) -> None:
@@ -192,7 +192,7 @@ def test_a_slow_terminal_gets_at_most_a_twentieth_of_the_time(clock) -> None:
 def test_only_what_it_needs_listens() -> None:
     bar = ProgressBarLogger(io.StringIO())
     for event in (Event.BATCH_START, Event.BEFORE_FORWARD, Event.AFTER_LOSS, Event.EVAL_BATCH_START):
-        assert not bar.overrides(event)
+        assert not bar.__listens__(event)
 
 
 # Checkpoints and arguments

@@ -189,7 +189,7 @@ def test_values_are_asked_for_at_the_interval_only() -> None:
     due = []
     for _ in range(7):
         loop.batch()
-        due.append(loop.logger.destinations[0].due(loop.state))
+        due.append(loop.logger.destinations[0].__due__(loop.state))
     assert due == [False, False, True, False, False, True, False]
     loop.close()
 

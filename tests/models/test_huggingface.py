@@ -51,14 +51,14 @@ def test_the_loss_is_a_mean_over_what_is_counted(kind: str) -> None:
     if model.shift_labels:
         logits, labels = logits[:, :-1], labels[:, 1:]
     total = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum")
-    torch.testing.assert_close(model.loss(model(batch), batch) * model.count_targets(batch), total)
+    torch.testing.assert_close(model.loss(model(batch), batch) * model.__count_targets__(batch), total)
 
 
 def test_scores_and_several_labels_at_once_are_averaged_over_samples() -> None:
     model = HuggingFaceModel(tiny.bert("ForSequenceClassification", num_labels=1), use_logits=True)
     batch = {**tiny.sorted_texts(), "labels": torch.randn(4)}
-    assert model.count_targets(batch) is None
-    assert model.count_targets({"input_ids": batch["input_ids"]}) is None
+    assert model.__count_targets__(batch) is None
+    assert model.__count_targets__({"input_ids": batch["input_ids"]}) is None
     scores = model.eval_forward(batch)
     assert scores.shape == (4,)
     metric = MeanSquaredError()
@@ -93,7 +93,7 @@ def test_batches_of_every_kind_of_mapping() -> None:
     examples = [words(text) for text in ("the cat sat", "a dog", "the old house far away")]
     batch = DataCollatorForLanguageModeling(words, mlm=False)(copy.deepcopy(examples))
     assert model(batch).loss.isfinite()
-    assert int(model.count_targets(batch)) == 2 + 1 + 4
+    assert int(model.__count_targets__(batch)) == 2 + 1 + 4
     sorts = HuggingFaceModel(tiny.bert("ForSequenceClassification", num_labels=3))
     batch = DataCollatorWithPadding(words)([{**dict(one), "label": 1} for one in examples])
     assert sorts(batch).logits.shape == (3, 3)
@@ -129,7 +129,7 @@ def test_metrics_of_causal_models_compare_with_the_next_label(use_logits: bool) 
         outputs = model.eval_forward(batch)
         for metric in found.values():
             model.update_metric(batch, outputs, metric)
-    counts = [int(model.count_targets(batch)) for batch in batches]
+    counts = [int(model.__count_targets__(batch)) for batch in batches]
     assert counts == [7 + 2, 0 + 1 + 4]
     losses = [float(model(batch).loss) for batch in batches]
     mean = sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)

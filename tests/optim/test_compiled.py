@@ -290,7 +290,7 @@ def test_the_plan_is_made_once() -> None:
     made = []
 
     class Counting(ComposerScheduler):
-        def plan(self, horizon):
+        def __plan__(self, horizon):
             made.append(horizon)
             return lambda now: 1.0
 

@@ -65,11 +65,11 @@ def test_the_metric_says_what_is_better_and_an_unknown_one_asks_for_a_mode() -> 
     state = evaluated(eval_Spread=1.0)
     schedule = ReduceOnPlateauScheduler("Spread", factor=0.5, patience=0)
     with pytest.raises(ValueError, match=r"monitor='Spread'.*Give mode='min' or mode='max'"):
-        schedule.check(state)
+        schedule.__check__(state)
     state.eval_metrics["eval"]["Spread"] = Smaller()
-    schedule.check(state)
+    schedule.__check__(state)
     assert [schedule.update(value) for value in (0.5, 0.4, 0.45)] == [1.0, 1.0, 0.5]
-    ReduceOnPlateauScheduler("Spread", "max").check(evaluated(eval_Spread=1.0))  # what is given wins
+    ReduceOnPlateauScheduler("Spread", "max").__check__(evaluated(eval_Spread=1.0))  # what is given wins
 
 
 @given(values=st.lists(st.floats(0, 1), min_size=2, max_size=30), cut=st.integers(0, 30))
@@ -98,12 +98,12 @@ def evaluated(**values: float):
 def test_finds_the_metric(monitor) -> None:
     schedule = ReduceOnPlateauScheduler(monitor, "min", patience=0)
     state = evaluated(eval_Loss=0.5, eval_Accuracy=0.9, other_Accuracy=0.1)
-    schedule.check(state)
-    assert schedule.observe(state, ["eval"]) is False
+    schedule.__check__(state)
+    assert schedule.__observe__(state, ["eval"]) is False
     assert schedule.best == 0.5
-    assert schedule.observe(state, ["other"]) is False
+    assert schedule.__observe__(state, ["other"]) is False
     assert schedule.multiplier == 1.0
-    assert schedule.observe(state, ["other", "eval"]) is True
+    assert schedule.__observe__(state, ["other", "eval"]) is True
     assert schedule.multiplier == 0.1
 
 
@@ -111,18 +111,18 @@ def test_a_metric_that_saw_nothing_does_not_count() -> None:
     schedule = ReduceOnPlateauScheduler("Loss", "min", patience=0)
     state = evaluated(eval_Loss=0.5)
     state.eval_metrics["eval"]["Loss"].reset()
-    assert schedule.observe(state, ["eval"]) is False
+    assert schedule.__observe__(state, ["eval"]) is False
     assert schedule.best is None
 
 
 def test_metrics_that_are_not_there() -> None:
     state = evaluated(eval_Loss=0.5, eval_Accuracy=0.9, other_Accuracy=0.1)
     with pytest.raises(ValueError, match=r"'eval/Acuracy' is no metric .*Did you mean 'eval/Accuracy'\?"):
-        ReduceOnPlateauScheduler("eval/Acuracy", "max").check(state)
+        ReduceOnPlateauScheduler("eval/Acuracy", "max").__check__(state)
     with pytest.raises(ValueError, match="of several evaluators; give one of 'eval/Accuracy', 'other/Accuracy'"):
-        ReduceOnPlateauScheduler("Accuracy", "max").check(state)
+        ReduceOnPlateauScheduler("Accuracy", "max").__check__(state)
     with pytest.raises(ValueError, match="There are none: give eval_dataloader"):
-        ReduceOnPlateauScheduler("Accuracy", "max").check(state_of())
+        ReduceOnPlateauScheduler("Accuracy", "max").__check__(state_of())
 
 
 def test_a_metric_of_several_numbers_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_metric_of_several_numbers_is_refused() -> None:
     state.eval_metrics["eval"]["Loss"].update(torch.tensor(1.0))
     state.eval_metrics["eval"]["Loss"].update_called = True
     with pytest.raises(ValueError, match=r"monitor='Loss' must be one number, but eval/Loss computed \{'a'"):
-        ReduceOnPlateauScheduler("Loss", "min").observe(state, ["eval"])
+        ReduceOnPlateauScheduler("Loss", "min").__observe__(state, ["eval"])
 
 
 @pytest.mark.parametrize(

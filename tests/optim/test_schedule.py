@@ -103,7 +103,7 @@ def test_preview() -> None:
 
 def test_ways_to_write_one() -> None:
     class ByPlan(ComposerScheduler):
-        def plan(self, horizon):
+        def __plan__(self, horizon):
             span = horizon.span(Time(2, "ba"))
             return lambda now: 0.5 if span.reached(now) else 1.0
 
@@ -115,7 +115,7 @@ def test_ways_to_write_one() -> None:
         assert rates(schedule, state_of("4ba"), 4) == [1.0, 1.0, 0.5, 0.5]
         assert rates(schedule, state_of("4ba"), 4, ssr=0.5) == [1.0, 0.5, 0.5, 0.5]
     assert ByPlan().with_warmup("1ba").preview("4ba") == [0, 1, 1, 0.5, 0.5]
-    with pytest.raises(NotImplementedError, match=r"ByCall must override plan\(horizon\) to be used here"):
+    with pytest.raises(NotImplementedError, match=r"ByCall must override __plan__\(horizon\) to be used here"):
         ByCall().with_warmup("1ba").preview("4ba")
 
 

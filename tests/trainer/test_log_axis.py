@@ -185,7 +185,7 @@ class FailingHook(Received):
         raise ConnectionError("tracker is down")
 
 
-FAILURES = [Failing("log_metrics"), Failing("due"), Failing("log_table"), Failing("log_images"), FailingHook()]
+FAILURES = [Failing("log_metrics"), Failing("__due__"), Failing("log_table"), Failing("log_images"), FailingHook()]
 
 
 @pytest.mark.parametrize("failing", FAILURES, ids=lambda f: getattr(f, "where", "hook"))
@@ -200,7 +200,7 @@ def test_LogAxis_a_failing_tracker_does_not_stop_training(failing) -> None:
     assert torch.equal(weights(trainer), weights(twin))
 
 
-@pytest.mark.parametrize("failing", [Failing("log_metrics"), Failing("due"), FailingHook()])
+@pytest.mark.parametrize("failing", [Failing("log_metrics"), Failing("__due__"), FailingHook()])
 def test_LogAxis_a_failing_tracker_stops_training_if_asked_to(failing) -> None:
     trainer = trainer_of(loggers=failing, on_logger_error="raise")
     with pytest.raises(ConnectionError, match="tracker is down"):

@@ -312,8 +312,11 @@ def test_OwnFilesOnly_a_checkpoint_from_elsewhere_lists_nothing_of_ours(by_callb
     newest = tmp_path / "theirs" / "ep0-ba2-rank0.pt"
     names = [name for name in before if name.startswith("ep")]
     path = edited(newest, tmp_path / "sent.pt", obsolete=names, saved=[])
-    how = {"callbacks": LoadCheckpoint(path)} if by_callback else {"load_path": path}
+
+    def how():
+        return {"callbacks": LoadCheckpoint(path)} if by_callback else {"load_path": path}
+
     with pytest.raises(FileExistsError, match="is later than this run"):
-        run(tmp_path / "ours", "night", "8ba", **how)
-    run(tmp_path / "ours", "night", "8ba", save_overwrite=True, **how)
+        run(tmp_path / "ours", "night", "8ba", **how())
+    run(tmp_path / "ours", "night", "8ba", save_overwrite=True, **how())
     assert set(names) <= set(listed(tmp_path / "ours"))

@@ -7,6 +7,7 @@ import torch
 
 from composer import Algorithm, State, dist
 from composer.core.sharding import Sharding
+from composer.core.traits import Traits
 from composer.distributed import SingleProcess
 from composer.trainer.processes import agreed, check_algorithms
 from tests.common import Regression, regression_data, trainer_of
@@ -14,8 +15,7 @@ from tests.ranks import Ranks
 
 
 class NeedsAll(Algorithm):
-    sharding = Sharding.WHOLE_WEIGHTS
-    sharding_reason = "It sorts them."
+    __traits__ = Traits(sharding=Sharding.WHOLE_WEIGHTS, sharding_reason="It sorts them.")
 
 
 class Divides(SingleProcess):

@@ -256,6 +256,7 @@ def test_stopping_early_in_a_rise() -> None:
             max_duration="2ep",
         )
         trainer.fit()
+        trainer.close()
         assert trainer.state.timestamp.batch == 3
 
 
@@ -274,7 +275,7 @@ def test_a_dry_run_of_a_long_rise(capsys) -> None:
 
 def test_schedules_that_are_compiled_already() -> None:
     used = At("after_train_batch", rates)
-    trainer, other = (trainer_of(max_duration="2ep", callbacks=used, lr=1.0) for _ in range(2))
+    trainer, other = (trainer_of(max_duration="2ep", callbacks=calls, lr=1.0) for calls in (used, None))
     compiled = compile_composer_scheduler(LinearScheduler(), trainer.state)
     with pytest.raises(ValueError, match=r"CompiledSchedule\(.* follows the time of another state"):
         other.fit(schedulers=compiled)
@@ -383,7 +384,7 @@ def test_schedules_by_epoch_keep_their_value_within_an_epoch() -> None:
 
 def test_a_schedule_of_ones_own_sees_a_run() -> None:
     class Own(ComposerScheduler):
-        def plan(self, horizon):
+        def __plan__(self, horizon):
             assert horizon.whole is not None
             assert (horizon.whole.length, horizon.epoch_length) == (8, 4)
             return lambda now: 0.5

@@ -57,7 +57,7 @@ def test_tells_the_best_by_what_the_metric_says_is_better() -> None:
 
 def test_tells_where_things_are(tmp_path) -> None:
     class Keeper(Callback):
-        location = "s3://bucket/here"
+        __location__ = "s3://bucket/here"
 
     lines = told(callbacks=Keeper(), save_folder=str(tmp_path))
     assert lines[-2].split() == ["Keeper", "s3://bucket/here"]

@@ -162,7 +162,7 @@ def test_algorithms_are_ordered_and_passes_are_used() -> None:
     algorithms = [Note("a"), Note("b"), Note("c")]
     trainer_of(algorithms=algorithms, max_duration="1ba").fit()
     trainer_of(algorithms=algorithms, max_duration="1ba", algorithm_passes=lambda found, event: found[::-1]).fit()
-    swap = [lambda found, event: found[::-1], (lambda found, event: [*found[1:], found[0]], 0)]
+    swap = [lambda found, event: found[::-1], (lambda found, event: [*found[1:], *found[:1]], 0)]
     trainer_of(algorithms=algorithms, max_duration="1ba", algorithm_passes=swap).fit()
     assert "".join(order) == "abccbaacb"
 

@@ -1,0 +1,72 @@
+"""Names by which scripts read parts of a trainer: its hyperparameters, model, data and options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from composer.core.time import TimeUnit
+
+if TYPE_CHECKING:
+    from composer.core.data import DataSpec
+    from composer.core.state import State
+    from composer.trainer.run import Run
+
+__all__ = ["TrainerNames"]
+
+
+class TrainerNames:
+    """Forwards to what a trainer holds.
+
+    Attributes:
+        auto_log_hparams: Whether the arguments of the trainer are logged as hyperparameters.
+        local_hparams: These hyperparameters; empty unless they are logged.
+        python_log_level: Level of the library's log messages.
+
+    >>> from composer import Trainer
+    >>> from composer.models import ComposerClassifier
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> with Trainer(model=model, auto_log_hparams=True, progress_bar=False) as trainer:
+    ...     trainer.local_hparams["eval_interval"], trainer._original_model is model
+    (1, True)
+    """
+
+    state: State
+    _run: Run
+    auto_log_hparams: bool = False
+    python_log_level: str | None = None
+    local_hparams: dict[str, Any]
+
+    @property
+    def _train_data_spec(self) -> DataSpec | None:
+        """The training data."""
+        return self.state.train_phase.loader
+
+    @property
+    def _original_model(self) -> Any:
+        """The model as it was given, compiled or sharded in place."""
+        return self.state.model
+
+    @property
+    def _scheduler_step_frequency(self) -> TimeUnit:
+        """How often schedules step."""
+        return TimeUnit.BATCH if self._run.options.step_schedulers_every_batch else TimeUnit.EPOCH
+
+    @property
+    def _backwards_create_graph(self) -> bool:
+        """Whether gradients are differentiable themselves."""
+        return self._run.options.create_graph
+
+    @property
+    def accumulate_train_batch_on_tokens(self) -> bool | None:
+        """Whether microbatches are weighted by tokens; None decides by the batch."""
+        return self._run.options.weight_by_tokens
+
+    @property
+    def spin_dataloaders(self) -> bool:
+        """Whether a resumed run continues in the middle of the data."""
+        return self._run.options.spin_dataloaders
+
+    @property
+    def first_train_batch_complete(self) -> bool:
+        """Whether a batch was trained."""
+        return self.state.timestamp.batch.value > 0
