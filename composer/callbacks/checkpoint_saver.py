@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointSaver"]
 
+_FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
+
 
 class CheckpointSaver(Callback):
     """Saves checkpoints at an interval, with a link to the newest, and removes those that need not be kept.
@@ -123,11 +125,10 @@ class CheckpointSaver(Callback):
         self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
         self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
         self.monitor, self.mode = monitor if monitor is None else check_monitor(monitor), mode
-        name = self.filename.filename
-        check_format("filename", name, weights_only=weights_only)
+        check_format("filename", self.filename.filename, weights_only=weights_only)
         self._finds_mode = mode is None and monitor is not None
         retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)
-        self._list = SavedList(retention, place_of(self.folder, name))
+        self._list = SavedList(retention, place_of(self.folder, self.filename.filename))
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
         self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
         self._store: LocalCheckpoints | RemoteCheckpoints | None = None
@@ -152,7 +153,7 @@ class CheckpointSaver(Callback):
 
     @property
     def __remote_file_name__(self) -> str | None:
-        return self.remote_file_name
+        return None if self.remote_file_name is None else self.remote_file_name.filename
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin a list of this run, and make the folder, which tells now whether it can be written to."""
@@ -324,10 +325,9 @@ class CheckpointSaver(Callback):
         now = Moment.of(state)
         store, template = self.store(state), self.template(state)
         name = format_name(template, state.run_name, state.timestamp, rank=0)
-        score = self._score(state)
-        self._last_saved = now
         # Before the state is taken, so that a resumed run knows of this checkpoint too.
-        before = self._list.add(name, now.batch, score)
+        before = self._list.add(name, now.batch, self._score(state))
+        self._last_saved = now
         times = dict(self.all_saved_checkpoints_to_timestamp)
         self.all_saved_checkpoints_to_timestamp[store.path_of(name)] = state.timestamp
 
@@ -337,10 +337,9 @@ class CheckpointSaver(Callback):
             self.all_saved_checkpoints_to_timestamp = times
             self._last_saved = None
 
+        options = {"weights_only": self.weights_only, "ignore_keys": self.ignore_keys, "metrics": self.save_metrics}
         try:
-            content = collect(
-                state, weights_only=self.weights_only, ignore_keys=self.ignore_keys, metrics=self.save_metrics
-            )
+            content = collect(state, **options)
         except TypeError:
             otherwise()
             raise
@@ -399,6 +398,3 @@ class CheckpointSaver(Callback):
         if self._finds_mode:
             self._list.retention = replace(self._list.retention, mode=mode_for(state, self.monitor))
         return read_score(state, self.monitor)
-
-
-_FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
-from composer import DataSpec
-from composer.core.time import Time
+from composer import DataSpec, Time
 from composer.optim.scheduler import (
     ComposerScheduler,
     ConstantScheduler,
