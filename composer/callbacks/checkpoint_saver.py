@@ -337,9 +337,9 @@ class CheckpointSaver(Callback):
             self.all_saved_checkpoints_to_timestamp = times
             self._last_saved = None
 
-        options = {"weights_only": self.weights_only, "ignore_keys": self.ignore_keys, "metrics": self.save_metrics}
+        only, ignored, metrics = self.weights_only, self.ignore_keys, self.save_metrics
         try:
-            content = collect(state, **options)
+            content = collect(state, weights_only=only, ignore_keys=ignored, metrics=metrics)
         except TypeError:
             otherwise()
             raise

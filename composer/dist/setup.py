@@ -22,7 +22,6 @@ from composer.dist.ranks import (
     MissingEnvironmentError,
     check_environment,
     get_global_rank,
-    get_local_rank,
     get_world_size,
     is_available,
     is_initialized,
