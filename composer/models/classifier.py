@@ -71,7 +71,9 @@ class ComposerClassifier(WithMetrics, ComposerModel):
         self.train_metrics: Any = (
             _default_metrics("train_metrics", self.num_classes) if train_metrics is None else train_metrics
         )
-        self.val_metrics: Any = _default_metrics("val_metrics", self.num_classes) if val_metrics is None else val_metrics
+        self.val_metrics: Any = (
+            _default_metrics("val_metrics", self.num_classes) if val_metrics is None else val_metrics
+        )
 
     def forward(self, batch: tuple[Tensor, Any]) -> Tensor:
         """Return the logits of a batch ``(x, y)``, (B, C, ...).
