@@ -15,6 +15,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from composer import ComposerModel, algorithms, functional
 from composer.core.order import Slot
+from composer.core.traits import traits_of
 from composer.models import ComposerClassifier, composer_resnet_cifar
 from composer.nn import GatedLinear, StochasticBlock
 from composer.nn.alibi import add_alibi
@@ -148,11 +149,7 @@ def test_every_method_that_replaces_layers_is_here() -> None:
         "Alibi",  # attention of transformers, which neither scripts nor fx take; see below
         "NoOpModel",  # there is no model left
     }
-    names = {
-        name
-        for name in algorithms.__all__
-        if isinstance(cls := getattr(algorithms, name), type) and getattr(cls, "slot", None) is Slot.SURGERY
-    }
+    names = {name for name in algorithms.__all__ if traits_of(getattr(algorithms, name)).slot is Slot.SURGERY}
     here = {re.sub("[-_]", "", method.partition("-")[0]) for method in NETS}
     assert {name for name in names if name.lower() not in here} == elsewhere
 
