@@ -201,7 +201,7 @@ def test_functions_with_the_arguments_that_they_had() -> None:
     assert _one_hot(torch.tensor([[0, 1]]), num_classes=3, dim=1).tolist() == [[[1, 0], [0, 1], [0, 0]]]
     with pytest.raises(ValueError, match="num_classes must be at least 2"):
         _one_hot(torch.tensor([1]), 1)
-    with pytest.raises(ValueError, match="integer type"):
+    with pytest.raises(ValueError, match="integer dtype"):
         _one_hot(torch.ones(1))
     _validate_precision(Precision.FP32, DeviceCPU())
     with pytest.raises(ValueError, match="precision='amp_fp16' does not work on the CPU"):

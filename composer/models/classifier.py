@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -68,12 +68,11 @@ class ComposerClassifier(WithMetrics, ComposerModel):
         self.module = module
         self.num_classes = _resolve_num_classes(module, num_classes)
         self._loss_fn = loss_fn
-        self.train_metrics: Any = (
-            _default_metrics("train_metrics", self.num_classes) if train_metrics is None else train_metrics
-        )
-        self.val_metrics: Any = (
-            _default_metrics("val_metrics", self.num_classes) if val_metrics is None else val_metrics
-        )
+        # Casts, and no annotations, which TorchScript refuses here.
+        wanted = _default_metrics("train_metrics", self.num_classes) if train_metrics is None else train_metrics
+        self.train_metrics = cast("Any", wanted)
+        wanted = _default_metrics("val_metrics", self.num_classes) if val_metrics is None else val_metrics
+        self.val_metrics = cast("Any", wanted)
 
     def forward(self, batch: tuple[Tensor, Any]) -> Tensor:
         """Return the logits of a batch ``(x, y)``, (B, C, ...).

@@ -103,7 +103,7 @@ def _of_name(argument: str, name: str, kind: type) -> Any:
         names = [_snake(one) for package in _PACKAGES[argument] for one in _names(package)]
         short = [one.removesuffix("_logger") for one in names]
         hint = did_you_mean(name, [*short, *names]) or f" There are {', '.join(sorted(set(short)))}."
-        raise ValueError(f"{argument}: there is no {kind.__name__} with the name {name!r}.{hint}")
+        raise ValueError(f"{argument}: there is no {kind.__name__} with the name {mask_text(name)!r}.{hint}")
     needed = [
         parameter.name
         for parameter in inspect.signature(found).parameters.values()

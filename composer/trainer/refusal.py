@@ -37,6 +37,8 @@ def all_or_nothing(run: Run, schedulers: Any = None) -> Generator[None]:
     state = run.state
     theirs = [entry for entry in as_schedulers(schedulers) if isinstance(entry, LRScheduler)]
     kept = [(one, dict(vars(one))) for one in (run, state, state.train_phase, *theirs)]
+    # Setting these of a state keeps the list, and changes what is in it.
+    lists = [(value, list(value)) for value in vars(state).values() if isinstance(value, list)]
     metrics = dict(state.eval_metrics)
     groups = [(group, dict(group)) for optimizer in state.optimizers for group in optimizer.param_groups]
     try:
@@ -45,6 +47,9 @@ def all_or_nothing(run: Run, schedulers: Any = None) -> Generator[None]:
         for one, before in kept:
             vars(one).clear()
             vars(one).update(before)
+        for changed, entries in lists:
+            if [*map(id, changed)] != [*map(id, entries)]:
+                changed[:] = entries
         for changed, before in ((state.eval_metrics, metrics), *groups):
             changed.clear()
             changed.update(before)

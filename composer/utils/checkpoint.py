@@ -5,7 +5,7 @@ Some private names of the predecessor are here too, since scripts import them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer._lazy import attach
@@ -14,6 +14,12 @@ from composer.checkpoint.filters import glob_filter
 from composer.checkpoint.load import load_checkpoint, safe_torch_load
 from composer.checkpoint.save import get_save_filename, save_checkpoint
 from composer.core.file_names import PartialFilePath
+
+if TYPE_CHECKING:
+    from composer.checkpoint import dcp_readers
+
+    DistCPObjectStoreReader = dcp_readers.DistCPObjectStoreReader
+    FileSystemReaderWithValidation = dcp_readers.FileSystemReaderWithValidation
 
 __all__ = [
     "PartialFilePath",

@@ -11,7 +11,7 @@ from composer import Event
 from composer.callbacks import LoadCheckpoint
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import Case
-from tests.common import Regression, classifier, trainer_of, weights, weights_of
+from tests.common import Regression, TwoLayers, classifier, trainer_of, weights, weights_of
 
 
 def _same_weights(folder: Path) -> LoadCheckpoint:
@@ -77,12 +77,15 @@ def test_once_in_each_run(saved) -> None:
 def test_what_is_ignored_and_what_is_missing(saved) -> None:
     model = Regression()
     before = weights_of(model)
-    with pytest.raises(ValueError, match=r"the checkpoint lacks linear.weight, linear.bias"):
-        trainer_of(model, callbacks=LoadCheckpoint(str(saved), ignore_keys=["state/model/*"]))
-    with pytest.warns(ComposerWarning, match="Not all weights were loaded"):
-        callback = LoadCheckpoint(str(saved), strict_model_weights=False, ignore_keys=["state/model/*"])
+    for strict in (True, False):  # what is ignored is not missing
+        callback = LoadCheckpoint(str(saved), strict_model_weights=strict, ignore_keys=["state/model/*"])
         trainer_of(model, callbacks=callback)
-    assert torch.equal(weights_of(model), before)
+        assert torch.equal(weights_of(model), before)
+    other = TwoLayers()
+    with pytest.raises(RuntimeError, match=r"the model lacks linear.weight, linear.bias"):
+        trainer_of(other, callbacks=LoadCheckpoint(str(saved), load_weights_only=True))
+    with pytest.warns(ComposerWarning, match="Not all weights were loaded"):
+        trainer_of(other, callbacks=LoadCheckpoint(str(saved), load_weights_only=True, strict_model_weights=False))
 
 
 def test_an_event_that_there_is_not() -> None:

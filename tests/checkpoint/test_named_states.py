@@ -31,7 +31,7 @@ class Named(Callback):
     def load_state_dict(self, state):
         self.name = state["name"]
 
-    def is_own_state(self, state):
+    def __is_own_state__(self, state):
         return state.get("place") == self.name
 
 

@@ -77,7 +77,9 @@ def check(place: int, ranks: list[tuple[Trained, dict[str, list[Any]]]]) -> None
     assert expected_log.keys() <= log.keys()
     for name in expected_log:
         if any(fnmatchcase(name, pattern) for pattern in SAME):
-            assert log[name] == pytest.approx(expected_log[name], rel=1e-4, abs=1e-5), name
+            assert [*map(float, log[name])] == pytest.approx([*map(float, expected_log[name])], rel=1e-4, abs=1e-5), (
+                name
+            )
         assert len(log[name]) == len(expected_log[name]), name
     for name in (name for name in log if name.startswith("throughput/device/") and name != "throughput/device/mfu"):
         together = log[name.replace("/device", "")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -143,6 +144,7 @@ class Overwritten:
 
     def __init__(self) -> None:
         self.runs = 0
+        self.__signature__ = inspect.signature(torch.compile)
 
     def __call__(self, function=None, **config):
         before: list[torch.Tensor] = []

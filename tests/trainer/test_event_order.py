@@ -209,6 +209,5 @@ def test_EventOrder_iterations(length: str, ends_after: list[int]) -> None:
 
 def test_iteration_length_in_another_unit_is_refused() -> None:
     trainer = trainer_of()
-    trainer.state._iteration_length = Time(2, "ba")
-    with pytest.raises(NotImplementedError, match="length in epochs or tokens, not 2ba"):
-        trainer.fit()
+    with pytest.raises(NotImplementedError, match="_iteration_length='2ba' must be in epochs or tokens"):
+        trainer.state._iteration_length = Time(2, "ba")

@@ -145,8 +145,8 @@ def loss_bce(self, outputs, batch):
 @pytest.mark.parametrize(
     ("method", "function", "expected"),
     [
-        ("forward", forward_of_x, ["gets the whole batch, here a list of 2", "x, y = batch"]),
-        ("forward", forward_of_attribute, ["gets the whole batch, here a list of 2", "x, y = batch"]),
+        ("forward", forward_of_x, ["gets the whole batch, here a tuple of 2", "x, y = batch"]),
+        ("forward", forward_of_attribute, ["gets the whole batch, here a tuple of 2", "x, y = batch"]),
         ("forward", forward_without_return, ["forward returned None"]),
         ("forward", forward_without_graph, ["neither the outputs nor the loss, float32 a scalar", "no_grad"]),
         ("forward", forward_on_meta, ["Mine.constant float32 (10,) is on meta", "register_buffer"]),
@@ -175,7 +175,7 @@ def test_methods_with_other_arguments() -> None:
         def loss(self, outputs, x, y):
             return outputs.sum()
 
-    assert "the trainer calls forward(self, batch), with the whole batch, here a list of 2" in notes_of(Two())
+    assert "the trainer calls forward(self, batch), with the whole batch, here a tuple of 2" in notes_of(Two())
     assert "the trainer calls loss(self, outputs, batch)" in notes_of(Three())
 
 

@@ -114,7 +114,7 @@ def test_workers_that_a_script_started_do_not_keep_the_old_dataset(kind):
 
 def test_none_in_place_of_a_loader():
     evaluator = Evaluator(label="test", dataloader=None, device_eval_microbatch_size=1)
-    assert (evaluator.dataloader.dataloader, evaluator.dataloader.length) == (None, None)
+    assert (evaluator.dataloader.dataloader, evaluator.dataloader.__length__) == (None, None)
     trainer = trainer_of(eval_dataloader=evaluator)
     with pytest.raises(ValueError, match="set its dataloader before it is used"):
         trainer.eval()

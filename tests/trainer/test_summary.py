@@ -104,8 +104,8 @@ def test_columns_stay_aligned_in_a_narrow_terminal(width: int | None) -> None:
 
 def test_files_are_named_in_full(tmp_path) -> None:
     class KeeperOfCheckpointsWithALongName(Callback):
-        location = f"s3://bucket/{'folder/' * 20}here"
+        __location__ = f"s3://bucket/{'folder/' * 20}here"
 
     trainer = trainer_of(callbacks=KeeperOfCheckpointsWithALongName())
     text = Summary(trainer.state.timestamp).text(trainer._run, 60)
-    assert KeeperOfCheckpointsWithALongName.location in text
+    assert KeeperOfCheckpointsWithALongName.__location__ in text

@@ -89,8 +89,8 @@ def test_other_attributes() -> None:
     trainer = trainer_of()
     with pytest.raises(AttributeError, match=r"no attribute 'predcit'\. Did you mean 'predict'\?"):
         _ = trainer.predcit
-    with pytest.raises(AttributeError, match=r"no attribute '_repr_html_'\.$"):
-        _ = trainer._repr_html_
+    with pytest.raises(AttributeError, match=r"no attribute '_ipython_display_'\.$"):
+        _ = trainer._ipython_display_
     trainer.mine = 3
     assert trainer.mine == 3
 
