@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import opcode
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType, ModuleType
-from typing import Any, Final
+from typing import Any
 
 from composer._version import DISTRIBUTION
 
 __all__ = ["MissingConditionalImportError", "attach", "import_extra", "import_object", "is_from_import"]
-
-_IMPORT_FROM: Final = opcode.opmap["IMPORT_FROM"]
 
 
 class MissingConditionalImportError(ImportError):
@@ -174,11 +170,15 @@ def is_from_import(frame: FrameType) -> bool:
     >>> is_from_import(sys._getframe())
     False
     """
-    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
+    import opcode  # when a name is missing
+
+    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
 
 
 def _cannot_import(package: str, name: str, exported: list[str]) -> str:
     """The text of the ImportError for an unknown name, which other packages of the library may have."""
+    import importlib.util
+
     library = importlib.import_module(package.partition(".")[0])
     homes = dict.fromkeys(exported, package)
     for part in () if name.startswith("_") else vars(library).get("__all__", ()):

@@ -186,4 +186,4 @@ def _hint(module: str, name: str) -> str:
     reason = ABSENT.get(f"{module}.{name}") or ABSENT.get(module)
     if reason is None and name.startswith("_"):
         reason = "Of the private names of MosaicML Composer only those that other projects import are here."
-    return f" {reason or 'docs/migrating.md lists the names of MosaicML Composer that are not here.'}"
+    return f" {reason or 'MosaicML Composer may have had it; see docs/migrating.md for its names.'}"

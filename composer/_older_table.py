@@ -89,6 +89,10 @@ _FUNCTIONS = "composer.utils._older_functions"
 
 HOMES: Final[dict[str, str]] = {
     **{f"composer.{name}": "" for name in _WITH_FILES.split()},
+    "composer.checkpoint.load": f"composer.checkpoint.dcp_readers is_uri={_FUNCTIONS}:is_uri",
+    "composer.cli.launcher": "MOSAICML_PLATFORM_ENV_VAR=composer.loggers.mosaicml_logger:MOSAICML_PLATFORM_ENV_VAR",
+    "composer.loggers.mosaicml_logger": "",
+    "composer.utils.inference": f"is_model_ddp={_FUNCTIONS}:is_model_ddp",
     **{f"composer.algorithms.{name}": layers for name, layers in _METHODS.items()},
     **{f"composer.algorithms.{n}.{n}": f"composer.algorithms.{n} {layers}".strip() for n, layers in _METHODS.items()},
     "composer.algorithms.alibi.attention_surgery_functions": "composer.algorithms.alibi",
@@ -159,6 +163,8 @@ HOMES: Final[dict[str, str]] = {
         "_is_cuda_oom=composer.trainer.out_of_memory:is_out_of_memory "
         f"_scale_max_duration_by_ssr={_FUNCTIONS}:scale_max_duration "
         "Scheduler=composer.trainer.schedules:Scheduler "
+        "MOSAICML_PLATFORM_ENV_VAR=composer.loggers.mosaicml_logger:MOSAICML_PLATFORM_ENV_VAR "
+        "MOSAICML_ACCESS_TOKEN_ENV_VAR=composer.loggers.mosaicml_logger:MOSAICML_ACCESS_TOKEN_ENV_VAR "
         "scale_pytorch_scheduler=composer.optim.torch_schedules:scale_torch_schedule"
     ),
     "composer.trainer.devices": "composer.devices",

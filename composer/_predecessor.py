@@ -7,11 +7,13 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from composer._version import DISTRIBUTION
 
 __all__ = ["predecessors", "warn_of_predecessors"]
+
+# os.path in place of pathlib, whose import would take longer than the rest of this.
+# ruff: noqa: PTH100, PTH118, PTH119, PTH120, PTH123, PTH208
 
 _FOLDER = re.compile(r"(?P<name>mosaicml|composer)-(?P<version>\d[^-]*?)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
 
@@ -22,14 +24,14 @@ def predecessors(path: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     The names of files tell; ``importlib.metadata`` would take longer than the rest of ``import composer``.
 
     Args:
-        path: The folders to look into, such as ``sys.path``.
+        path: The folders to look into.
 
     >>> list(predecessors(["no/such/folder"]))
     []
     """
     for folder in dict.fromkeys(path):
         try:
-            entries = os.listdir(folder or os.curdir)  # noqa: PTH208 - a Path for each of a thousand names takes longer
+            entries = os.listdir(folder)
         except OSError:  # a zip file, or a folder that is not there
             continue
         for entry in entries:
@@ -38,7 +40,7 @@ def predecessors(path: Iterable[str]) -> Iterator[tuple[str, str, str]]:
                 continue
             name = found["name"].lower()
             # A package called composer may be another project, or this one from before it had its present name.
-            if name == "mosaicml" or _is_by_mosaicml(Path(folder, entry)):
+            if name == "mosaicml" or _is_by_mosaicml(os.path.join(folder, entry)):
                 yield folder, name, found["version"]
 
 
@@ -50,29 +52,42 @@ def warn_of_predecessors() -> None:
     workers = sys.modules.get("multiprocessing.process")
     if os.environ.get("LOCAL_RANK", "0") != "0" or (workers is not None and workers.parent_process() is not None):
         return
-    found = list(predecessors(sys.path))
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = list(predecessors([*_folders_of_packages(), ours]))
     if not found:
         return
     names = sorted({name for _, name, _ in found})
-    remedy = f"pip uninstall {' '.join(names)}"
-    ours = Path(__file__).resolve().parent.parent
-    if any(Path(folder).resolve() == ours for folder, _, _ in found):
+    if any(os.path.realpath(folder) == os.path.realpath(ours) for folder, _, _ in found):
         # Both wrote files of the same names there, and pip removes them with either package.
-        remedy += f", then install {DISTRIBUTION} again, since some of its files go with the other's"
+        names.append(DISTRIBUTION)
+        remedy = (
+            f"Their files are mixed: remove both, pip uninstall {' '.join(names)}, and install {DISTRIBUTION} again"
+        )
+    else:
+        remedy = f"Remove it: pip uninstall {' '.join(names)}"
     listed = " and ".join(f"{name} {version}" for _, name, version in found)
     warnings.warn(
         f"MosaicML Composer ({listed}) is installed beside {DISTRIBUTION}. Both are imported as 'composer', so that "
-        f"either can hide files of the other. Remove it: {remedy}",
+        f"either can hide files of the other. {remedy}",
         stacklevel=3,
     )
 
 
-def _is_by_mosaicml(folder: Path) -> bool:
+def _folders_of_packages() -> Iterator[str]:
+    """The folders on the path into which packages are installed; others may have any number of files."""
+    for folder in sys.path:
+        # Python skips entries that are no text.
+        is_text = isinstance(folder, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if is_text and os.path.basename(folder.rstrip("/\\")) in ("site-packages", "dist-packages"):
+            yield folder
+
+
+def _is_by_mosaicml(folder: str) -> bool:
     for name in ("METADATA", "PKG-INFO"):
         try:
-            text = (folder / name).read_text(encoding="utf-8", errors="replace")
+            with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                text = file.read()
         except OSError:
             continue
-        headers = text.partition("\n\n")[0]
-        return re.search(r"^Author: MosaicML$", headers, re.MULTILINE) is not None
+        return re.search(r"^Author: MosaicML$", text.partition("\n\n")[0], re.MULTILINE) is not None
     return False

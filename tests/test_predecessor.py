@@ -79,16 +79,20 @@ def test_another_project_called_composer_is_not(tmp_path: Path) -> None:
 
 
 def test_told_with_what_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sys.path.append(str(installed(tmp_path, "mosaicml-0.32.1.dist-info", "composer-0.32.1.dist-info")))
+    packages = installed(tmp_path / "site-packages", "mosaicml-0.32.1.dist-info", "composer-0.32.1.dist-info")
+    sys.path += [str(packages), b"/tmp", ["odd"]]
     with pytest.warns(UserWarning, match=r"mosaicml 0\.32\.1.* Remove it: pip uninstall composer mosaicml$"):
         warn_of_predecessors()
-    monkeypatch.setattr(_predecessor, "__file__", str(tmp_path / "composer" / "_predecessor.py"))
-    with pytest.warns(UserWarning, match=r"mosaicml, then install composer-torch again"):
+    monkeypatch.setattr(_predecessor, "__file__", str(packages / "composer" / "_predecessor.py"))
+    with pytest.warns(
+        UserWarning,
+        match=r"pip uninstall composer mosaicml composer-torch, and install composer-torch again$",
+    ):
         warn_of_predecessors()
 
 
 def test_one_process_of_a_machine_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sys.path.append(str(installed(tmp_path, "mosaicml-0.32.1.dist-info")))
+    sys.path.append(str(installed(tmp_path / "dist-packages", "mosaicml-0.32.1.dist-info")))
     monkeypatch.setenv("LOCAL_RANK", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -99,9 +103,17 @@ def test_one_process_of_a_machine_tells(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_first_import_tells_once(tmp_path: Path) -> None:
-    installed(tmp_path, "mosaicml-0.32.1.dist-info")
+    packages = installed(tmp_path / "site-packages", "mosaicml-0.32.1.dist-info")
     program = (
-        f"import sys; sys.path[:0] = {[str(ROOT), str(tmp_path)]!r}; import composer, composer.core; import composer"
+        f"import sys; sys.path[:0] = {[str(ROOT), str(packages)]!r}; import composer, composer.core; import composer"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr.count("is installed beside composer-torch") == 1
+
+
+def test_other_folders_are_not_listed(tmp_path: Path) -> None:
+    """One with data may have a hundred thousand files."""
+    sys.path.append(str(installed(tmp_path / "data", "mosaicml-0.32.1.dist-info")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_predecessors()

@@ -14,6 +14,7 @@ from composer import trees
 from composer.core._names import check_run_name
 from composer.core._state_data import StateData
 from composer.core._state_names import StateNames
+from composer.core._state_saved import StateSaved
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.data import DataSpec
 from composer.core.evaluator import Evaluator
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["State"]
 
 
-class State(StateData, StateNames):
+class State(StateData, StateNames, StateSaved):
     """The model, the optimizers, the data and the progress of a run.
 
     Only the model is required, so that a loop of one's own can use algorithms without a :class:`.Trainer`.

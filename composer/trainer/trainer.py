@@ -15,6 +15,7 @@ from composer import dist, rng
 from composer._text import one_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.metric_values import give_metric_values
+from composer.checkpoint.of_state import register as register_state_dict
 from composer.checkpoint.retention import BestCheckpoint
 from composer.checkpoint.save import save_checkpoint
 from composer.core.algorithm import Algorithm
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
     from composer.trainer.schedules import Scheduler
 
 __all__ = ["Trainer"]
+
+register_state_dict()
 
 # Names by which loops of third parties import these.
 _get_initial_device_train_microbatch_size = loop_helpers.get_initial_device_train_microbatch_size

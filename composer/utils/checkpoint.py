@@ -44,6 +44,7 @@ _readers = attach(
     {
         "DistCPObjectStoreReader": "composer.checkpoint.dcp_readers",
         "FileSystemReaderWithValidation": "composer.checkpoint.dcp_readers",
+        "is_uri": "composer.utils._older_functions",
     },
 )[0]
 
