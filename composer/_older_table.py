@@ -134,6 +134,10 @@ HOMES: Final[dict[str, str]] = {
     "composer.distributed.param_init": "composer.distributed.deferred",
     "composer.distributed.prepare_distributed": "composer.distributed.fsdp composer.distributed.config",
     "composer.distributed.shared_utils": "composer.distributed.fsdp composer.distributed.wrapping",
+    "composer.models.huggingface": (
+        f"_is_registered_causal_lm={_FUNCTIONS}:is_registered_causal_lm "
+        f"_maybe_get_peft_model={_FUNCTIONS}:maybe_get_peft_model"
+    ),
     "composer.metrics.nlp": " ".join(
         f"InContextLearning{name}={_FUNCTIONS}:InContextLearningMetric"
         for name in (

@@ -64,6 +64,11 @@ class LowPrecisionNorm(Algorithm):
     def __init__(self, apply_at: Event | str) -> None:
         self.apply_at = one_of("apply_at", Event(apply_at), (Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD))
 
+    @staticmethod
+    def required_on_load() -> bool:
+        """Yes: the weights fit without it, and the model would do something else."""
+        return True
+
     def lower(self, state: State) -> None:
         """Replace the norms of the model."""
         raise NotImplementedError

@@ -119,6 +119,11 @@ class GhostBatchNorm(Algorithm):
     def __init__(self, ghost_batch_size: int = 32) -> None:
         self.ghost_batch_size = positive("ghost_batch_size", ghost_batch_size)
 
+    @staticmethod
+    def required_on_load() -> bool:
+        """Yes: the weights fit without it, and the model would do something else."""
+        return True
+
     def init(self, state: State, logger: Logger) -> None:
         """Replace the layers and log how many there are."""
         apply_ghost_batchnorm(state.model, self.ghost_batch_size, state.optimizers)

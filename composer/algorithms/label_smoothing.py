@@ -98,17 +98,16 @@ class LabelSmoothing(Algorithm):
     def __init__(self, smoothing: float = 0.1, target_key: BatchKey = 1) -> None:
         self.smoothing = in_unit_interval("smoothing", smoothing)
         self.target_key = target_key
-        self._original: Any = None
+        self.original_labels: Any = None
 
     def before_loss(self, state: State, logger: Logger) -> None:
         """Smooth the targets of the microbatch."""
-        self._original = state.batch_get_item(self.target_key)
-        state.batch_set_item(self.target_key, edit_targets(self._smooth, state.outputs, self._original))
+        self.original_labels = state.batch_get_item(self.target_key)
+        state.batch_set_item(self.target_key, edit_targets(self._smooth, state.outputs, self.original_labels))
 
     def after_loss(self, state: State, logger: Logger) -> None:
         """Put the original targets back."""
-        state.batch_set_item(self.target_key, self._original)
-        self._original = None
+        state.batch_set_item(self.target_key, self.original_labels)
 
     def _smooth(self, outputs: Any, target: Tensor) -> Tensor:
         return smooth_labels(logits_of(outputs), target, self.smoothing)

@@ -165,6 +165,11 @@ class StochasticDepth(Algorithm):
         self._full_rates: dict[StochasticBlock, float] = {}
         self._progress = 1.0
 
+    @staticmethod
+    def required_on_load() -> bool:
+        """Yes: the weights fit without it, and the model would do something else."""
+        return True
+
     def __listens__(self, event: Event) -> bool:
         """Leave out the events that have nothing to do."""
         if event in (Event.AFTER_LOAD, Event.BATCH_START) and self.drop_warmup.value == 0:

@@ -1,4 +1,4 @@
-"""Recreate the algorithms that saved weights need, from their descriptions, without running code of a checkpoint."""
+"""Recreate the algorithms that a saved model needs, from their descriptions, without running code of a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST = 10_000
 def algorithm_from(description: str, kind: type[Algorithm]) -> Algorithm:
     """Make an algorithm of its ``repr``.
 
-    Only plain values are understood: numbers, text, None, and containers of them, and :class:`.Time`.
+    Only plain values are understood: numbers, text, None, and containers of them, :class:`.Time` and :class:`.Event`.
 
     Args:
         description: Such as ``"BlurPool(replace_convs=True, min_channels=16)"``.
@@ -67,6 +67,8 @@ def _value(node: ast.expr) -> Any:
         return Time(*[_value(argument) for argument in node.args])
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "TimeUnit" and node.attr in TimeUnit.__members__:
         return TimeUnit[node.attr]
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Event" and node.attr in Event.__members__:
+        return Event[node.attr]
     if isinstance(node, (ast.List, ast.Tuple)):
         values = [_value(element) for element in node.elts]
         return values if isinstance(node, ast.List) else tuple(values)
@@ -81,7 +83,7 @@ def _value(node: ast.expr) -> Any:
 def recreate_algorithms(
     state: State, logger: Logger, saved: Any, exclude: Sequence[str], passes: Sequence[AlgorithmPass]
 ) -> None:
-    """Add the algorithms that the saved weights need and the run lacks, and apply them to the model.
+    """Add the algorithms that the saved model needs and the run lacks, and apply them to the model.
 
     One that cannot be recreated, as its arguments are others by now, is a warning; if the weights need it, they do not
     fit, which loading them reports.
@@ -115,9 +117,10 @@ def recreate_algorithms(
         warnings.warn(message, ComposerWarning, stacklevel=4)
     if made:
         state.algorithms = [*state.algorithms, *made]
-    for algorithm in arrange(made, Event.INIT, passes):
-        if algorithm.match(Event.INIT, state):
-            algorithm.apply(Event.INIT, state, logger)
+    for event in (Event.INIT, Event.BEFORE_LOAD):  # both are over in the run; AFTER_LOAD is to come
+        for algorithm in arrange(made, event, passes):
+            if algorithm.match(event, state):
+                algorithm.apply(event, state, logger)
 
 
 def _missing(state: State, described: dict[str, str], exclude: Sequence[str]) -> Iterator[Algorithm]:
@@ -130,16 +133,18 @@ def _missing(state: State, described: dict[str, str], exclude: Sequence[str]) ->
         kind = state.find_algorithm(name)
         if kind is None or not kind.required_on_load() or name in exclude or description in present.get(name, ()):
             continue
-        what = f"The checkpoint was saved with the required_on_load algorithm {description}"
-        if name in present:
-            message = f"{what}, and is loaded with {', '.join(present[name])}; the weights may not fit."
-            warnings.warn(message, ComposerWarning, stacklevel=6)
-            continue
+        message = f"The checkpoint was saved with the required_on_load algorithm {description}"
+        beside = f", and is loaded with {', '.join(present.get(name, ()))}: weights may not fit, or do something else."
         try:
-            yield algorithm_from(description, kind)
+            algorithm = algorithm_from(description, kind)
         except (TypeError, ValueError) as error:
-            message = f"{what}, which cannot be recreated: {error} Without it, some weights may not fit."
-            warnings.warn(message, ComposerWarning, stacklevel=6)
+            reason = f", which cannot be recreated: {error} Without it, weights may not fit, or do something else."
+            warnings.warn(message + (beside if name in present else reason), ComposerWarning, stacklevel=6)
+            continue
+        if name not in present:
+            yield algorithm
+        elif mask_text(repr(algorithm)) not in present[name]:  # an older version wrote the same in other words
+            warnings.warn(message + beside, ComposerWarning, stacklevel=6)
 
 
 def _repr_in(state: Any) -> str:

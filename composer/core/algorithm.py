@@ -44,7 +44,7 @@ class Algorithm(Hooks, Serializable):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Tell whether a checkpoint of a run with this algorithm only loads into a model that it has changed."""
+        """Tell whether loading a checkpoint of a run with this algorithm adds it where it is missing."""
         return False
 
     def match(self, event: Event, state: State) -> bool:

@@ -68,3 +68,7 @@ class Phase:
     resume: dict[str, Any] | None = None
     ended: tuple[DataPass, int, int] | None = None
     first_draws: defaultdict[str, FirstDraws] = field(default_factory=lambda: defaultdict(FirstDraws))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the pass under way: an iterator cannot be copied."""
+        return {**vars(self), "iterator": None, "ended": None}

@@ -100,7 +100,8 @@ def ensure_targets_one_hot(input: Tensor, targets: Tensor, num_classes: int | No
             raise ValueError(f"targets must be class indices below num_classes={classes}, but got {highest}.")
         if lowest < 0:
             warnings.warn(
-                f"targets hold negative class indices (the lowest is {lowest}); their rows are all zeros.",
+                "Negative label indices are being ignored in conversion to one-hot labels: the rows of targets below 0 "
+                f"are zeros (the lowest is {lowest}).",
                 ComposerWarning,
                 stacklevel=2,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +13,22 @@ from torchmetrics import Metric
 __all__ = ["BinaryF1Score", "LanguageCrossEntropy", "LanguagePerplexity", "MaskedAccuracy"]
 
 
-class _TokenLoss(Metric, ABC):
-    """The cross entropy summed over tokens, and their number."""
+class LanguageCrossEntropy(Metric):
+    """Mean cross entropy of a token, over all tokens that count, whatever the sizes of the batches.
+
+        CE = -1/N sum_i log softmax(x_i)_{y_i}
+
+    Before the first update it is NaN.
+
+    Args:
+        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        ignore_index: Token index that does not count, as padding and prompts have.
+
+    >>> metric = LanguageCrossEntropy()
+    >>> metric.update(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([[0, -100]]))
+    >>> metric.compute()
+    tensor(0.1269)
+    """
 
     is_differentiable = True
     higher_is_better = False
@@ -53,33 +66,12 @@ class _TokenLoss(Metric, ABC):
         self.sum_loss = self.sum_loss + F.cross_entropy(logits, target, ignore_index=self.ignore_index, reduction="sum")
         self.total_items = self.total_items + torch.count_nonzero(target != self.ignore_index)
 
-    def _mean(self) -> Tensor:
-        return self.sum_loss / self.total_items
-
-
-class LanguageCrossEntropy(_TokenLoss):
-    """Mean cross entropy of a token, over all tokens that count, whatever the sizes of the batches.
-
-        CE = -1/N sum_i log softmax(x_i)_{y_i}
-
-    Before the first update it is NaN.
-
-    Args:
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
-        ignore_index: Token index that does not count, as padding and prompts have.
-
-    >>> metric = LanguageCrossEntropy()
-    >>> metric.update(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([[0, -100]]))
-    >>> metric.compute()
-    tensor(0.1269)
-    """
-
     def compute(self) -> Tensor:
         """Return the mean over what was added, a scalar, in nats."""
-        return self._mean().float()
+        return (self.sum_loss / self.total_items).float()
 
 
-class LanguagePerplexity(_TokenLoss):
+class LanguagePerplexity(LanguageCrossEntropy):
     """The exponential of the mean cross entropy of a token, see :class:`LanguageCrossEntropy`.
 
         PPL = exp(CE)
@@ -98,7 +90,7 @@ class LanguagePerplexity(_TokenLoss):
 
     def compute(self) -> Tensor:
         """Return the perplexity of what was added, a scalar."""
-        return self._mean().exp().float()
+        return super().compute().exp()
 
 
 class MaskedAccuracy(Metric):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +13,7 @@ from composer.dist.ranks import check_environment
 if TYPE_CHECKING:
     from torchmetrics import Metric, MetricCollection
 
-__all__ = ["WithMetrics", "listed_metrics_by_name", "made_with_values", "metrics_by_name"]
+__all__ = ["WithMetrics", "made_with_values", "metrics_by_name"]
 
 
 class WithMetrics:
@@ -54,31 +54,35 @@ def made_with_values() -> torch.device:
 
 def metrics_by_name(
     argument: str,
-    metrics: Metric | MetricCollection | Mapping[str, Metric] | None,
-    forms: str = "a Metric, a MetricCollection",
+    metrics: Metric | MetricCollection | Mapping[str, Metric] | Sequence[Metric] | None,
 ) -> dict[str, Metric]:
-    """Return one metric under the name of its class, or those of a collection or dict under their names there.
+    """Return one metric or a list under the names of classes, or those of a collection or dict under their names there.
 
     Args:
         argument: What the metrics were given as, for messages.
         metrics: The metrics; None for none.
-        forms: What could have been given beside a dict, for messages.
 
     Raises:
         TypeError: It is none of the forms, or something among them is no metric.
+        ValueError: Two of a list are of one class.
 
     >>> metrics_by_name("metrics", {})
     {}
     """
-    if metrics is None or (isinstance(metrics, Mapping) and not metrics):
+    if metrics is None or (isinstance(metrics, (Mapping, list, tuple)) and not metrics):
         return {}  # without the import of torchmetrics, which takes a second
     check_environment()  # which the import reads
     from torchmetrics import Metric, MetricCollection
 
     if isinstance(metrics, Metric):
         return {type(metrics).__name__: metrics}
+    if isinstance(metrics, (list, tuple)):
+        metrics = _by_class(argument, metrics)
     if not isinstance(metrics, (MetricCollection, Mapping)):
-        raise TypeError(f"{argument} must be {forms} or a dict of metrics by name, but got a {type(metrics).__name__}.")
+        raise TypeError(
+            f"{argument} must be a Metric, a list of metrics, a MetricCollection or a dict of metrics by name, but got "
+            f"a {type(metrics).__name__}."
+        )
     named = dict(metrics.items())
     for name, metric in named.items():
         if not isinstance(metric, Metric):
@@ -86,30 +90,11 @@ def metrics_by_name(
     return named
 
 
-def listed_metrics_by_name(
-    argument: str, metrics: Metric | MetricCollection | Mapping[str, Metric] | Sequence[Metric]
-) -> dict[str, Metric]:
-    """Return what :func:`metrics_by_name` does, and those of a list under the names of their classes.
-
-    Args:
-        argument: What the metrics were given as, for messages.
-        metrics: The metrics.
-
-    Raises:
-        TypeError: It is none of the forms, or something among them is no metric.
-        ValueError: Two of a list are of one class.
-
-    >>> listed_metrics_by_name("metrics", [])
-    {}
-    """
-    if isinstance(metrics, (list, tuple)):
-        counts = Counter(type(metric).__name__ for metric in metrics)
-        if twice := [name for name, count in counts.items() if count > 1]:
-            raise ValueError(
-                f"{argument} has several metrics of the class {twice[0]}, whose names are those of their classes. "
-                f"Give a dict of metrics by name."
-            )
-        metrics = {type(metric).__name__: metric for metric in metrics}
-    return metrics_by_name(
-        argument, cast("Mapping[str, Metric]", metrics), "a list of metrics, a Metric, a MetricCollection"
-    )
+def _by_class(argument: str, metrics: Sequence[Metric]) -> dict[str, Metric]:
+    counts = Counter(type(metric).__name__ for metric in metrics)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ValueError(
+            f"{argument} has several metrics of the class {twice[0]}, whose names are those of their classes. "
+            f"Give a dict of metrics by name."
+        )
+    return {type(metric).__name__: metric for metric in metrics}

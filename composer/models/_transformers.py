@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -14,7 +15,20 @@ from composer._lazy import import_extra
 from composer._text import first_of
 from composer.warnings import ComposerWarning
 
-__all__ = ["arguments_of", "as_json", "configuration_of", "fit_embeddings", "logits_of", "loss_of", "shifts_labels"]
+__all__ = [
+    "arguments_of",
+    "as_json",
+    "configuration_of",
+    "fit_embeddings",
+    "generation_arguments",
+    "is_causal",
+    "logits_of",
+    "loss_of",
+    "shifts_labels",
+    "texts_of",
+]
+
+_log = logging.getLogger("composer.models.huggingface")
 
 # Registered as causal, yet they compare each place with its own label.
 _UNSHIFTED = {"XLMWithLMHeadModel", "XLNetLMHeadModel"}
@@ -32,6 +46,9 @@ def fit_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
         ValueError: It needs new ones and must not get them.
     """
     if tokenizer is None:
+        _log.warning(
+            "The tokenizer was not provided. This means the tokenizer config will not be saved in the checkpoint."
+        )
         return False
     known = _num_embeddings(model)
     if known is None or known >= len(tokenizer):
@@ -41,6 +58,12 @@ def fit_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
             f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {known}. Give "
             f"the tokenizer of the model, or allow_embedding_resizing=True."
         )
+    _log.warning(
+        "The number of tokens in the tokenizer is greater than the number of tokens in the model. "
+        "Resizing the model embeddings to %d from %d.",
+        len(tokenizer),
+        known,
+    )
     model.resize_token_embeddings(len(tokenizer))
     return True
 
@@ -59,13 +82,7 @@ def shifts_labels(model: nn.Module, asked: bool | None) -> bool:
         model: The model.
         asked: What the user says; None asks the class of the model.
     """
-    auto: Any = import_extra("transformers.models.auto.modeling_auto", "nlp", "HuggingFaceModel")
-    names: set[str] = set()
-    for table in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
-        for value in table.values():
-            names.update([value] if isinstance(value, str) else value)
-    is_causal = any(kind.__name__ in names - _UNSHIFTED for kind in type(model).__mro__)
-    found = is_causal and not getattr(cast(Any, model).config, "is_encoder_decoder", False)
+    found = is_causal(model)
     if asked is False and found:
         message = (
             f"shift_labels=False, but {type(model).__name__} predicts at each place the next label: its loss and its "
@@ -73,6 +90,47 @@ def shifts_labels(model: nn.Module, asked: bool | None) -> bool:
         )
         warnings.warn(message, ComposerWarning, stacklevel=3)
     return found if asked is None else asked
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Tell whether the class of a model is known as one that predicts at each place the next label.
+
+    Args:
+        model: The model.
+    """
+    auto: Any = import_extra("transformers.models.auto.modeling_auto", "nlp", "HuggingFaceModel")
+    names: set[str] = set()
+    for table in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
+        for value in table.values():
+            names.update([value] if isinstance(value, str) else value)
+    is_known = any(kind.__name__ in names - _UNSHIFTED for kind in type(model).__mro__)
+    return is_known and not getattr(cast(Any, model).config, "is_encoder_decoder", False)
+
+
+def generation_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by which a batch of the mode "generate" wants its texts written.
+
+    Args:
+        batch: The batch.
+
+    >>> generation_arguments({"generation_length": 5, "generation_kwargs": {"do_sample": True}})
+    {'max_new_tokens': 5, 'do_sample': True}
+    """
+    length = {"max_new_tokens": batch["generation_length"]} if "generation_length" in batch else {}
+    return {**length, **batch.get("generation_kwargs", {})}
+
+
+def texts_of(tokenizer: Any, tokens: Tensor) -> list[str]:
+    """Return texts that go on from others, with the space before them that a tokenizer drops.
+
+    Args:
+        tokenizer: The tokenizer.
+        tokens: Of each text, (B, S).
+    """
+    texts: list[str] = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    # Those that have the space in the token of the next word, such as GPT-2's, write it by themselves.
+    has_spaces = len(tokenizer(" a", add_special_tokens=False)["input_ids"]) == 1
+    return texts if has_spaces else [f" {text}" for text in texts]
 
 
 def arguments_of(model: nn.Module) -> frozenset[str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -32,7 +32,8 @@ class ComposerClassifier(WithMetrics, ComposerModel):
     Args:
         module: Maps x, (B, ...), to logits, (B, C, ...).
         num_classes: C. Needed for the default metrics only; ``module.num_classes``, if it has one, goes before it.
-        train_metrics: Metrics of the training steps: one, a collection, or a dict by name; ``{}`` for none.
+        train_metrics: Metrics of the training steps: one, a list, named by their classes, a collection, or a dict by
+            name; ``{}`` for none.
         val_metrics: Metrics of evaluation, in the same forms.
         loss_fn: Takes the logits and y, and returns the loss.
 
@@ -60,8 +61,8 @@ class ComposerClassifier(WithMetrics, ComposerModel):
         self,
         module: nn.Module,
         num_classes: int | None = None,
-        train_metrics: Metric | MetricCollection | Mapping[str, Metric] | None = None,
-        val_metrics: Metric | MetricCollection | Mapping[str, Metric] | None = None,
+        train_metrics: Metric | MetricCollection | Mapping[str, Metric] | Sequence[Metric] | None = None,
+        val_metrics: Metric | MetricCollection | Mapping[str, Metric] | Sequence[Metric] | None = None,
         loss_fn: Callable[..., Tensor] = soft_cross_entropy,
     ) -> None:
         super().__init__()

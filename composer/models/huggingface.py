@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from composer import dist
+from composer._lazy import MissingConditionalImportError
 from composer._text import first_of
 from composer.checkpoint.huggingface import read_tokenizer
 from composer.core.model import ComposerModel
@@ -29,7 +30,7 @@ from composer.models._adapters import (
     with_adapters,
 )
 from composer.models._first_values import give_first_values
-from composer.models._metrics import WithMetrics, listed_metrics_by_name, metrics_by_name
+from composer.models._metrics import WithMetrics, metrics_by_name
 from composer.models._pretrained import (
     get_hf_config_from_composer_state_dict,
     get_hf_model_from_composer_state_dict,
@@ -94,6 +95,7 @@ class HuggingFaceModel(WithMetrics, ComposerModel):
     Raises:
         TypeError: The model has no ``config``, or the metrics are in no known form.
         ValueError: The tokenizer has more tokens than the model, or the adapters are of a kind that is not supported.
+        MissingConditionalImportError: There is a ``peft_config``, and the package is not installed.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> config = GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
@@ -116,6 +118,8 @@ class HuggingFaceModel(WithMetrics, ComposerModel):
         should_save_peft_only: bool = True,
     ) -> None:
         super().__init__()
+        if peft_config is not None and not peft_installed:
+            raise MissingConditionalImportError("peft", "peft", purpose="HuggingFaceModel(peft_config=...)")
         underlying = maybe_get_underlying_model(model)
         if not hasattr(underlying, "config"):
             wanted = "a model of transformers, such as AutoModelForCausalLM.from_pretrained(...), or have a config"
@@ -129,11 +133,9 @@ class HuggingFaceModel(WithMetrics, ComposerModel):
         self.should_save_peft_only = should_save_peft_only
         self.shift_labels = _transformers.shifts_labels(underlying, shift_labels)
         self.model_forward_args = _transformers.arguments_of(underlying)
-        self.train_metrics = listed_metrics_by_name("metrics", {} if metrics is None else metrics)
+        self.train_metrics = metrics_by_name("metrics", metrics)
         self.val_metrics = (
-            copy.deepcopy(self.train_metrics)
-            if eval_metrics is None
-            else listed_metrics_by_name("eval_metrics", eval_metrics)
+            copy.deepcopy(self.train_metrics) if eval_metrics is None else metrics_by_name("eval_metrics", eval_metrics)
         )
         self._tokenizer_files: tuple[Any, int, bytes] | None = None
         if self.using_peft:
@@ -213,8 +215,9 @@ class HuggingFaceModel(WithMetrics, ComposerModel):
 
         That is what the model returns, or its logits with ``use_logits``, (B, ...), without the dimension of classes
         where there is one. Where ``batch["mode"]`` is ``"icl_task"`` it is logits too, and where it is ``"generate"``
-        the texts that the model writes, of ``batch["generation_length"]`` tokens at most, by the arguments in
-        ``batch["generation_kwargs"]``.
+        the texts that the model writes, by the arguments of :meth:`generate` in ``batch["generation_kwargs"]``, of
+        ``batch["generation_length"]`` tokens at most where that is there. They begin with a space if the tokenizer
+        makes more than one token of ``" a"``.
 
         Args:
             batch: A mapping.
@@ -228,9 +231,7 @@ class HuggingFaceModel(WithMetrics, ComposerModel):
             return self._write(batch)
         if not self.use_logits and mode != "icl_task":
             return self(batch) if outputs is None else outputs
-        if outputs is None:
-            outputs = self(self._without_labels(batch))
-        logits = _transformers.logits_of(outputs)
+        logits = _transformers.logits_of(self(self._without_labels(batch)) if outputs is None else outputs)
         return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits
 
     def update_metric(self, batch: Batch, outputs: Any, metric: Metric) -> Any:
@@ -328,12 +329,11 @@ class HuggingFaceModel(WithMetrics, ComposerModel):
         """The texts with which the model goes on from those of a batch."""
         if self.tokenizer is None:
             raise ValueError("batch['mode'] is 'generate', which needs a tokenizer: HuggingFaceModel(tokenizer=...).")
-        length: int = batch["generation_length"]
-        arguments = {"max_new_tokens": length, **batch.get("generation_kwargs", {})}
-        tokens = self.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **arguments)
+        given = _transformers.generation_arguments(batch)
+        tokens = self.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **given)
         if not getattr(self.config, "is_encoder_decoder", False):
             tokens = tokens[:, batch["input_ids"].shape[1] :]
-        return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return _transformers.texts_of(self.tokenizer, tokens)
 
     @staticmethod
     def hf_from_composer_checkpoint(

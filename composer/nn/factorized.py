@@ -46,7 +46,23 @@ def factorizing_could_speedup(module: nn.Module, latent: float) -> bool:
     return latent_size("latent", latent, num_in, num_out) <= _largest(num_in * area, num_out)
 
 
-class FactorizedLinear(nn.Module):
+class _TwoLayers(nn.Module):
+    """Gives the two layers the names that they have in MosaicML Composer."""
+
+    __jit_unused_properties__ = ("module0", "module1")
+
+    @property
+    def module0(self) -> Any:
+        """The first layer, ``reduce``."""
+        return self.reduce
+
+    @property
+    def module1(self) -> Any:
+        """The second layer, ``expand``."""
+        return self.expand
+
+
+class FactorizedLinear(_TwoLayers):
     """A linear layer split into two.
 
     Its weights begin as the best product of its width to those of an ordinary new layer, see :func:`.split_matrix`.
@@ -159,16 +175,20 @@ class FactorizedLinear(nn.Module):
 
         Args:
             input: What the layer sees, (..., in).
-            rank: Features in between.
+            rank: Features in between; below 1 a share of the smaller of those before and after.
+
+        Raises:
+            ValueError: There are fewer now.
 
         >>> layer = FactorizedLinear(64, 32, latent_features=8)
         >>> layer.set_rank(torch.randn(100, 64), 4)
         """
-        if latent_size("rank", rank, self.in_features, self.out_features) < self.latent_features:
-            self.apply_solution(self.solution_for_rank(input, rank))
+        wanted = latent_size("rank", rank, self.in_features, self.out_features)
+        if _is_thinner(wanted, self.latent_features):
+            self.apply_solution(self.solution_for_rank(input, wanted))
 
 
-class FactorizedConv2d(nn.Module):
+class FactorizedConv2d(_TwoLayers):
     """A convolution split into one to few channels and a 1 x 1 convolution.
 
     Its weights begin as the best product of its width to those of an ordinary new layer, see :func:`.split_matrix`.
@@ -297,13 +317,17 @@ class FactorizedConv2d(nn.Module):
 
         Args:
             input: What the layer sees, (B, C, H, W).
-            rank: Channels in between.
+            rank: Channels in between; below 1 a share of the smaller of those before and after.
+
+        Raises:
+            ValueError: There are fewer now.
 
         >>> layer = FactorizedConv2d(16, 16, 3, latent_channels=8)
         >>> layer.set_rank(torch.randn(4, 16, 8, 8), 4)
         """
-        if latent_size("rank", rank, self.in_channels, self.out_channels) < self.latent_channels:
-            self.apply_solution(self.solution_for_rank(input, rank))
+        wanted = latent_size("rank", rank, self.in_channels, self.out_channels)
+        if _is_thinner(wanted, self.latent_channels):
+            self.apply_solution(self.solution_for_rank(input, wanted))
 
 
 def _largest(fan_in: int, num_out: int) -> int:
@@ -315,6 +339,13 @@ def _check_rank(argument: str, rank: int, fan_in: int, num_out: int) -> None:
     largest = _largest(fan_in, num_out)
     if rank > largest:
         raise ValueError(f"{argument} must be at most {largest}, so that two layers need less than one; it is {rank}.")
+
+
+def _is_thinner(rank: int, current: int) -> bool:
+    """Whether layers are to change; what a split has lost does not come back."""
+    if rank > current:
+        raise ValueError(f"Requested rank {rank} exceeds current rank {current}: layers can only become thinner.")
+    return rank < current
 
 
 def _bare(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Names by which scripts read parts of a trainer: its hyperparameters, model, data and options."""
+"""Names by which scripts read parts of a trainer: its hyperparameters, model, data and options; and its copies."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from composer.core.time import TimeUnit
 
@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from composer.trainer.run import Run
 
 __all__ = ["TrainerNames"]
+
+_NO_COPY = (
+    "A Trainer cannot be copied or pickled: it is a run, with its data loaders, loggers and processes. Copy "
+    "trainer.state.model for the weights; for a run from here on, call trainer.save_checkpoint(path) and make another "
+    "Trainer(load_path=path)."
+)
 
 
 class TrainerNames:
@@ -35,6 +41,24 @@ class TrainerNames:
     auto_log_hparams: bool = False
     python_log_level: str | None = None
     local_hparams: dict[str, Any]
+
+    def __copy__(self) -> Self:
+        """Return another object for the same run."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Refuse; within a copy of something that refers to the trainer, return the trainer itself."""
+        if not memo:
+            raise TypeError(_NO_COPY)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse, but for a trainer that was never made."""
+        if self.__dict__:
+            raise TypeError(_NO_COPY)
+        return {}
 
     @property
     def _train_data_spec(self) -> DataSpec | None:

@@ -12,6 +12,8 @@ from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.time import Time
 from composer.devices import Device, DeviceCPU
+from composer.models import _transformers
+from composer.models._adapters import maybe_get_underlying_model, with_adapters
 from composer.precision import Precision
 from composer.storage.uris import parse_uri
 from composer.trainer.schedules import scaled
@@ -20,8 +22,10 @@ __all__ = [
     "InContextLearningMetric",
     "fsdp_state_dict_type_context",
     "is_model_ddp",
+    "is_registered_causal_lm",
     "is_uri",
     "map_batch",
+    "maybe_get_peft_model",
     "scale_max_duration",
     "set_filo_order",
     "validate_precision",
@@ -166,3 +170,22 @@ def validate_precision(precision: Precision, device: Device) -> None:
     """
     if isinstance(device, DeviceCPU) and precision not in (Precision.FP32, Precision.AMP_BF16):
         raise ValueError(f"precision={precision.value!r} does not work on the CPU; give 'fp32' or 'amp_bf16'.")
+
+
+def is_registered_causal_lm(model: nn.Module) -> bool:
+    """Tell whether a model of transformers, with adapters or not, predicts at each place the next label.
+
+    Args:
+        model: The model.
+    """
+    return _transformers.is_causal(maybe_get_underlying_model(model))
+
+
+def maybe_get_peft_model(peft_config: Any, model: nn.Module) -> nn.Module:
+    """Return a model with adapters; one that has some already as it is, with a warning.
+
+    Args:
+        peft_config: A configuration of `peft`.
+        model: A model of transformers; changed in place.
+    """
+    return with_adapters(model, peft_config)

@@ -145,3 +145,15 @@ def test_divided_gradients_are_clipped_like_whole_ones(kind):
     apply_gradient_clipping(parts, kind, 0.1)
     for whole, part in zip(layers[0].parameters(), parts, strict=True):
         torch.testing.assert_close(part.grad.full_tensor(), whole.grad)
+
+
+# As in MosaicML Composer 0.32, where WeightStandardization is not among them: docs/migrating.md says why.
+REQUIRED = {
+    *("Alibi", "BlurPool", "Factorize", "GatedLinearUnits", "GhostBatchNorm", "GyroDropout", "LowPrecisionGroupNorm"),
+    *("LowPrecisionLayerNorm", "NoOpModel", "SqueezeExcite", "StochasticDepth", "WeightStandardization"),
+}
+
+
+@every_method
+def test_loading_requires_what_changes_the_layers(name):
+    assert METHODS[name].required_on_load() is (name in REQUIRED)

@@ -56,9 +56,10 @@ def test_mass_sums_to_one_and_the_order_of_classes_stays(smoothing, classes, sha
 @pytest.mark.parametrize("smoothing", [0, 0.0, 0.5, 1])
 def test_targets_become_probabilities_until_after_the_loss(smoothing):
     target, outputs = torch.tensor([2, 0]), torch.zeros(2, 4)
-    engine = loop.start(make_model(), [LabelSmoothing(smoothing)])
+    engine = loop.start(make_model(), [method := LabelSmoothing(smoothing)])
     engine.state.batch, engine.state.outputs = (torch.zeros(2), target), outputs
     engine.run_event("before_loss")
+    assert method.original_labels is target
     assert torch.equal(engine.state.batch[1], smooth_labels(outputs, target, smoothing))
     assert engine.state.batch[1].shape == outputs.shape
     engine.run_event("after_loss")

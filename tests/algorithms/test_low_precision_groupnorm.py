@@ -98,4 +98,4 @@ def test_wrong_event():
         LowPrecisionGroupNorm(apply_at=Event.FIT_START)
     with pytest.raises(ValueError, match="Did you mean 'init'"):
         LowPrecisionGroupNorm(apply_at="innit")
-    assert not LowPrecisionGroupNorm.required_on_load()
+    assert LowPrecisionGroupNorm.required_on_load()

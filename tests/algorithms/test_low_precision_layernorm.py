@@ -100,7 +100,7 @@ def test_wrong_event():
         LowPrecisionLayerNorm(apply_at=Event.FIT_START)
     with pytest.raises(ValueError, match="Did you mean 'init'"):
         LowPrecisionLayerNorm(apply_at="innit")
-    assert not LowPrecisionLayerNorm.required_on_load()
+    assert LowPrecisionLayerNorm.required_on_load()
 
 
 def test_the_trainer_tells_the_precision_before_layers_are_replaced():

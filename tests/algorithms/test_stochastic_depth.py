@@ -222,4 +222,4 @@ def test_wrong_warmup():
         StochasticDepth("PreNorm", drop_warmup=1.5)
     with pytest.raises(ValueError, match="max_duration"):
         loop.start(blocks(), [StochasticDepth("PreNorm", drop_warmup=0.5)], max_duration=None)
-    assert not StochasticDepth.required_on_load()
+    assert StochasticDepth.required_on_load()

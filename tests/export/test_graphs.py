@@ -19,6 +19,8 @@ from composer.core.traits import traits_of
 from composer.models import ComposerClassifier, composer_resnet_cifar
 from composer.nn import GatedLinear, StochasticBlock
 from composer.nn.alibi import add_alibi
+from composer.nn.gyro_dropout import GyroDropoutLayer
+from composer.nn.stochastic_depth import register_residual_block
 from composer.utils import export_for_inference
 from tests.common import CLASSES, classifier, labelled_data, trainer_of
 from tests.export.reading import load_script
@@ -202,3 +204,30 @@ def test_torchscript_without_a_sample(tmp_path: Path) -> None:
     functional.apply_blurpool(model, min_channels=16)
     export_for_inference(model, "torchscript", str(tmp_path / "net.pt"))
     torch.testing.assert_close(load_script(tmp_path / "net.pt")(batch()), model.eval()(batch()))
+
+
+def test_a_graph_of_training_has_one_choice_of_blocks() -> None:
+    """As docs/migrating.md says: which blocks are left out is decided while they are traced."""
+
+    class GraphBlock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.body(x)
+
+    def net(method: str) -> nn.Module:
+        register_residual_block(GraphBlock)
+        blocks = nn.Sequential(*(GraphBlock() for _ in range(8)))
+        return functional.apply_stochastic_depth(blocks, GraphBlock, method, 0.5, "uniform").train()
+
+    torch.manual_seed(0)
+    x, blocks = torch.randn(16, 4), net("block")
+    graph = fx.symbolic_trace(blocks)
+    assert 0 < sum(node.op == "call_module" for node in graph.graph.nodes) < 8
+    assert torch.equal(graph(x), graph(x))
+    for model in (net("sample"), GyroDropoutLayer(0.5, 4, 4)):
+        with pytest.raises(fx.proxy.TraceError):
+            fx.symbolic_trace(model.train())
+        torch.testing.assert_close(fx.symbolic_trace(model.eval())(x), model(x))

@@ -87,6 +87,17 @@ def test_perplexity_of_a_fair_draw() -> None:
     )
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_perplexity_is_the_exponential_of_the_cross_entropy_to_the_bit(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    batch = torch.randn(3, 7, 11, generator=generator), torch.randint(11, (3, 7), generator=generator)
+    perplexity, entropy = LanguagePerplexity(), LanguageCrossEntropy()
+    perplexity.update(*batch)
+    entropy.update(*batch)
+    assert torch.equal(perplexity.compute(), entropy.compute().exp())
+    assert isinstance(perplexity, LanguageCrossEntropy)
+
+
 def test_half_precision_logits_count_as_float32() -> None:
     logits, target = text(64, ignored=0)
     logits = logits.bfloat16()

@@ -117,7 +117,7 @@ def test_forms_of_metrics() -> None:
         assert torch.isfinite(metric.compute())
 
 
-@pytest.mark.parametrize("wrong", ["accuracy", [MulticlassAccuracy(3)], {"accuracy": "accuracy"}])
+@pytest.mark.parametrize("wrong", ["accuracy", ["accuracy"], {"accuracy": "accuracy"}])
 def test_other_forms_are_refused(wrong: object) -> None:
     with pytest.raises(TypeError, match="val_metrics"):
         ComposerClassifier(net(), 3, val_metrics=wrong)  # type: ignore[arg-type]
@@ -167,6 +167,7 @@ def test_metrics_may_be_set_afterwards(phase: str) -> None:
         (f1, {"MulticlassF1Score": f1}),
         (collection := MetricCollection([f1], prefix="my_"), {"my_MulticlassF1Score": collection["MulticlassF1Score"]}),
         ({"f": f1}, {"f": f1}),
+        ([f1], {"MulticlassF1Score": f1}),
         (None, {}),
     ]
     for given, expected in named:

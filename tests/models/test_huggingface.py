@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from torchmetrics import MeanSquaredError
 from torchmetrics.classification import MulticlassAccuracy
 
 import composer.models
+from composer._lazy import MissingConditionalImportError
 from composer.metrics import LanguageCrossEntropy, LanguagePerplexity, MaskedAccuracy
 from composer.models import HuggingFaceModel
+from composer.models._transformers import generation_arguments, texts_of
 from composer.models.huggingface import maybe_get_underlying_model, peft_installed
 from composer.warnings import ComposerWarning
 from tests.models import tiny
@@ -151,7 +154,7 @@ def test_metrics_by_name() -> None:
     assert HuggingFaceModel(tiny.gpt2()).get_metrics() == {}
     with pytest.raises(ValueError, match="eval_metrics has several metrics of the class MaskedAccuracy"):
         HuggingFaceModel(tiny.gpt2(), eval_metrics=[other, MaskedAccuracy()])
-    with pytest.raises(TypeError, match="metrics must be a list of metrics, a Metric"):
+    with pytest.raises(TypeError, match="metrics must be a Metric, a list of metrics"):
         HuggingFaceModel(tiny.gpt2(), metrics=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="must be a torchmetrics Metric, but got a str"):
         HuggingFaceModel(tiny.gpt2(), metrics=["accuracy"])  # type: ignore[list-item]
@@ -261,6 +264,16 @@ def test_padding_of_what_is_written() -> None:
         HuggingFaceModel(tiny.bert()).generate(inputs)
 
 
+class _TwoTokens:
+    """A tokenizer that makes a token of the space, as those of sentencepiece do."""
+
+    def __init__(self, words: Any) -> None:
+        self.batch_decode = words.batch_decode
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [1, 2]}
+
+
 def test_evaluation_by_what_is_written() -> None:
     words = tiny.tokenizer()
     words.padding_side = "left"
@@ -269,7 +282,12 @@ def test_evaluation_by_what_is_written() -> None:
     batch = {**inputs, "mode": "generate", "generation_length": 3, "labels": ["x", "y"]}
     found = model.eval_forward(batch)
     tokens = model.generate(inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=3)
+    # " a" is one token here, a word without its space; a tokenizer that makes two of it gets the space back.
     assert found == words.batch_decode(tokens[:, -3:], skip_special_tokens=True)
+    alone = {name: value for name, value in batch.items() if name != "generation_length"}
+    assert model.eval_forward({**alone, "generation_kwargs": {"max_new_tokens": 3}}) == found
+    assert generation_arguments(alone) == {}  # as long as the model's own configuration says
+    assert texts_of(_TwoTokens(words), tokens[:, -3:]) == [f" {text}" for text in found]
     longer = model.eval_forward({**batch, "generation_kwargs": {"max_new_tokens": 6}})
     assert all(text.startswith(short) for text, short in zip(longer, found, strict=True))
     assert batch.keys() == {*inputs, "mode", "generation_length", "labels"}
@@ -284,3 +302,43 @@ def test_evaluation_in_context_compares_logits_with_the_next_label() -> None:
     metric = LanguageCrossEntropy()
     model.update_metric(batch, logits, metric)
     torch.testing.assert_close(metric.compute(), model(tiny.texts()).loss)
+
+
+def test_what_is_told_of_the_tokenizer(caplog: pytest.LogCaptureFixture) -> None:
+    HuggingFaceModel(tiny.gpt2())
+    assert caplog.record_tuples == [
+        (
+            "composer.models.huggingface",
+            logging.WARNING,
+            "The tokenizer was not provided. This means the tokenizer config will not be saved in the checkpoint.",
+        )
+    ]
+    caplog.clear()
+    inner, words = tiny.gpt2(), tiny.tokenizer(more=50)
+    known = inner.get_input_embeddings().num_embeddings
+    HuggingFaceModel(inner, words, allow_embedding_resizing=True)
+    ((_, level, text),) = caplog.record_tuples
+    assert level == logging.WARNING
+    assert text.endswith(f"Resizing the model embeddings to {len(words)} from {known}.")
+    caplog.clear()
+    HuggingFaceModel(tiny.gpt2(), tiny.tokenizer())
+    assert not caplog.records
+
+
+def test_scripts_may_say_that_peft_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("composer.models.huggingface.peft_installed", False)
+    with pytest.raises(MissingConditionalImportError, match=r"composer-torch\[peft\]"):
+        HuggingFaceModel(tiny.gpt2(), peft_config={"peft_type": "LORA"})
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_private_functions_that_scripts_import() -> None:
+    from composer.models import huggingface
+
+    assert huggingface._is_registered_causal_lm(tiny.gpt2())  # type: ignore[attr-defined]
+    assert not huggingface._is_registered_causal_lm(tiny.bert())  # type: ignore[attr-defined]
+    peft = pytest.importorskip("peft")
+    adapters = peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True)
+    model = huggingface._maybe_get_peft_model(adapters, tiny.gpt2())  # type: ignore[attr-defined]
+    assert isinstance(model, peft.PeftModel)
+    assert huggingface._is_registered_causal_lm(model)  # type: ignore[attr-defined]

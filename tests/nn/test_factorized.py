@@ -100,8 +100,21 @@ def test_smaller_rank(layer, x):
     axes = [axis for axis in range(before.ndim) if axis != (1 if before.ndim == 4 else 2)]
     variance = (before - before.mean(axes, keepdim=True)).square().mean()
     assert ((after - before).square().mean() / variance).item() == pytest.approx(errors[3], rel=1e-3)
-    layer.set_rank(x, 5)  # no way back
+    layer.set_rank(x, 3)
     assert torch.equal(layer(x), after)
+    with pytest.raises(ValueError, match="Requested rank 5 exceeds current rank 3"):  # no way back
+        layer.set_rank(x, 5)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_older_names_of_the_two_layers():
+    for layer in (FactorizedLinear(32, 16), FactorizedConv2d(16, 24, 3)):
+        assert layer.module0 is layer.reduce
+        assert layer.module1 is layer.expand
+        assert {name.partition(".")[0] for name in layer.state_dict()} == {"reduce", "expand"}
+        assert [name for name, _ in layer.named_children()] == ["reduce", "expand"]
+        script = torch.jit.script(layer)
+        assert script.state_dict().keys() == layer.state_dict().keys()
 
 
 def test_solutions_that_do_not_fit():
