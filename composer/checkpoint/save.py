@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
 from composer.checkpoint import archive
-from composer.checkpoint.filters import IgnoreKeys, drop
+from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.folders import REST
+from composer.checkpoint.left_out import record_left_out
 from composer.checkpoint.parts import PARTS
 from composer.checkpoint.plain import plain
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
@@ -60,7 +61,7 @@ def collect(
         content["engine"] = engine.description()
     if numbers is not None:
         content["rng"] = numbers
-    drop(content, ignore_keys)
+    record_left_out(content, ignore_keys)
     # The states of random generators are plain, and have thousands of numbers.
     return {name: value if name == "rng" else plain(value, (name,)) for name, value in content.items()}
 
