@@ -140,7 +140,7 @@ def safe_torch_load(
 
 
 def load_checkpoint(
-    path: str,
+    path: Path | str,
     state: State,
     logger: Logger,
     object_store: Any = None,

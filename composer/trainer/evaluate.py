@@ -92,7 +92,7 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
 def _evaluate_batch(run: Run, evaluator: Evaluator, *, counts: bool) -> int:
     """Run one batch through the model and the metrics; return its number of samples."""
     state, spec = run.state, evaluator.dataloader
-    samples = spec.get_num_samples_in_batch(state.batch)
+    samples = spec.__num_samples__(state.batch)
     if evaluator.auto_microbatching:
         finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
         finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TextIO, cast
 
 import torch
@@ -256,7 +257,7 @@ class Trainer(TrainerNames):
         device: str | Device | None = None,
         precision: str | Precision | None = None,
         precision_config: dict[str, Any] | None = None,
-        device_train_microbatch_size: int | Literal["auto"] | None = None,
+        device_train_microbatch_size: float | Literal["auto"] | None = None,
         accumulate_train_batch_on_tokens: bool | None = None,
         seed: int | None = None,
         deterministic_mode: bool = False,
@@ -419,7 +420,7 @@ class Trainer(TrainerNames):
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
         eval_subset_num_batches: int = -1,
         eval_interval: int | str | Time | Callable[[State, Event], bool] = 1,
-        device_train_microbatch_size: int | Literal["auto"] | None = None,
+        device_train_microbatch_size: float | Literal["auto"] | None = None,
         precision: str | Precision | None = None,
         **unknown: Never,
     ) -> None:
@@ -539,7 +540,7 @@ class Trainer(TrainerNames):
             return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
 
     def save_checkpoint(
-        self, name: str = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
+        self, name: str | Path = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
     ) -> str | None:
         """Save a checkpoint; see :func:`.save_checkpoint`.
 
@@ -556,7 +557,7 @@ class Trainer(TrainerNames):
     def export_for_inference(
         self,
         save_format: str | ExportFormat,
-        save_path: str,
+        save_path: str | Path,
         save_object_store: Any = None,
         sample_input: Any = None,
         transforms: Transform | Sequence[Transform] | None = None,

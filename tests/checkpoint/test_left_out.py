@@ -123,7 +123,7 @@ def test_what_the_saving_run_left_out_is_not_asked_for(tmp_path, ignore) -> None
     run.fit()
     if ignore == ["state/model/module.fc1*"]:
         assert len(moments(run)) == 4
-        with pytest.raises(RuntimeError, match="size mismatch for module.fc2"):
+        with pytest.raises(RuntimeError, match=r"size mismatch for module\.fc2"):
             trainer(tmp_path, classes=7, load_path=path)
 
 
