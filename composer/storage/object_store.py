@@ -189,6 +189,7 @@ def maybe_create_object_store_from_uri(uri: Path | str) -> ObjectStore | None:
 
     from composer.storage.object_stores import GCSObjectStore, OCIObjectStore, S3ObjectStore
 
+    uri = os.fspath(uri)
     scheme, bucket, _ = parse_uri(uri)
     if not is_remote(uri) and scheme in ("", "file", "local"):
         return None

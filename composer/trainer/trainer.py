@@ -49,7 +49,7 @@ from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.entries import instances
-from composer.trainer.evaluate import evaluate
+from composer.trainer.evaluate import evaluate, set_eval_metrics
 from composer.trainer.exchange import Exchange
 from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
@@ -368,7 +368,10 @@ class Trainer(TrainerNames):
             metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
             self.state.train_metrics = place(deepcopy(metrics), self.state)
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
+            # Callbacks may have put some into the state by now.
+            present = given.as_evaluators(list(self.state.evaluators), eval_interval, eval_subset_num_batches)
             build.set_evaluators(self.state, evaluators)
+            self.state.evaluators = [*present, *evaluators]
             build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
             size = given.as_microbatch_size(device_train_microbatch_size, grad_accum, self.state)
             set_microbatch_size(self._run, size)
@@ -511,7 +514,7 @@ class Trainer(TrainerNames):
         if eval_dataloader is not None:
             evaluators = given.as_evaluators(eval_dataloader, 1, subset_num_batches)
             for evaluator in evaluators:
-                build.set_eval_metrics(self.state, evaluator)
+                set_eval_metrics(self.state, evaluator)
         if not evaluators:
             raise ValueError("eval_dataloader must be given, to eval or to the Trainer.")
         with self._running():
