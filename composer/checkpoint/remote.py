@@ -78,6 +78,14 @@ class RemoteCheckpoints:
         self._group: torch_dist.ProcessGroup | None = None
 
     @property
+    def wait_at_most(self, seconds: float) -> None:
+        """Set how long waiting for transfers may take.
+
+        Args:
+            seconds: The time.
+        """
+        self._queue.close_timeout = seconds
+
     def local(self) -> Path:
         """The folder of this machine that checkpoints are written to."""
         if self._local is None:
