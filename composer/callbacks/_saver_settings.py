@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from composer.callbacks._saved_names import in_folder, remote
@@ -65,9 +66,9 @@ class SaverSettings:
                 self._store.wait_at_most(value)
         elif name == "save_interval" and not callable(value):
             return create_interval_scheduler(value)
-        elif name == "latest_filename" and isinstance(value, (str, os.PathLike)):
+        elif name == "latest_filename" and isinstance(value, (str, Path)):
             return in_folder(name, value, self.folder) if os.fspath(value) else None
-        elif name in ("remote_file_name", "latest_remote_file_name") and isinstance(value, (str, os.PathLike)):
+        elif name in ("remote_file_name", "latest_remote_file_name") and isinstance(value, (str, Path)):
             return remote(name, os.fspath(value))
         return value
 

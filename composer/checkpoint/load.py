@@ -13,7 +13,7 @@ from torch import Tensor
 from composer import dist
 from composer._masking import mask_text
 from composer.checkpoint import archive
-from composer.checkpoint.filters import IgnoreKeys, reaching
+from composer.checkpoint.filters import IgnoreKeys, reaching, within
 from composer.checkpoint.form import check_form
 from composer.checkpoint.left_out import RECORD, LeftOut, leave_out
 from composer.checkpoint.named_states import as_named
@@ -229,7 +229,8 @@ def restore(
     Raises:
         DamagedCheckpointError: A part of it lacks something.
         RuntimeError: The weights do not fit the model. Those that ``ignore_keys`` leaves out may be missing.
-        ValueError: The checkpoint does not fit the optimizers or the data.
+        ValueError: The checkpoint does not fit the optimizers or the data, or ``ignore_keys`` leaves out something
+            without which the rest cannot be loaded.
 
     >>> from composer import Logger, State
     >>> state = State(model=torch.nn.Linear(1, 1, bias=False))
@@ -273,7 +274,7 @@ def restore(
         return Loaded(metadata=saved.get("metadata", {}))
     for part in PARTS:
         if part.give is not None and part.name in saved:
-            _give(part, state, given(part.name), source, left_out)
+            _give(part, state, given(part.name), source, left_out, ignore_keys)
     later = {name: given(name) for name in ("schedulers", "metric_values") if name in saved}
     return _loaded(content.get("rng"), saved, later)
 
@@ -292,7 +293,7 @@ def _loaded(numbers: list[dict[str, Any]] | None, saved: dict[str, Any], later: 
     )
 
 
-def _give(part: Part, state: State, value: Any, source: str, left_out: LeftOut) -> None:
+def _give(part: Part, state: State, value: Any, source: str, left_out: LeftOut, ignore: IgnoreKeys) -> None:
     """Give the run a part; what lacks something, or has it in another type, is damaged.
 
     What methods and callbacks make of their own states is theirs, and their errors stay what they are.
@@ -304,6 +305,11 @@ def _give(part: Part, state: State, value: Any, source: str, left_out: LeftOut) 
     except (LookupError, TypeError, AttributeError) as error:
         if part.name in ("algorithms", "callbacks"):
             raise
+        if inside := within(ignore, part.name):
+            raise ValueError(
+                f"load_ignore_keys: {inside} leaves out a part of 'state/{part.name}' that loading the rest needs "
+                f"({error!r}). Give 'state/{part.name}*' to leave out the whole."
+            ) from error
         raise archive.DamagedCheckpointError(f"{source} is damaged in 'state/{part.name}': {error!r}.") from error
 
 

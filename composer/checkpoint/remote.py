@@ -77,7 +77,6 @@ class RemoteCheckpoints:
         self._number = 0
         self._group: torch_dist.ProcessGroup | None = None
 
-    @property
     def wait_at_most(self, seconds: float) -> None:
         """Set how long waiting for transfers may take.
 
@@ -86,6 +85,7 @@ class RemoteCheckpoints:
         """
         self._queue.close_timeout = seconds
 
+    @property
     def local(self) -> Path:
         """The folder of this machine that checkpoints are written to."""
         if self._local is None:

@@ -617,6 +617,11 @@ class Trainer(TrainerNames):
         """The first saver, which scripts of the predecessor ask for."""
         return next(iter(resume.savers_of(self.state)), None)
 
+    @property
+    def _rng_state(self) -> list[dict[str, Any]] | None:
+        """What a checkpoint holds of the random generators, until training begins; tests of scripts ask for it."""
+        return None if self._run.loaded is None else self._run.loaded.rng
+
     def load_best(self, monitor: str | None = None) -> BestCheckpoint:
         """Load the weights of the best checkpoint that a :class:`.CheckpointSaver` with ``monitor=`` has kept.
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer import State, Trainer
+from composer.checkpoint.archive import DamagedCheckpointError
 from composer.checkpoint.load import open_checkpoint, restore
 from composer.checkpoint.save import collect, save_checkpoint
 from composer.core.checkpoint_folders import CheckpointFolders
@@ -173,3 +174,28 @@ def test_nothing_is_recorded_where_no_weights_are_left_out() -> None:
     state = State(model=Net())
     assert "left_out" not in collect(state, ignore_keys=["rng"])
     assert "left_out" not in collect(state)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "part"),
+    [
+        ("state/timestamp/*", "timestamp"),
+        ("state/optimizers/*/param_groups", "optimizers"),
+        ("state/optimizers/AdamW/state", "optimizers"),
+    ],
+)
+def test_a_pattern_that_leaves_out_what_the_rest_needs(tmp_path, pattern, part) -> None:
+    path = saved(tmp_path)
+    with pytest.raises(ValueError, match=f"Give 'state/{part}[*]' to leave out the whole") as raised:
+        trainer(tmp_path, load_path=path, load_ignore_keys=["rng", pattern])
+    assert f"load_ignore_keys: {pattern!r} leaves out a part of 'state/{part}'" in str(raised.value)
+    assert not isinstance(raised.value, DamagedCheckpointError)
+    trainer(tmp_path, load_path=path, load_ignore_keys=[f"state/{part}*"])
+
+
+def test_the_state_of_the_random_generators_waits_for_the_training(tmp_path) -> None:
+    path = saved(tmp_path)
+    assert trainer(tmp_path)._rng_state is None
+    run = trainer(tmp_path, load_path=path)
+    assert run._rng_state is not None and len(run._rng_state) == 1
+    assert trainer(tmp_path, load_path=path, load_ignore_keys=["rng"])._rng_state is None
