@@ -23,7 +23,7 @@ from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
 
-__all__ = ["evaluate", "evaluate_if_due"]
+__all__ = ["evaluate", "evaluate_if_due", "set_eval_metrics"]
 
 
 def evaluate_if_due(run: Run, event: Event) -> None:
