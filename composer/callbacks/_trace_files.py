@@ -40,7 +40,8 @@ class TraceFiles:
         self.folder = check_template("folder", folder)
         self.filename = check_inside("filename", check_template("filename", filename, timed=True))
         if remote_file_name is not None:
-            check_remote_name("remote_file_name", check_template("remote_file_name", remote_file_name, timed=True))
+            template = check_template("remote_file_name", remote_file_name, timed=True)
+            remote_file_name = check_remote_name("remote_file_name", template)
         self.remote_file_name = remote_file_name
         self.overwrite = overwrite
         self._uploaded: set[str] = set()

@@ -14,6 +14,7 @@ from composer._text import one_of
 from composer.callbacks._moment import Moment, is_never
 from composer.callbacks._monitored import mode_for, read_score
 from composer.callbacks._saved_names import in_folder, name_now, names_for_loggers, remote, times_from, times_of
+from composer.callbacks._saver_settings import SaverSettings
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.local import LocalCheckpoints
 from composer.checkpoint.logger_copies import upload_copy
@@ -44,11 +45,12 @@ __all__ = ["CheckpointSaver"]
 _FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
 
 
-class CheckpointSaver(Callback):
+class CheckpointSaver(SaverSettings, Callback):
     """Saves checkpoints at an interval, with a link to the newest, and removes those that need not be kept.
 
     The folder may be anywhere that fsspec knows. To a URI, checkpoints go in a thread, from a temporary folder of this
-    machine; the link is a text file ``<name>.symlink`` there.
+    machine; the link is a text file ``<name>.symlink`` there. Settings hold when they are changed later, but for the
+    folder, ``filename`` and the like, which raise an ``AttributeError``.
 
     A checkpoint is written under a temporary name and renamed when it is complete; the link moves after that, and what
     is superfluous goes last. So at any moment the link points at a whole checkpoint.
@@ -148,8 +150,7 @@ class CheckpointSaver(Callback):
     @property
     def __location__(self) -> str | None:
         """Path of the newest checkpoint that was saved, if there is one."""
-        paths = self._list.paths
-        return paths[-1] if paths else None
+        return self._list.paths[-1] if self._list.entries else None
 
     @property
     def __remote_file_name__(self) -> str | None:
@@ -162,7 +163,7 @@ class CheckpointSaver(Callback):
         if folders is not None and folders.engine is not None and self.asynchronous:
             raise ValueError("save_async=True, but DeepSpeed's engine writes a checkpoint itself, before it goes on.")
         store = self.store(state)
-        # A folder of checkpoints may have those of both forms, one file and several.
+        # A folder may have checkpoints of both forms, one file and several.
         templates = (self.template(state), bind(self.filename.filename, state.run_name))
         self._list.begin(store, templates, state.run_name if state.run_name_given else None)
         if dist.get_global_rank() == 0:
@@ -245,8 +246,7 @@ class CheckpointSaver(Callback):
         """Refuse a folder in which another run has come further, whose checkpoints would be mixed with ours."""
         self._score(state)  # which refuses a metric that does not exist, or of which nobody knows what is better
         # What the folder has is the same for all; what it has not was saved to another folder.
-        what = f"prepare the checkpoint folder {mask_text(self.folder)!r}"
-        self._list.put_back(by_first(lambda: self._begin(state), what))
+        self._list.put_back(by_first(lambda: self._begin(state), f"prepare the folder {mask_text(self.folder)!r}"))
 
     def _begin(self, state: State) -> Any:
         """Check the folder, finish what a killed process had begun, and return the list of what is there."""
@@ -337,15 +337,15 @@ class CheckpointSaver(Callback):
             self.all_saved_checkpoints_to_timestamp = times
             self._last_saved = None
 
-        only, ignored, metrics = self.weights_only, self.ignore_keys, self.save_metrics
+        only, metrics = self.weights_only, self.save_metrics
         try:
-            content = collect(state, weights_only=only, ignore_keys=ignored, metrics=metrics)
+            content = collect(state, weights_only=only, ignore_keys=self.ignore_keys, metrics=metrics)
         except TypeError:
             otherwise()
             raise
         path, latest, obsolete = store.local / name, self.latest_name(state), self._list.obsolete
         copies = names_for_loggers(self, state) if logger.has_file_upload_destination() else (None, None)
-        folders = folders_for(state, self.filename.filename, weights_only=self.weights_only)
+        folders = folders_for(state, self.filename.filename, weights_only=only)
         is_first, apart = dist.get_global_rank() == 0, isinstance(store, RemoteCheckpoints)
         if isinstance(store, RemoteCheckpoints) and folders is not None:
             store.meet()
@@ -380,7 +380,7 @@ class CheckpointSaver(Callback):
             self.all_saved_checkpoints_to_timestamp.update(times_from(saved, self._list))
 
     def __is_own_state__(self, state: dict[str, Any]) -> bool:
-        """Tell whether a state is that of a saver with this folder and these names, of several in a run.
+        """Tell whether a state is that of a saver with this folder and these names.
 
         Args:
             state: What :meth:`state_dict` of one of them returned.

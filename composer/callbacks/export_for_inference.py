@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
@@ -46,7 +47,7 @@ class ExportForInferenceCallback(Callback):
     def __init__(
         self,
         save_format: str | ExportFormat,
-        save_path: str,
+        save_path: str | Path,
         save_object_store: Any = None,
         sample_input: Any = None,
         transforms: Transform | Sequence[Transform] | None = None,

@@ -289,4 +289,4 @@ def _squared_norm(model: nn.Module) -> Tensor:
 def _count(state: State) -> int:
     """Number of samples of the batch or microbatch in work."""
     spec = state.train_phase.loader
-    return count_samples(state.batch) if spec is None else spec.get_num_samples_in_batch(state.batch)
+    return count_samples(state.batch) if spec is None else spec.__num_samples__(state.batch)

@@ -12,7 +12,7 @@ from composer._text import did_you_mean, first_of
 from composer.checkpoint.named_states import by_name
 from composer.warnings import ComposerWarning
 
-__all__ = ["IgnoreKeys", "drop", "glob_filter", "reaching"]
+__all__ = ["IgnoreKeys", "drop", "glob_filter", "reaching", "within"]
 
 IgnoreKeys: TypeAlias = Sequence[str] | Callable[[dict[str, Any]], object] | None
 """Patterns of paths such as ``"state/optimizers*"``, or a function that edits the dict; None leaves nothing out."""
@@ -87,6 +87,22 @@ def reaching(ignore: IgnoreKeys, part: str) -> list[str]:
     if ignore is None or callable(ignore):
         return []
     return [one for one in ignore if fnmatch.fnmatchcase(part, one) or one.startswith(f"{part}/")]
+
+
+def within(ignore: IgnoreKeys, part: str) -> str:
+    """Return what may have left out something inside a part of a state, for an error; "" if nothing has.
+
+    Args:
+        ignore: What was left out, as for :func:`drop`.
+        part: The name of the part.
+
+    >>> within(["state/timestamp/*", "rng"], "timestamp")
+    "'state/timestamp/*'"
+    """
+    if callable(ignore):
+        return "the function"
+    above = f"state/{part}/"
+    return ", ".join(repr(one) for one in ignore or () if one.startswith(above) or fnmatch.fnmatchcase(above, one))
 
 
 def _paths(node: Any, text: str = "", above: tuple[Any, ...] = ()) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from composer.checkpoint.left_out import RECORD
+
 __all__ = ["check_form"]
 
 
@@ -56,6 +58,13 @@ def _are_ranks(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(map(_are_named, cast("list[Any]", value)))
 
 
+def _are_shapes(value: Any) -> bool:
+    return _are_named(value) and all(
+        isinstance(shape, list) and all(type(size) is int for size in cast("list[Any]", shape))
+        for shape in value.values()
+    )
+
+
 def _is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -74,6 +83,7 @@ _ABOVE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "state": _NAMED,
     "rng": (lambda value: value is None or _are_ranks(value), "a list of states of random generators is"),
     "engine": _NAMED,
+    RECORD: (_are_shapes, "names and shapes are"),
 }
 _PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model": (_are_named, "names and tensors are"),

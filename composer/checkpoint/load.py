@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from torch import Tensor
+
 from composer import dist
 from composer._masking import mask_text
 from composer.checkpoint import archive
-from composer.checkpoint.filters import IgnoreKeys, drop, reaching
+from composer.checkpoint.filters import IgnoreKeys, reaching, within
 from composer.checkpoint.form import check_form
+from composer.checkpoint.left_out import RECORD, LeftOut, leave_out
 from composer.checkpoint.named_states import as_named
 from composer.checkpoint.parts import PARTS, Part
 from composer.checkpoint.predecessor import upgrade
@@ -108,6 +111,8 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
     else:
         content = archive.read(ensure_valid(path), mapped=mapped)
     with archive.damage_of(repr(str(path)), "its content"):
+        if content.keys() <= {"rng", RECORD} and not any(isinstance(value, Tensor) for value in content.values()):
+            content["state"] = {}  # as saved with save_ignore_keys=["state"], or ["*"]
         if not isinstance(content.get("state"), dict):
             content = {"state": {"model": content.get("state_dict", content)}}
         check_form(content)
@@ -135,7 +140,7 @@ def safe_torch_load(
 
 
 def load_checkpoint(
-    path: str,
+    path: Path | str,
     state: State,
     logger: Logger,
     object_store: Any = None,
@@ -224,7 +229,8 @@ def restore(
     Raises:
         DamagedCheckpointError: A part of it lacks something.
         RuntimeError: The weights do not fit the model. Those that ``ignore_keys`` leaves out may be missing.
-        ValueError: The checkpoint does not fit the optimizers or the data.
+        ValueError: The checkpoint does not fit the optimizers or the data, or ``ignore_keys`` leaves out something
+            without which the rest cannot be loaded.
 
     >>> from composer import Logger, State
     >>> state = State(model=torch.nn.Linear(1, 1, bias=False))
@@ -233,7 +239,8 @@ def restore(
     1.0
     """
     _check_content(content, ignore_keys, source)
-    left_out = _drop(content, ignore_keys)
+    left_out = leave_out(content, ignore_keys)
+    absent = left_out.names
     saved: dict[str, Any] = content.get("state", {})
     recreate_algorithms(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
@@ -242,7 +249,7 @@ def restore(
         # Before it makes its own copies of them.
         weights = fetch(saved.pop("model"))
         check_shapes(state.model, weights)
-        load_weights(state.model, weights, strict=strict, left_out=left_out)
+        load_weights(state.model, weights, strict=strict, left_out=absent)
     if prepare is not None:
         prepare(state)
     if engine is not None and "engine" in content:
@@ -260,14 +267,14 @@ def restore(
     if "model" in saved:
         if saved.get("_is_model_ddp_wrapped"):
             saved["model"] = {name.removeprefix("module."): value for name, value in saved["model"].items()}
-            left_out = {name.removeprefix("module.") for name in left_out}
+            absent = {name.removeprefix("module.") for name in absent}
         check_shapes(state.model, saved["model"])
-        load_weights(state.model, given("model"), strict=strict, left_out=left_out)
+        load_weights(state.model, given("model"), strict=strict, left_out=absent)
     if weights_only:
         return Loaded(metadata=saved.get("metadata", {}))
     for part in PARTS:
         if part.give is not None and part.name in saved:
-            _give(part, state, given(part.name), source)
+            _give(part, state, given(part.name), source, left_out, ignore_keys)
     later = {name: given(name) for name in ("schedulers", "metric_values") if name in saved}
     return _loaded(content.get("rng"), saved, later)
 
@@ -286,28 +293,23 @@ def _loaded(numbers: list[dict[str, Any]] | None, saved: dict[str, Any], later: 
     )
 
 
-def _drop(content: dict[str, Any], ignore: IgnoreKeys) -> set[str]:
-    """Leave out what the user does not want; return the names of the weights among that."""
-
-    def names() -> set[str]:
-        return set(cast("dict[str, Any]", content.get("state", {}).get("model", {})))
-
-    before = set() if ignore is None else names()
-    drop(content, ignore)
-    return before - names()
-
-
-def _give(part: Part, state: State, value: Any, source: str) -> None:
+def _give(part: Part, state: State, value: Any, source: str, left_out: LeftOut, ignore: IgnoreKeys) -> None:
     """Give the run a part; what lacks something, or has it in another type, is damaged.
 
     What methods and callbacks make of their own states is theirs, and their errors stay what they are.
     """
-    give = cast("Callable[[State, Any], None]", part.give)
+    give = cast("Callable[..., None]", part.give)
+    options = {"left_out": left_out.without_state(state.model)} if part.name == "optimizers" else {}
     try:
-        give(state, value)
+        give(state, value, **options)
     except (LookupError, TypeError, AttributeError) as error:
         if part.name in ("algorithms", "callbacks"):
             raise
+        if inside := within(ignore, part.name):
+            raise ValueError(
+                f"load_ignore_keys: {inside} leaves out a part of 'state/{part.name}' that loading the rest needs "
+                f"({error!r}). Give 'state/{part.name}*' to leave out the whole."
+            ) from error
         raise archive.DamagedCheckpointError(f"{source} is damaged in 'state/{part.name}': {error!r}.") from error
 
 
@@ -315,7 +317,7 @@ def _check_content(content: dict[str, Any], ignore: IgnoreKeys, source: str) -> 
     """Refuse to leave out what an engine reads, and warn of a checkpoint without weights."""
     if "engine" in content:
         _check_ignored(ignore, content["engine"]["name"])
-    elif "model" not in content.get("state", {}):
+    elif "model" not in content.get("state", {}) and RECORD not in content:
         message = f"{source} holds no weights: the model keeps those that it has."
         warnings.warn(message, ComposerWarning, stacklevel=4)
 

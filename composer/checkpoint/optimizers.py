@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from torch import nn
@@ -48,20 +49,24 @@ def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     }
 
 
-def set_optimizer_state(model: nn.Module, optimizer: Optimizer, saved: dict[str, Any]) -> None:
+def set_optimizer_state(
+    model: nn.Module, optimizer: Optimizer, saved: dict[str, Any], left_out: Collection[str] = ()
+) -> None:
     """Give an optimizer what :func:`optimizer_state` returned.
 
     Groups and the parameters inside them may be in another order: a group gets what was saved of the group that most of
     its parameters were in. Parameters that the saved state does not know (layers that a method has put in since) begin
-    without state, which a warning tells.
+    without state, and a saved state of parameters that the optimizer does not have (layers that are frozen now) is left
+    out; a warning tells of both.
 
     Args:
         model: Names the parameters.
         optimizer: The optimizer; has as many groups as the saved one.
         saved: The state; also one with numbers, as the optimizer itself gives it, for parameters in the same order.
+        left_out: Names of parameters whose saved state is left out.
 
     Raises:
-        ValueError: The groups differ in number, or the saved state has parameters that there are not.
+        ValueError: The groups differ in number, or the saved state has a parameter without a name that there is not.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> saved = optimizer_state(
@@ -83,16 +88,29 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, saved: dict[str,
             f"{len(current['param_groups'])}. Make it with the same groups, or leave its state out with "
             f"load_ignore_keys=['state/optimizers*']."
         )
+    states = {name: value for name, value in saved["state"].items() if name not in left_out}
     known = set(saved["state"]) | {name for group in groups for name in group["params"]}
-    if unknown := sorted(known - set(names)):
+    if numbered := sorted(name for name in known - set(names) if name.startswith("#")):
         raise ValueError(
-            f"The checkpoint has the state of {kind} for parameters that the model does not have: {first_of(unknown)}. "
-            f"Load into the same model, or leave the state out with load_ignore_keys=['state/optimizers*']."
+            f"The checkpoint has the state of {kind} for parameters by number, and {first_of(numbered)} is none of the "
+            f"optimizer given. Give an optimizer of the same parameters, or leave its state out with "
+            f"load_ignore_keys=['state/optimizers*']."
         )
-    if new := sorted(set(names) - known):
-        message = f"The checkpoint has no state of {kind} for {first_of(new)}; these begin without."
-        warnings.warn(message, ComposerWarning, stacklevel=2)
-    states = Layout(model).placed(saved["state"], ("optimizers",))
+    _warn(kind, "The checkpoint has no state of {kind} for {names}; these begin without.", set(names) - known)
+    _warn(
+        kind,
+        "The state of {kind} in the checkpoint is left out for {names}, whose weights are not loaded either; these "
+        "begin without.",
+        set(saved["state"]) & set(names) & set(left_out),
+    )
+    _warn(
+        kind,
+        "The checkpoint has the state of {kind} for parameters that the optimizer given does not have: {names}; it is "
+        "left out.",
+        set(states) - set(names),
+    )
+    states = {name: value for name, value in states.items() if name in names}
+    states = Layout(model).placed(states, ("optimizers",))
     numbers = {name: number for number, name in enumerate(names)}
     present = [[names[number] for number in group["params"]] for group in current["param_groups"]]
     groups = [groups[place] for place in _places([group["params"] for group in groups], present)]
@@ -105,6 +123,12 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, saved: dict[str,
             ],
         }
     )
+
+
+def _warn(kind: str, message: str, names: set[str]) -> None:
+    if names:
+        text = message.format(kind=kind, names=first_of(sorted(names)))
+        warnings.warn(text, ComposerWarning, stacklevel=3)
 
 
 def _by_name(saved: dict[str, Any], names: list[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,8 @@ class Part:
     Attributes:
         name: Its key in the file, below ``"state"``.
         take: Returns what is saved, of a state; None leaves the part out.
-        give: Puts what was saved into a state; None where it is for the reader of the file.
+        give: Puts what was saved into a state; None where it is for the reader of the file. That of optimizers takes
+            the names of parameters too, whose state it leaves out.
         with_weights: Whether a checkpoint of the weights alone has it too.
         on_request: Whether it is left out unless asked for.
 
@@ -44,7 +45,7 @@ class Part:
 
     name: str
     take: Callable[[State], Any]
-    give: Callable[[State, Any], None] | None = None
+    give: Callable[..., None] | None = None
     with_weights: bool = False
     on_request: bool = False
 
@@ -57,7 +58,7 @@ def _take_optimizers(state: State) -> dict[str, Any]:
     return by_name((class_name(one), optimizer_state(state.model, one)) for one in state.optimizers)
 
 
-def _give_optimizers(state: State, saved: Any) -> None:
+def _give_optimizers(state: State, saved: Any, left_out: Collection[str] = ()) -> None:
     saved = as_named(saved)
     present = by_name((class_name(optimizer), optimizer) for optimizer in state.optimizers)
     if not saved.keys() <= present.keys():
@@ -69,7 +70,7 @@ def _give_optimizers(state: State, saved: Any) -> None:
         message = f"The checkpoint has no state of the optimizers {missing}; they begin without."
         warnings.warn(message, ComposerWarning, stacklevel=2)
     for name, value in saved.items():
-        set_optimizer_state(state.model, present[name], value)
+        set_optimizer_state(state.model, present[name], value, left_out)
 
 
 def _take_each(kind: str, present: Sequence[Any]) -> list[tuple[str, Any]]:

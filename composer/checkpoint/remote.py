@@ -77,6 +77,14 @@ class RemoteCheckpoints:
         self._number = 0
         self._group: torch_dist.ProcessGroup | None = None
 
+    def wait_at_most(self, seconds: float) -> None:
+        """Set how long waiting for transfers may take.
+
+        Args:
+            seconds: The time.
+        """
+        self._queue.close_timeout = seconds
+
     @property
     def local(self) -> Path:
         """The folder of this machine that checkpoints are written to."""

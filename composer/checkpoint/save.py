@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
 from composer.checkpoint import archive
-from composer.checkpoint.filters import IgnoreKeys, drop
+from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.folders import REST
+from composer.checkpoint.left_out import record_left_out
 from composer.checkpoint.parts import PARTS
 from composer.checkpoint.plain import plain
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
@@ -60,14 +62,14 @@ def collect(
         content["engine"] = engine.description()
     if numbers is not None:
         content["rng"] = numbers
-    drop(content, ignore_keys)
+    record_left_out(content, ignore_keys)
     # The states of random generators are plain, and have thousands of numbers.
     return {name: value if name == "rng" else plain(value, (name,)) for name, value in content.items()}
 
 
 def save_checkpoint(
     state: State,
-    filename: str = "ep{epoch}-ba{batch}-rank{rank}",
+    filename: str | Path = "ep{epoch}-ba{batch}-rank{rank}",
     *,
     weights_only: bool = False,
     ignore_keys: IgnoreKeys = None,
@@ -98,6 +100,7 @@ def save_checkpoint(
     >>> path.endswith("ep0.pt")
     True
     """
+    filename = os.fspath(filename)
     check_format("filename", filename, weights_only=weights_only)
     content = collect(state, weights_only=weights_only, ignore_keys=ignore_keys)
     path = get_save_filename(state, filename, weights_only=weights_only)
@@ -140,7 +143,7 @@ def write_file(content: dict[str, Any], path: Path | str) -> None:
 
 
 def get_save_filename(
-    state: State, filename: str = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
+    state: State, filename: str | Path = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
 ) -> str:
     """Return the path of a checkpoint that is saved now, of a folder where checkpoints are folders.
 
@@ -157,7 +160,7 @@ def get_save_filename(
     return path if is_remote(path) else str(local_path(path))
 
 
-def folders_for(state: State, filename: str, *, weights_only: bool = False) -> CheckpointFolders | None:
+def folders_for(state: State, filename: str | Path, *, weights_only: bool = False) -> CheckpointFolders | None:
     """Return how a checkpoint is divided among processes; None where it is one file.
 
     Args:
@@ -175,7 +178,7 @@ def folders_for(state: State, filename: str, *, weights_only: bool = False) -> C
     return folders
 
 
-def template_for(state: State, filename: str, *, weights_only: bool = False) -> str:
+def template_for(state: State, filename: str | Path, *, weights_only: bool = False) -> str:
     """Return the name of checkpoints, of folders that stand where the files would where checkpoints are folders.
 
     Args:
@@ -188,6 +191,7 @@ def template_for(state: State, filename: str, *, weights_only: bool = False) -> 
     'ep{epoch}.pt'
     """
     folders = folders_for(state, filename, weights_only=weights_only)
+    filename = os.fspath(filename)
     above, slash, _ = filename.rpartition("/")
     return filename if folders is None else f"{above}{slash}{folders.name}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import string
 from collections.abc import Collection, Iterator
@@ -35,7 +36,9 @@ TIME_KEYS: Final = tuple(UNITS)
 _LONGEST: Final = 255
 
 
-def format_name(template: str, run_name: str, timestamp: Timestamp | None = None, **more: Any) -> str:
+def format_name(
+    template: str | os.PathLike[str], run_name: str, timestamp: Timestamp | None = None, **more: Any
+) -> str:
     """Return a name with its placeholders replaced.
 
     Every template knows ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{world_size}``, ``{local_world_size}`` and
@@ -62,14 +65,16 @@ def format_name(template: str, run_name: str, timestamp: Timestamp | None = None
     ...
     ValueError: '{run_nam}/logs.txt' has the unknown placeholder {run_nam}. Did you mean 'run_name'?
     """
-    check_template("", template, timed=timestamp is not None, more=more)
+    template = check_template("", template, timed=timestamp is not None, more=more)
     if "run_name" in placeholders(template):
         check_run_name("run_name", run_name)
     return template.format_map(_Values(run_name, timestamp, more))
 
 
-def check_template(argument: str, template: str, *, timed: bool = False, more: Collection[str] = ()) -> str:
-    """Return ``template`` if :func:`format_name` will know each of its placeholders.
+def check_template(
+    argument: str, template: str | os.PathLike[str], *, timed: bool = False, more: Collection[str] = ()
+) -> str:
+    """Return a template as a string if :func:`format_name` will know each of its placeholders.
 
     Args:
         argument: Name of the argument, for the message.
@@ -78,7 +83,7 @@ def check_template(argument: str, template: str, *, timed: bool = False, more: C
         more: Further placeholders that will have a value.
 
     Raises:
-        TypeError: It is no string.
+        TypeError: It is neither a string nor a path.
         ValueError: It has an unknown placeholder, or its braces do not pair.
 
     >>> check_template("folder", "{run_name}/traces")
@@ -88,6 +93,7 @@ def check_template(argument: str, template: str, *, timed: bool = False, more: C
     ...
     ValueError: folder='{run_name}/{epoch}' has the placeholder {epoch}, but does not change in training.
     """
+    template = os.fspath(template) if isinstance(template, os.PathLike) else template
     if not isinstance(template, str):
         raise TypeError(f"{argument or 'template'} must be a string, but got {template!r}.")
     known = {*PROCESS_KEYS, *more, *(TIME_KEYS if timed else ())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC
 from collections.abc import Iterable
@@ -116,7 +117,7 @@ class StateData(ABC):
     def grad_accum(self) -> int:
         """Old name for the number of microbatches in a full batch."""
         size = None if self.train_phase.loader is None else self.train_phase.loader.__batch_size__
-        return 1 if size is None or self.microbatch_size is None else -(-size // self.microbatch_size)
+        return 1 if size is None or self.microbatch_size is None else math.ceil(size / self.microbatch_size)
 
     def set_dataloader(
         self,

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from composer._text import plural
 from composer.core.dealing import DataShare
 from composer.core.indices import length_of
 from composer.core.microbatches import as_microbatch, count_samples, split
 from composer.core.pass_factory import PassFactory
 from composer.core.types import Batch
 
-__all__ = ["DataSpec", "ensure_data_spec"]
+__all__ = ["DataSpec", "as_number", "ensure_data_spec", "microbatch_size_of"]
 
 IGNORED_TARGET = -100
 
@@ -31,8 +32,9 @@ class DataSpec:
         num_tokens: Number of tokens in one pass.
         batch_transforms: Applied to a whole batch, on the device, before ``AFTER_DATALOADER``.
         microbatch_transforms: Applied to each microbatch before its forward pass.
-        split_batch: ``(batch, microbatch_size) -> microbatches``.
-        get_num_samples_in_batch: ``(batch) -> int``.
+        split_batch: ``(batch, microbatch_size) -> microbatches``, one or more.
+        get_num_samples_in_batch: ``(batch) -> int``; other numbers are taken too, also as tensors. Training time counts
+            whole samples; a microbatch counts for as much as this says.
         get_num_tokens_in_batch: ``(batch) -> int``, or a mapping with ``"total"`` (int) and ``"loss_generating"``
             (int or tensor, the number of tokens that the loss averages over).
         device_transforms: What early versions call ``batch_transforms``.
@@ -55,7 +57,7 @@ class DataSpec:
         batch_transforms: Callable[[Batch], Batch] | None = None,
         microbatch_transforms: Callable[[Batch], Batch] | None = None,
         split_batch: Callable[[Batch, int], Sequence[Batch]] | None = None,
-        get_num_samples_in_batch: Callable[[Batch], int] | None = None,
+        get_num_samples_in_batch: Callable[[Batch], int | float] | None = None,
         get_num_tokens_in_batch: Callable[[Batch], int | Mapping[str, int | Tensor]] | None = None,
         *,
         device_transforms: Callable[[Batch], Batch] | None = None,
@@ -124,7 +126,21 @@ class DataSpec:
                 return (labels != IGNORED_TARGET).sum()
             if isinstance(ids := batch.get("input_ids"), Tensor):
                 return ids.numel()
-        return self.__max_seq_len * self.get_num_samples_in_batch(batch) if self.__max_seq_len else 0
+        return self.__max_seq_len * self.__num_samples__(batch) if self.__max_seq_len else 0
+
+    def __num_samples__(self, batch: Batch) -> int:
+        """Return the number of samples of a batch as a whole number, in whatever form the user's function has it.
+
+        Args:
+            batch: The batch.
+
+        >>> DataSpec([], get_num_samples_in_batch=lambda batch: batch["n"]).__num_samples__(
+        ...     {"n": torch.tensor(3)}
+        ... )
+        3
+        """
+        count = self.get_num_samples_in_batch(batch)
+        return count if type(count) is int else int(as_number("get_num_samples_in_batch", count))
 
     @property
     def __splits_itself__(self) -> bool:
@@ -142,12 +158,21 @@ class DataSpec:
             size: Number of samples in a microbatch; None is the whole batch.
             samples: Number of samples in the batch.
 
+        Raises:
+            ValueError: The user's ``split_batch`` returned nothing.
+
         >>> DataSpec([]).__microbatches__([torch.zeros(1), torch.ones(1)], None, 1)
         [(tensor([0.]), tensor([1.]))]
         """
         if not self.__splits_itself__ and (size is None or size >= samples):
             return [as_microbatch(batch)]
-        return list(self.split_batch(batch, samples if size is None else size))
+        parts = list(self.split_batch(batch, samples if size is None else size))
+        if not parts:
+            raise ValueError(
+                f"split_batch returned no microbatch of a batch with {plural(samples, 'sample')}; it must "
+                f"return a list of at least one batch."
+            )
+        return parts
 
     @property
     def __length__(self) -> int | None:
@@ -184,6 +209,51 @@ class DataSpec:
     def __batch_size__(self) -> int | None:
         """Number of samples that the loader puts into a batch, or None where it does not tell."""
         return getattr(self.dataloader, "batch_size", None)
+
+
+def as_number(what: str, value: Any) -> int | float:
+    """Return a number that a function of the user's returned, out of a tensor or array if it is in one.
+
+    Args:
+        what: The function, for the error.
+        value: What it returned.
+
+    Raises:
+        TypeError: It is no number.
+
+    >>> as_number("get_num_samples_in_batch", torch.tensor(3)), as_number("get_num_samples_in_batch", 0.5)
+    (3, 0.5)
+    """
+    if type(value) is int or type(value) is float:
+        return value
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError(f"{what} must return a number, but returned {value!r}.")
+    return number
+
+
+def microbatch_size_of(argument: str, size: Any, spec: DataSpec | None) -> int:
+    """Return a number of samples that go through the model at once, as given.
+
+    Args:
+        argument: What the caller calls it, for errors.
+        size: What was given; a whole number in whatever form, or for a ``split_batch`` of the user's any number.
+        spec: The data, if there is any.
+
+    Raises:
+        ValueError: It is not positive, or not whole and nothing splits by it.
+
+    >>> microbatch_size_of("device_train_microbatch_size", 2.0, None)
+    2
+    """
+    number = size.item() if getattr(size, "shape", None) == () else size
+    number = int(number) if isinstance(number, float) and number.is_integer() else number
+    # Typed as whole, as it is for all but a split_batch of the user's.
+    if isinstance(number, float) and number > 0 and spec is not None and spec.__splits_itself__:
+        return cast(int, number)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{argument} must be a positive whole number, or 'auto' to find it; got {size!r}.")
+    return number
 
 
 def ensure_data_spec(

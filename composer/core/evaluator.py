@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
 from composer._text import did_you_mean
-from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.data import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -56,27 +56,24 @@ class Evaluator:
         metric_names: list[str] | None = None,
         subset_num_batches: int | None = None,
         eval_interval: int | str | Time | Callable[[State, Event], bool] | None = None,
-        device_eval_microbatch_size: int | Literal["auto"] | None = None,
+        device_eval_microbatch_size: float | Literal["auto"] | None = None,
     ) -> None:
         if metric_names is not None and not (
             isinstance(metric_names, list) and all(isinstance(name, str) for name in metric_names)
         ):
             raise ValueError(f"metric_names must be a list of strings; got {metric_names!r}.")
         self.auto_microbatching = device_eval_microbatch_size == "auto"
-        size = None if device_eval_microbatch_size == "auto" else device_eval_microbatch_size
-        if size is not None and not _is_count(size):
-            raise ValueError(
-                f"device_eval_microbatch_size must be a positive whole number, or 'auto' to find it; got {size!r}."
-            )
         if subset_num_batches is not None and subset_num_batches != -1 and not _is_count(subset_num_batches):
             raise ValueError(f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}.")
         if not isinstance(label, str) or not label:
             raise TypeError(f"label must be a string that names the data in the metrics; got {label!r}.")
         self.label = label
-        self.dataloader = ensure_data_spec(dataloader)
+        self.dataloader = spec = ensure_data_spec(dataloader)
         self.metric_names = metric_names
         self.subset_num_batches = subset_num_batches
-        self.microbatch_size: int | None = size
+        self.microbatch_size: int | None = None
+        if device_eval_microbatch_size is not None and not self.auto_microbatching:
+            self.microbatch_size = microbatch_size_of("device_eval_microbatch_size", device_eval_microbatch_size, spec)
         self.eval_interval = eval_interval
 
     @property

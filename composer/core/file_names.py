@@ -101,8 +101,8 @@ class PartialFilePath:
     'night/checkpoints/ep0.pt'
     """
 
-    def __init__(self, filename: str, folder: str | None = None) -> None:
-        check_template("filename", filename, timed=True)
+    def __init__(self, filename: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> None:
+        filename = check_template("filename", filename, timed=True)
         self.filename = filename if folder is None else check_inside("filename", filename)
         self.folder = None if folder is None else check_template("folder", folder)
 

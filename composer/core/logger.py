@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 import warnings
 from collections.abc import Generator, Mapping, Sequence
@@ -225,7 +226,7 @@ class Logger:
             with self.guard(destination):
                 destination.log_traces(dict(traces))
 
-    def upload_file(self, remote_file_name: str, file_path: Path | str, *, overwrite: bool = False) -> None:
+    def upload_file(self, remote_file_name: Path | str, file_path: Path | str, *, overwrite: bool = False) -> None:
         """Hand a file to every destination that keeps files.
 
         Args:
@@ -237,7 +238,9 @@ class Logger:
             ValueError: The name leads out of the place where the files are kept.
         """
         run_name = check_run_name("run_name", self._state.run_name)
-        remote_file_name = check_remote_name("remote_file_name", remote_file_name.replace("{run_name}", run_name))
+        remote_file_name = check_remote_name(
+            "remote_file_name", os.fspath(remote_file_name).replace("{run_name}", run_name)
+        )
         for destination in self.destinations:
             with self.guard(destination):
                 destination.upload_file(self._state, remote_file_name, Path(file_path), overwrite=overwrite)

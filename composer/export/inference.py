@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ Transform: TypeAlias = Callable[[nn.Module], nn.Module]
 def export_for_inference(
     model: nn.Module,
     save_format: str | ExportFormat,
-    save_path: str,
+    save_path: str | Path,
     save_object_store: Any = None,
     sample_input: Any = None,
     dynamic_axes: DynamicAxes | None = None,
@@ -87,7 +88,7 @@ def export_for_inference(
     >>> torch.equal(exported(torch.ones(1, 3)), model.eval()(torch.ones(1, 3)))
     True
     """
-    form = ExportFormat(save_format)
+    form, save_path = ExportFormat(save_format), os.fspath(save_path)
     _refuse_wrapped(model)
     if dist.get_global_rank() != 0:
         return
@@ -119,7 +120,7 @@ def export_for_inference(
 def export_with_logger(
     model: nn.Module,
     save_format: str | ExportFormat,
-    save_path: str,
+    save_path: str | Path,
     logger: Logger,
     save_object_store: Any = None,
     sample_input: Any = None,
@@ -150,6 +151,7 @@ def export_with_logger(
     ...     Path(folder, "net.pt").exists()
     True
     """
+    save_path = os.fspath(save_path)
 
     def export(path: str) -> None:
         export_for_inference(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer.core._names import format_name
@@ -53,7 +54,7 @@ def export_of_run(
     state: State,
     logger: Logger,
     save_format: str | ExportFormat,
-    save_path: str,
+    save_path: str | Path,
     save_object_store: Any = None,
     sample_input: Any = None,
     transforms: Transform | Sequence[Transform] | None = None,

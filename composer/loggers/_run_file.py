@@ -46,13 +46,16 @@ class RunFile:
     'night/logs.txt'
     """
 
-    def __init__(self, filename: str, remote_file_name: str | None = None, overwrite: bool = False) -> None:
+    def __init__(
+        self, filename: str | Path, remote_file_name: str | Path | None = None, overwrite: bool = False
+    ) -> None:
         self.filename = check_template("filename", filename)
         self.remote_file_name = remote_file_name
         if remote_file_name is not None:
-            check_remote_name("remote_file_name", check_template("remote_file_name", remote_file_name))
+            template = check_template("remote_file_name", remote_file_name)
+            self.remote_file_name = check_remote_name("remote_file_name", template)
         self.overwrite = overwrite
-        self.is_ours = differs_by_process(filename) or dist.get_global_rank() == 0
+        self.is_ours = differs_by_process(self.filename) or dist.get_global_rank() == 0
         self.path: Path | None = None
         self._saved: dict[str, Any] = {}
 

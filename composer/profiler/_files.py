@@ -51,9 +51,8 @@ class WindowFiles:
         self.folder = check_template("folder", folder)
         self.filename = check_inside(f"{prefix}filename", check_template(f"{prefix}filename", filename, timed=True))
         if remote_file_name is not None:
-            check_remote_name(
-                f"{prefix}remote_file_name", check_template(f"{prefix}remote_file_name", remote_file_name, timed=True)
-            )
+            template = check_template(f"{prefix}remote_file_name", remote_file_name, timed=True)
+            remote_file_name = check_remote_name(f"{prefix}remote_file_name", template)
         if not isinstance(num_to_keep, int) or num_to_keep < -1:
             raise ValueError(f"num_traces_to_keep must be a number of files, or -1 for all; got {num_to_keep!r}.")
         self.remote_file_name = remote_file_name

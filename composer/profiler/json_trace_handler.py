@@ -77,10 +77,11 @@ class JSONTraceHandler(TraceHandler):
     ) -> None:
         self.files = WindowFiles(folder, filename, remote_file_name, overwrite, num_traces_to_keep)
         if merged_trace_filename is not None:
-            check_inside("merged_trace_filename", check_template("merged_trace_filename", merged_trace_filename))
+            template = check_template("merged_trace_filename", merged_trace_filename)
+            merged_trace_filename = check_inside("merged_trace_filename", template)
         if merged_trace_remote_file_name is not None:
             name = check_template("merged_trace_remote_file_name", merged_trace_remote_file_name)
-            check_remote_name("merged_trace_remote_file_name", name)
+            merged_trace_remote_file_name = check_remote_name("merged_trace_remote_file_name", name)
         self.merged_trace_filename = merged_trace_filename
         self.merged_trace_remote_file_name = merged_trace_remote_file_name
         self._begin()

@@ -171,7 +171,7 @@ def build_remote_backend(remote_backend_name: str, backend_kwargs: Mapping[str, 
     return kinds[one_of("remote_backend_name", remote_backend_name, tuple(kinds))](**backend_kwargs)
 
 
-def maybe_create_object_store_from_uri(uri: str) -> ObjectStore | None:
+def maybe_create_object_store_from_uri(uri: Path | str) -> ObjectStore | None:
     """Return the store that a URI is in; None for a path of this machine.
 
     Args:
@@ -189,6 +189,7 @@ def maybe_create_object_store_from_uri(uri: str) -> ObjectStore | None:
 
     from composer.storage.object_stores import GCSObjectStore, OCIObjectStore, S3ObjectStore
 
+    uri = os.fspath(uri)
     scheme, bucket, _ = parse_uri(uri)
     if not is_remote(uri) and scheme in ("", "file", "local"):
         return None

@@ -66,7 +66,7 @@ def fetched(path: Path | str, object_store: Any = None, *, progress_bar: bool = 
 
 
 def get_file(
-    path: str,
+    path: Path | str,
     destination: Path | str,
     object_store: Any = None,
     overwrite: bool = False,
@@ -93,7 +93,7 @@ def get_file(
     >>> (tmp_path / "deep" / "b.txt").read_text()
     'text'
     """
-    destination = Path(destination)
+    path, destination = os.fspath(path), Path(destination)
     if os.path.lexists(destination) and not overwrite:
         raise FileExistsError(f"destination={str(destination)!r} exists; give overwrite=True to replace it.")
     destination.parent.mkdir(parents=True, exist_ok=True)

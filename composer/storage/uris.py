@@ -73,7 +73,7 @@ def local_path(path: Path | str) -> Path:
     return Path(text)
 
 
-def parse_uri(uri: str) -> tuple[str, str, str]:
+def parse_uri(uri: Path | str) -> tuple[str, str, str]:
     """Return the scheme, the bucket and the path in it; a path of this machine has neither scheme nor bucket.
 
     Args:
@@ -82,6 +82,7 @@ def parse_uri(uri: str) -> tuple[str, str, str]:
     >>> parse_uri("s3://bucket/run/ep1.pt"), parse_uri("runs/ep1.pt")
     (('s3', 'bucket', 'run/ep1.pt'), ('', '', 'runs/ep1.pt'))
     """
+    uri = os.fspath(uri)
     scheme, found, rest = uri.partition("://")
     if not found:
         if uri.startswith("dbfs:/"):

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from composer import trees
 from composer._text import one_of
 from composer.core._names import check_run_name
-from composer.core.data import DataSpec, ensure_data_spec
+from composer.core.data import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.endless import refuse_endless
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.model import ComposerModel
@@ -227,7 +227,8 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
         state: Has the training data.
 
     Raises:
-        ValueError: It is neither "auto" nor a positive whole number, or both are given.
+        ValueError: It is neither "auto" nor a positive number, or both are given; or it is no whole number, and the
+            data has no ``split_batch`` of its own.
 
     >>> as_microbatch_size(8, None, State(model=torch.nn.Linear(1, 1)))
     8
@@ -239,11 +240,11 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
         return None
     if value == "auto":
         return "auto"
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number, or 'auto' to find it; got {value!r}.")
+    spec = state.train_phase.loader
+    value = microbatch_size_of(name, value, None if grad_accum is not None else spec)
     if grad_accum is None:
         return value
-    batch_size = None if state.train_phase.loader is None else state.train_phase.loader.__batch_size__
+    batch_size = None if spec is None else spec.__batch_size__
     if batch_size is None:
         raise ValueError(
             "grad_accum needs a train_dataloader that tells its batch_size; give device_train_microbatch_size instead, "

@@ -66,7 +66,7 @@ class AutoEvaluation:
             free(state, error)
             metric_states.restore()
             rng.set_local_rng_state(generators)
-            failed = spec.get_num_samples_in_batch(left[0])
+            failed = spec.__num_samples__(left[0])
             if failed == 1:
                 raise RuntimeError(
                     f"Out of memory with a single sample going through the model at once, in the evaluation on "

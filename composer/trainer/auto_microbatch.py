@@ -165,7 +165,7 @@ class AutoMicrobatch:
         state, batch, found = run.state, run.state.batch, run.state.microbatch_size
         spec: DataSpec = state.train_phase.loader
         # Of a single sample there is no variance to normalise by.
-        state.microbatch_size = 2 if spec.get_num_samples_in_batch(batch) >= 4 else 1
+        state.microbatch_size = 2 if spec.__num_samples__(batch) >= 4 else 1
         self._replay.note()
         run_microbatches(run, most=2)
         run.strategy.recover(state)
@@ -246,7 +246,7 @@ class AutoMicrobatch:
     def _look_at(self, run: Run) -> int:
         """Note the shape of the batch; return its number of samples, also of one that only keeps step with others."""
         self._shape = shape_of(run.state.batch)
-        return run.samples or run.state.train_phase.loader.get_num_samples_in_batch(run.state.batch)
+        return run.samples or run.state.train_phase.loader.__num_samples__(run.state.batch)
 
 
 class _NothingFitsError(RuntimeError):

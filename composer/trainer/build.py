@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 from composer import dist
 from composer._cpus import cpus_of_node
@@ -17,7 +17,6 @@ from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.dealing import check_divided
 from composer.core.evaluator import Evaluator
 from composer.core.logger import LoggerDestination
-from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
@@ -26,8 +25,8 @@ from composer.precision import Precision, get_precision_context
 from composer.storage.uris import is_remote
 from composer.trainer.arguments import check_subset
 from composer.trainer.default_optimizer import make_default_optimizer
+from composer.trainer.evaluate import set_eval_metrics
 from composer.trainer.loaders import most
-from composer.trainer.metrics import place
 from composer.trainer.resume import LoadOptions
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
@@ -45,7 +44,6 @@ __all__ = [
     "load_options",
     "log_hyperparameters",
     "prepare",
-    "set_eval_metrics",
     "set_evaluators",
     "set_log_level",
     "set_precision",
@@ -249,20 +247,6 @@ def set_evaluators(state: State, evaluators: list[Evaluator]) -> None:
     state.evaluators = evaluators
     for evaluator in evaluators:
         set_eval_metrics(state, evaluator)
-
-
-def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
-    """Give an evaluator its own copies of the model's metrics.
-
-    Args:
-        state: The state.
-        evaluator: The evaluator.
-    """
-    check_divided(evaluator.dataloader.dataloader, state.data_share, "eval_dataloader")
-    metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
-    state.eval_metrics[evaluator.label] = place(evaluator.__select__(metrics), state)
-    # Not in place, as what fails is undone.
-    state.eval_values = {label: values for label, values in state.eval_values.items() if label != evaluator.label}
 
 
 def set_precision(run: Run, precision: str | Precision | None, config: dict[str, Any] | None) -> None:

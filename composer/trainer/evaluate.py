@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
 
+from composer.core.dealing import check_divided
 from composer.core.evaluator import Evaluator
 from composer.core.event import Event
 from composer.core.model import ComposerModel
+from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.distributed.statistics import share_statistics
@@ -20,7 +23,7 @@ from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
 
-__all__ = ["evaluate", "evaluate_if_due"]
+__all__ = ["evaluate", "evaluate_if_due", "set_eval_metrics"]
 
 
 def evaluate_if_due(run: Run, event: Event) -> None:
@@ -33,7 +36,10 @@ def evaluate_if_due(run: Run, event: Event) -> None:
     state, fire = run.state, run.engine.run_event
     if not state.evaluators:
         return
-    due = [e for e in state.evaluators if e.eval_interval is not None and e.eval_interval(state, event)]
+    for evaluator in state.evaluators:
+        if evaluator.eval_interval is None:  # put into the state by a script
+            evaluator.eval_interval = 1
+    due = [e for e in state.evaluators if cast("Callable[..., bool]", e.eval_interval)(state, event)]
     if not due:
         return
     state.train_phase.stage = event.value
@@ -59,6 +65,8 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
     """
     state, fire = run.state, run.engine.run_event
     check_auto_evaluation(run, evaluator)
+    if evaluator.label not in state.eval_metrics:  # put into the state by a script
+        set_eval_metrics(state, evaluator)
     metrics = state.eval_metrics[evaluator.label]
     place(metrics, state)
     for metric in metrics.values():
@@ -89,10 +97,24 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         fire(Event.EVAL_END)
 
 
+def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
+    """Give an evaluator its own copies of the model's metrics.
+
+    Args:
+        state: The state.
+        evaluator: The evaluator.
+    """
+    check_divided(evaluator.dataloader.dataloader, state.data_share, "eval_dataloader")
+    metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
+    state.eval_metrics[evaluator.label] = place(evaluator.__select__(metrics), state)
+    # Not in place, as what fails is undone.
+    state.eval_values = {label: values for label, values in state.eval_values.items() if label != evaluator.label}
+
+
 def _evaluate_batch(run: Run, evaluator: Evaluator, *, counts: bool) -> int:
     """Run one batch through the model and the metrics; return its number of samples."""
     state, spec = run.state, evaluator.dataloader
-    samples = spec.get_num_samples_in_batch(state.batch)
+    samples = spec.__num_samples__(state.batch)
     if evaluator.auto_microbatching:
         finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
         finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))

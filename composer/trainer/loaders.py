@@ -95,7 +95,7 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
             break
         state.batch = batch = load(batch, spec, state.device, run.strategy.batch_dtype)
         if run.lockstep is None or not run.lockstep.is_idle:
-            run.samples = spec.get_num_samples_in_batch(batch)
+            run.samples = spec.__num_samples__(batch)
             run.tokens = int(spec.get_num_tokens_in_batch(batch))
             if run.lockstep is not None:
                 _tell(run)

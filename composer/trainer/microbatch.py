@@ -51,7 +51,7 @@ def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
     spec: DataSpec = state.train_phase.loader
     run.microbatches_left = None
     # One that keeps step with other processes counts no samples, and has some all the same.
-    samples = run.samples or spec.get_num_samples_in_batch(batch)
+    samples = run.samples or spec.__num_samples__(batch)
     microbatches = spec.__microbatches__(batch, size, samples)[:most]
     # Samples always count; of tokens perhaps none does, and then the loss and its gradients are masked.
     if len(microbatches) == 1 and run.exchange is None and not averages_over_tokens(run, microbatches[0]):

@@ -72,7 +72,7 @@ class OnePass:
                 break
             batch = load(batch, spec, run.state.device, run.strategy.batch_dtype)
             if self._lockstep is not None and not self.is_idle:
-                self._tell(spec.get_num_samples_in_batch(batch))
+                self._tell(spec.__num_samples__(batch))
                 self._lockstep.meet()
             yield batch
             phase.mark = time.perf_counter()

@@ -10,7 +10,7 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer import dist
-from composer.core.data import DataSpec
+from composer.core.data import DataSpec, as_number
 from composer.core.types import Batch
 from composer.trainer.run import Run
 
@@ -28,7 +28,7 @@ class Counts(NamedTuple):
     [3, 1]
     """
 
-    parts: Sequence[int | Tensor]
+    parts: Sequence[int | float | Tensor]
     by_tokens: bool
 
 
@@ -59,12 +59,12 @@ class Shares:
         if self._is_all:
             return
         if run.exchange is None:
-            self._total = _sum(run, counts) if self._on_device else sum(cast("Sequence[int]", counts.parts))
+            self._total = _sum(run, counts) if self._on_device else sum(cast("Sequence[float]", counts.parts))
             return
         self._world_size = dist.get_world_size()
         # One form in all processes, whatever each has counted, also where one has not come to count.
         total = _sum(run, counts) * int(not self._is_idle)
-        self._total: int | Tensor = total
+        self._total: int | float | Tensor = total
         self._work = torch_dist.all_reduce(total, async_op=True)
 
     def has(self, number: int) -> bool:
@@ -75,7 +75,7 @@ class Shares:
         """
         return number < len(self._counts) and not self._is_idle
 
-    def count(self, number: int) -> int | Tensor:
+    def count(self, number: int) -> int | float | Tensor:
         """Return what a microbatch averages over; 0 for one that is there to keep step.
 
         Args:
@@ -93,7 +93,7 @@ class Shares:
             self._work.wait()
             self._work = None
             if not self._on_device and cast(Tensor, self._total).device.type == "cpu":
-                self._total = int(self._total)
+                self._total = cast(Tensor, self._total).item()
         count = self.count(number)
         if not self.has(number):
             return 0.0
@@ -102,7 +102,7 @@ class Shares:
         if isinstance(self._total, Tensor):
             # A batch without any token that counts has no loss to weight.
             return count * self._world_size / self._total.clamp(min=1)
-        return count * self._world_size / max(self._total, 1)
+        return count * self._world_size / (self._total or 1)
 
 
 def count(run: Run, microbatches: Sequence[Batch]) -> Counts:
@@ -117,7 +117,7 @@ def count(run: Run, microbatches: Sequence[Batch]) -> Counts:
     """
     spec: DataSpec = run.state.train_phase.loader
     if not averages_over_tokens(run, microbatches[0]):
-        return Counts([spec.get_num_samples_in_batch(microbatch) for microbatch in microbatches], by_tokens=False)
+        return Counts([_count_samples(spec, microbatch) for microbatch in microbatches], by_tokens=False)
     return Counts([_count_tokens(run.state.model, spec, microbatch) for microbatch in microbatches], by_tokens=True)
 
 
@@ -153,12 +153,19 @@ def _sum(run: Run, counts: Counts) -> Tensor:
     """What a process averages over; tokens on the device, where nobody waits for them, and samples on the host."""
     device = run.state.device.torch_device
     if not counts.by_tokens:
-        return torch.tensor(sum(cast("Sequence[int]", counts.parts)))
+        # Of one type in all processes, though parts of samples count in some.
+        return torch.tensor(sum(cast("Sequence[float]", counts.parts)), dtype=torch.float64)
     wide = torch.float32 if device.type == "mps" else torch.float64  # all that MPS has
     numbers = [part for part in counts.parts if not isinstance(part, Tensor)]
     total = torch.full((), sum(numbers), dtype=wide, device=device)
     tensors = [part.to(device, wide) for part in counts.parts if isinstance(part, Tensor)]
     return total + torch.stack(tensors).sum() if tensors else total
+
+
+def _count_samples(spec: DataSpec, microbatch: Batch) -> int | float:
+    """The samples of a microbatch; of packed ones, parts of a sample may count."""
+    count = spec.get_num_samples_in_batch(microbatch)
+    return count if type(count) is int else as_number("get_num_samples_in_batch", count)
 
 
 def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TextIO, cast
 
 import torch
@@ -49,7 +50,7 @@ from composer.trainer.autoresume import resume_newest
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.entries import instances
-from composer.trainer.evaluate import evaluate
+from composer.trainer.evaluate import evaluate, set_eval_metrics
 from composer.trainer.exchange import Exchange
 from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
@@ -259,7 +260,7 @@ class Trainer(TrainerNames):
         device: str | Device | None = None,
         precision: str | Precision | None = None,
         precision_config: dict[str, Any] | None = None,
-        device_train_microbatch_size: int | Literal["auto"] | None = None,
+        device_train_microbatch_size: float | Literal["auto"] | None = None,
         accumulate_train_batch_on_tokens: bool | None = None,
         seed: int | None = None,
         deterministic_mode: bool = False,
@@ -370,7 +371,10 @@ class Trainer(TrainerNames):
             metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
             self.state.train_metrics = place(deepcopy(metrics), self.state)
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
+            # Callbacks may have put some into the state by now.
+            present = given.as_evaluators(list(self.state.evaluators), eval_interval, eval_subset_num_batches)
             build.set_evaluators(self.state, evaluators)
+            self.state.evaluators = [*present, *evaluators]
             build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
             size = given.as_microbatch_size(device_train_microbatch_size, grad_accum, self.state)
             set_microbatch_size(self._run, size)
@@ -422,7 +426,7 @@ class Trainer(TrainerNames):
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
         eval_subset_num_batches: int = -1,
         eval_interval: int | str | Time | Callable[[State, Event], bool] = 1,
-        device_train_microbatch_size: int | Literal["auto"] | None = None,
+        device_train_microbatch_size: float | Literal["auto"] | None = None,
         precision: str | Precision | None = None,
         **unknown: Never,
     ) -> None:
@@ -513,7 +517,7 @@ class Trainer(TrainerNames):
         if eval_dataloader is not None:
             evaluators = given.as_evaluators(eval_dataloader, 1, subset_num_batches)
             for evaluator in evaluators:
-                build.set_eval_metrics(self.state, evaluator)
+                set_eval_metrics(self.state, evaluator)
         if not evaluators:
             raise ValueError("eval_dataloader must be given, to eval or to the Trainer.")
         with self._running():
@@ -542,7 +546,7 @@ class Trainer(TrainerNames):
             return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
 
     def save_checkpoint(
-        self, name: str = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
+        self, name: str | Path = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
     ) -> str | None:
         """Save a checkpoint; see :func:`.save_checkpoint`.
 
@@ -559,7 +563,7 @@ class Trainer(TrainerNames):
     def export_for_inference(
         self,
         save_format: str | ExportFormat,
-        save_path: str,
+        save_path: str | Path,
         save_object_store: Any = None,
         sample_input: Any = None,
         transforms: Transform | Sequence[Transform] | None = None,
@@ -615,6 +619,11 @@ class Trainer(TrainerNames):
     def _checkpoint_saver(self) -> CheckpointSaver | None:
         """The first saver, which scripts of the predecessor ask for."""
         return next(iter(resume.savers_of(self.state)), None)
+
+    @property
+    def _rng_state(self) -> list[dict[str, Any]] | None:
+        """What a checkpoint holds of the random generators, until training begins; tests of scripts ask for it."""
+        return None if self._run.loaded is None else self._run.loaded.rng
 
     def load_best(self, monitor: str | None = None) -> BestCheckpoint:
         """Load the weights of the best checkpoint that a :class:`.CheckpointSaver` with ``monitor=`` has kept.

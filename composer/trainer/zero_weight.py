@@ -44,7 +44,7 @@ def weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
     return loss * weight if weight else torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, 0)
 
 
-def mask_gradients(state: State, count: int | Tensor) -> AbstractContextManager[None]:
+def mask_gradients(state: State, count: float | Tensor) -> AbstractContextManager[None]:
     """Return a context in which the backward pass of a loss over zero targets adds 0 to the gradients.
 
     Gradients of other losses are unchanged, including NaN. If the count is a tensor, there is no host-device

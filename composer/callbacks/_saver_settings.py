@@ -1,0 +1,87 @@
+"""Settings of a saver of checkpoints that a script changes after the saver is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from composer.callbacks._saved_names import in_folder, remote
+from composer.checkpoint.remote import RemoteCheckpoints
+from composer.checkpoint.retention import retention_of
+from composer.core.interval import create_interval_scheduler
+from composer.core.metric_names import check_monitor
+
+if TYPE_CHECKING:
+    from composer.checkpoint.retention import Retention
+    from composer.checkpoint.saved_list import SavedList
+    from composer.core.file_names import PartialFilePath
+
+__all__ = ["SaverSettings"]
+
+_KEEPING: Final = ("num_checkpoints_to_keep", "keep_best", "keep_every", "monitor", "mode")
+_FIXED: Final = ("folder", "filename", "asynchronous", "on_failure")
+
+
+class SaverSettings:
+    """Settings that hold whenever they are set, or cannot be set later.
+
+    >>> from composer.callbacks import CheckpointSaver
+    >>> saver = CheckpointSaver("runs")
+    >>> saver.num_checkpoints_to_keep = 1
+    >>> saver.folder = "other"
+    Traceback (most recent call last):
+    AttributeError: CheckpointSaver.folder cannot be changed once the saver is made. Make a CheckpointSaver with it, ...
+    """
+
+    folder: str
+    filename: PartialFilePath
+    monitor: str | None
+    _list: SavedList
+    _finds_mode: bool
+    _upload_timeout: float
+    _store: Any
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_writer" in vars(self):  # it is made
+            value = self._taken(name, value)
+        super().__setattr__(name, value)
+
+    def _taken(self, name: str, value: Any) -> Any:
+        """Return a setting in the form in which it is kept, and have it hold from now on."""
+        if name in _FIXED:
+            raise AttributeError(
+                f"CheckpointSaver.{name} cannot be changed once the saver is made. Make a CheckpointSaver with it, or "
+                f"give it to the Trainer."
+            )
+        if name in _KEEPING:
+            value = check_monitor(value) if name == "monitor" and value is not None else value
+            self._list.retention = self._retention({name: value})
+            if name in ("monitor", "mode"):
+                mode, monitor = (value, self.monitor) if name == "mode" else (None, value)
+                self._finds_mode = mode is None and monitor is not None
+        elif name == "upload_timeout_in_seconds":
+            self._upload_timeout = value
+            if isinstance(self._store, RemoteCheckpoints):
+                self._store.wait_at_most(value)
+        elif name == "save_interval" and not callable(value):
+            return create_interval_scheduler(value)
+        elif name == "latest_filename" and isinstance(value, (str, Path)):
+            return in_folder(name, value, self.folder) if os.fspath(value) else None
+        elif name in ("remote_file_name", "latest_remote_file_name") and isinstance(value, (str, Path)):
+            return remote(name, os.fspath(value))
+        return value
+
+    def _retention(self, changed: dict[str, Any]) -> Retention:
+        now = self._list.retention
+        present: dict[str, Any] = {
+            "num_checkpoints_to_keep": now.newest,
+            "keep_best": now.best,
+            "keep_every": now.every,
+            "mode": now.mode,
+            "monitor": self.monitor,
+        }
+        new = {**present, **changed}
+        return retention_of(
+            new["num_checkpoints_to_keep"], new["keep_best"], new["keep_every"], new["mode"] or "min", new["monitor"]
+        )

@@ -1,0 +1,78 @@
+"""Settings of a saver that are changed after it is made: they hold, or cannot be changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from composer import Trainer
+from composer.callbacks import CheckpointSaver
+from tests.common import Regression
+
+
+def trainer(saver: CheckpointSaver) -> Trainer:
+    model = Regression()
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.randn(8, 4, generator=generator), torch.randn(8, 1, generator=generator))
+    return Trainer(
+        model=model,
+        train_dataloader=DataLoader(data, 2),
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.01),
+        max_duration="1ep",
+        callbacks=saver,
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_number_to_keep_holds(tmp_path, early) -> None:
+    saver = CheckpointSaver(tmp_path, "ba{batch}.pt", save_interval="1ba", latest_filename=None)
+    if early:
+        saver.num_checkpoints_to_keep = 1
+    run = trainer(saver)
+    saver.num_checkpoints_to_keep = 1
+    run.fit()
+    assert [path.name for path in tmp_path.iterdir()] == ["ba4.pt"]
+
+
+def test_names_and_interval_hold(tmp_path) -> None:
+    saver = CheckpointSaver(tmp_path, "ba{batch}.pt", save_interval="1ba")
+    saver.save_interval, saver.latest_filename = "2ba", Path("newest.pt")
+    saver.remote_file_name, saver.latest_remote_file_name = Path("a/{batch}.pt"), ""
+    saver.weights_only, saver.ignore_keys = True, ["state/metadata"]
+    trainer(saver).fit()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ba2.pt", "ba4.pt", "newest.pt"]
+    assert set(torch.load(tmp_path / "ba4.pt", weights_only=True)["state"]) == {"model", "integrations"}
+    assert saver.remote_file_name.filename == "a/{batch}.pt"
+    assert saver.latest_remote_file_name is None
+
+
+def test_what_is_kept_goes_by_all_of_the_settings() -> None:
+    saver = CheckpointSaver("runs", keep_best=1, monitor="eval/Loss")
+    saver.mode, saver.keep_best, saver.keep_every, saver.num_checkpoints_to_keep = "max", 2, 3, 4
+    kept = saver._list.retention
+    assert (kept.newest, kept.best, kept.every, kept.mode) == (4, 2, 3, "max")
+    with pytest.raises(ValueError, match="num_checkpoints_to_keep must be"):
+        saver.num_checkpoints_to_keep = -2
+    with pytest.raises(ValueError, match="mode must be one of"):
+        saver.mode = "least"
+    assert (saver.num_checkpoints_to_keep, saver.mode) == (4, "max")
+    with pytest.raises(ValueError, match="keep_best and monitor go together"):
+        CheckpointSaver("runs").monitor = "eval/Loss"
+
+
+@pytest.mark.parametrize("name", ["folder", "filename", "asynchronous", "on_failure"])
+def test_the_others_cannot_be_changed(name) -> None:
+    with pytest.raises(AttributeError, match=f"CheckpointSaver.{name} cannot be changed once the saver is made"):
+        setattr(CheckpointSaver("runs"), name, "x")
+
+
+def test_the_time_to_wait_holds() -> None:
+    saver = CheckpointSaver("memory://bucket/runs")
+    run = trainer(saver)
+    saver.upload_timeout_in_seconds = 0.5
+    assert saver.store(run.state)._queue.close_timeout == 0.5
+    run.close()
