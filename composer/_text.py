@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -20,6 +21,7 @@ __all__ = [
     "plural",
     "positive",
     "printable",
+    "whole",
     "word_set",
 ]
 
@@ -210,6 +212,25 @@ def plural(n: int, noun: str) -> str:
     ('1 rank', '3 ranks')
     """
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def whole(value: object) -> int | None:
+    """Return a whole number as Python's own, also where it is NumPy's or a tensor; None for anything else.
+
+    Args:
+        value: What was given. A boolean is no number.
+
+    >>> whole(3), whole(torch.tensor(3)), whole(True), whole(3.0)
+    (3, 3, None, None)
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+        return None
+    try:
+        return operator.index(value)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return None
 
 
 def word_set(text: str) -> frozenset[str]:

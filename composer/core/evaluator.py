@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from composer._text import did_you_mean
+from composer._text import did_you_mean, whole
 from composer.core.data import DataSpec, ensure_data_spec
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
@@ -75,8 +75,8 @@ class Evaluator:
         self.label = label
         self.dataloader = ensure_data_spec(dataloader)
         self.metric_names = metric_names
-        self.subset_num_batches = subset_num_batches
-        self.microbatch_size: int | None = size
+        self.subset_num_batches = whole(subset_num_batches)
+        self.microbatch_size: int | None = whole(size)
         self.eval_interval = eval_interval
 
     @property
@@ -134,7 +134,7 @@ class Evaluator:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 1
+    return (whole(value) or 0) >= 1
 
 
 def ensure_evaluator(

@@ -282,8 +282,8 @@ class Trainer(TrainerNames):
         refuse_unknown(Trainer.__init__, unknown, data=train_dataloader)
         check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
-        given.check_count("overfit_batches", overfit_batches)
-        given.check_count("eval_batches_before_fit", eval_batches_before_fit)
+        overfit_batches = given.as_count("overfit_batches", overfit_batches)
+        eval_batches_before_fit = given.as_count("eval_batches_before_fit", eval_batches_before_fit)
         one_of("on_logger_error", on_logger_error, ("warn", "raise"))
         build.set_log_level(python_log_level)
         model, compiled = given.as_model(model)
@@ -301,7 +301,7 @@ class Trainer(TrainerNames):
             ddp_sync_strategy=ddp_sync_strategy,
             find_unused_parameters=find_unused_parameters,
         )
-        seed = processes.agreed(int(torch.randint(2**31, ()).item()) if seed is None else seed)
+        seed = processes.agreed(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
         rng.seed_all(seed + strategy.data_rank)
 
         strategy.place(model, device)
@@ -536,7 +536,12 @@ class Trainer(TrainerNames):
         with self._running():
             spec = ensure_data_spec(dataloader)
             check_divided(spec.dataloader, self.state.data_share, "dataloader")
-            return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
+            return predict(
+                self._run,
+                spec,
+                given.as_subset("subset_num_batches", subset_num_batches),
+                return_outputs=return_outputs,
+            )
 
     def save_checkpoint(
         self, name: str = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
