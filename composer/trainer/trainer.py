@@ -64,7 +64,7 @@ from composer.trainer.predict import predict
 from composer.trainer.refusal import all_or_nothing
 from composer.trainer.run import Run
 from composer.trainer.summary import Summary
-from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown
+from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown, refuse_values
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -494,6 +494,7 @@ class Trainer(TrainerNames):
         self,
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
         subset_num_batches: int = -1,
+        **unknown: Never,
     ) -> None:
         """Evaluate; the results are logged and stand in ``state.eval_metrics[label][name]``.
 
@@ -505,6 +506,8 @@ class Trainer(TrainerNames):
             ValueError: There is nothing to evaluate on.
             RuntimeError: The trainer is closed.
         """
+        refuse_unknown(Trainer.eval, unknown)
+        refuse_values(Trainer.eval, eval_dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches})
         evaluators = self.state.evaluators
         if eval_dataloader is not None:
@@ -519,7 +522,9 @@ class Trainer(TrainerNames):
                 evaluate(self._run, evaluator, None if subset_num_batches == -1 else subset_num_batches)
             self.engine.run_event(Event.EVAL_STANDALONE_END)
 
-    def predict(self, dataloader: Data, subset_num_batches: int = -1, *, return_outputs: bool = True) -> list[Any]:
+    def predict(
+        self, dataloader: Data, subset_num_batches: int = -1, *, return_outputs: bool = True, **unknown: Never
+    ) -> list[Any]:
         """Return the model's outputs, one entry for each batch, on the CPU.
 
         Several processes predict the batches of a ``DataLoader`` in turn, and each gets the outputs of all, in order.
@@ -532,6 +537,8 @@ class Trainer(TrainerNames):
         Raises:
             RuntimeError: The trainer is closed.
         """
+        refuse_unknown(Trainer.predict, unknown)
+        refuse_values(Trainer.predict, dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
         with self._running():
             spec = ensure_data_spec(dataloader)
@@ -638,7 +645,13 @@ class Trainer(TrainerNames):
         return savers.load_best(self._run, monitor)
 
     def find_lr(
-        self, min_lr: float = 1e-7, max_lr: float = 10.0, num_batches: int = 100, *, stop_factor: float = 4.0
+        self,
+        min_lr: float = 1e-7,
+        max_lr: float = 10.0,
+        num_batches: int = 100,
+        *,
+        stop_factor: float = 4.0,
+        **unknown: Never,
     ) -> RangeTest:
         """Try learning rates that grow from batch to batch, on the training data and with the algorithms.
 
@@ -660,6 +673,8 @@ class Trainer(TrainerNames):
                 which can be read only once.
             RuntimeError: The trainer is closed.
         """
+        refuse_unknown(Trainer.find_lr, unknown)
+        refuse_values(Trainer.find_lr, min_lr, max_lr, num_batches)
         self._check_open()
         check_arguments({"min_lr": min_lr, "max_lr": max_lr, "num_batches": num_batches, "stop_factor": stop_factor})
         try:
