@@ -30,6 +30,10 @@ def devices(facts: Facts) -> str | None:
 
     Args:
         facts: What is known of the exception.
+
+    >>> from composer import State
+    >>> from composer.trainer.failure_facts import facts_of
+    >>> devices(facts_of(OSError("No space left on device"), State(model=nn.Linear(1, 1))))
     """
     if facts.stage in (None, "backward") or not _DEVICE.search(facts.text):
         return None
@@ -73,6 +77,10 @@ def input_dtype(facts: Facts) -> str | None:
 
     Args:
         facts: What is known of the exception.
+
+    >>> from composer import State
+    >>> from composer.trainer.failure_facts import facts_of
+    >>> input_dtype(facts_of(OSError("No space left on device"), State(model=nn.Linear(1, 1))))
     """
     if facts.stage not in ("forward", "eval_forward") or not _DTYPE.search(facts.text):
         return None
@@ -98,7 +106,8 @@ def input_dtype(facts: Facts) -> str | None:
     if not tensor.is_floating_point():
         return f"{wrong} Make it a floating-point tensor in the data set: x.float(), of images x.float() / 255."
     if of_weights in (torch.bfloat16, torch.float16):
-        kind = "amp_bf16" if of_weights is torch.bfloat16 else "amp_fp16"
+        is_half = of_weights is torch.float16 and facts.state.device.torch_device.type != "cpu"
+        kind = "amp_fp16" if is_half else "amp_bf16"  # float16 needs an accelerator
         return f"{wrong} Keep the weights in float32, model.float(), and give Trainer(precision={kind!r})."
     if of_weights is torch.float64:
         return f"{wrong} Make them agree: model.float(), or x.double() in the data set."
@@ -119,6 +128,10 @@ def target_dtype(facts: Facts) -> str | None:
 
     Args:
         facts: What is known of the exception.
+
+    >>> from composer import State
+    >>> from composer.trainer.failure_facts import facts_of
+    >>> target_dtype(facts_of(OSError("No space left on device"), State(model=nn.Linear(1, 1))))
     """
     target, outputs = target_of(facts.batch), facts.outputs
     if facts.stage not in ("loss", "update_metric") or target is None or not _DTYPE.search(facts.text + " "):

@@ -101,7 +101,8 @@ def refuse_values(function: Callable[..., Any], *values: Any) -> None:
     if any(getattr(value, "ndim", 0) > 0 for value in others):
         arguments = "DataLoader(TensorDataset(x, y), batch_size=...)"
         raise TypeError(f"{shown} takes a loader, not tensors: {shown.replace('Trainer', 'trainer')}({arguments}).")
-    if others is values and values and hasattr(values[0], "__iter__") and not isinstance(values[0], str):
+    first = values[0] if values else None
+    if others is values and hasattr(type(first), "__iter__") and type(first).__module__ != "builtins":
         raise TypeError(f"{shown} takes no data: it uses that of Trainer(train_dataloader=...). Write {call}.")
 
 
@@ -117,9 +118,9 @@ def refuse_call(function: Callable[..., Any], positional: Sequence[Any], argumen
         TypeError: Something is wrong besides the model.
 
     >>> def make(*, model, seed=None): ...
-    >>> refuse_call(make, (), {"sed": 1})
+    >>> refuse_call(make, (), {"sede": 1})
     Traceback (most recent call last):
-    TypeError: make has no argument 'sed'. Did you mean 'seed'? The argument 'model' is missing.
+    TypeError: make has no argument 'sede'. Did you mean 'seed'? The argument 'model' is missing.
     """
     known = inspect.signature(function).parameters
     unknown = {name: value for name, value in arguments.items() if name not in known}
