@@ -299,13 +299,19 @@ CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("NeptuneCallback",), "NeptuneLogger"),
     **dict.fromkeys(("JSONLogger", "JsonLogger", "JSONLLogger"), "JSONLinesLogger"),
     # Models.
+    "ResNet": "ComposerResNet",
+    **dict.fromkeys(("ComposerBERT", "composer_bert"), "HuggingFaceModel, or create_bert_mlm()"),
+    "ComposerRegressor": "ComposerClassifier(module, loss_fn=torch.nn.functional.mse_loss)",
+    "ClearMLLogger": "a LoggerDestination of your own, as there is none for ClearML",
+    **dict.fromkeys(("WSDScheduler", "WSD"), "WarmupStableDecayScheduler"),
+    "OneCycleScheduler": "torch.optim.lr_scheduler.OneCycleLR",
     **dict.fromkeys(("LightningModule", "Model", "KerasModel", "Module", "PreTrainedModel", "TorchModel"),
                     "ComposerModel"),
     **dict.fromkeys(("Classifier", "ClassifierModel", "Sequential"), "ComposerClassifier"),
     **dict.fromkeys(("HFModel", "AutoModel", "TransformersModel"), "HuggingFaceModel"),
     # Data and evaluation.
     **dict.fromkeys(("LightningDataModule", "DataModule", "DataLoaders", "DataBunch"), "DataSpec"),
-    **dict.fromkeys(("DataLoader",), "torch.utils.data.DataLoader for it"),
+    **dict.fromkeys(("DataLoader", "TensorDataset"), "torch.utils.data, which has it"),
     # The trainer.
     **dict.fromkeys(("Fabric", "Accelerator", "Learner", "Lightning", "LightningTrainer", "Seq2SeqTrainer",
                      "SFTTrainer"), "Trainer"),
@@ -322,6 +328,9 @@ CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("LabelSmoothingCrossEntropy", "LabelSmoother"), "LabelSmoothing"),
     **dict.fromkeys(("DropPath",), "StochasticDepth"),
     **dict.fromkeys(("SAMOptimizer", "SharpnessAwareMinimization"), "SAM"),
+    # Functions of composer.functional.
+    **dict.fromkeys(("label_smoothing", "smooth_label"), "smooth_labels"),
+    **dict.fromkeys(("clip_gradients", "clip_grad_norm", "gradient_clipping"), "apply_gradient_clipping"),
     "MixedPrecision": "Trainer(precision='amp_bf16') for it",
     # Optimizers and schedules that are torch's.
     **{name: f"torch.optim.{name}" for name in

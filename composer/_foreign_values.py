@@ -172,10 +172,6 @@ def _off(value: Any, batches: int | None) -> str:
     return _DEFAULT if value is False or value is None else ""
 
 
-def _off_or(answer: Callable[[Any, int | None], str]) -> Callable[[Any, int | None], str]:
-    return lambda value, batches: _off(value, batches) or answer(value, batches)
-
-
 def _shown(value: Any, batches: int | None) -> str:
     return "progress_bar=False" if value in (False, 0, None, "0") else _DEFAULT
 

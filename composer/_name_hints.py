@@ -11,7 +11,7 @@ from composer._foreign_names import ARGUMENTS, CLASSES, MEMBERS, SHORT_NAMES
 from composer._foreign_values import answer_to
 from composer._text import did_you_mean, did_you_slip, whole
 
-__all__ = ["argument_hint", "class_hint", "class_meant", "member_hint", "normalized"]
+__all__ = ["argument_hint", "class_hint", "class_meant", "is_foreign_class", "member_hint", "normalized"]
 
 
 def argument_hint(
@@ -131,6 +131,22 @@ def class_meant(name: str, known: Iterable[str]) -> str | None:
     return None
 
 
+def _function_meant(name: str, homes: Mapping[str, str]) -> str | None:
+    """Return the function that a name in lower case stands for: "blurpool" for ``apply_blurpool``."""
+    if not name.islower():
+        return None
+    plain = name.replace("_", "")
+    forms = (
+        CLASSES.get(name, ""),
+        f"apply_{name}",
+        f"apply_{plain}",
+        f"{name}_batch",
+        f"{plain}_batch",
+        f"{plain}_image",
+    )
+    return next((form for form in forms if form in homes), None)
+
+
 def class_hint(name: str, homes: Mapping[str, str]) -> str:
     """Return where a class is, or which class does its work here; nothing where that is not known.
 
@@ -143,8 +159,23 @@ def class_hint(name: str, homes: Mapping[str, str]) -> str:
     >>> class_hint("AdamW", {}), class_hint("Thing", {})
     (' Use torch.optim.AdamW.', '')
     """
-    meant = name if name in homes else class_meant(name, homes)
+    answer = CLASSES.get(name, "")
+    if name not in homes and (" " in answer or "." in answer):
+        return f" Use {answer}."
+    meant = next((one for one in (name, answer) if one in homes), None)
+    meant = meant or _function_meant(name, homes) or class_meant(name, homes)
     if meant is not None:
         return f" Use {homes[meant]}.{meant}."
-    answer = CLASSES.get(name, "")
-    return f" Use {answer}." if " " in answer or "." in answer else ""
+    return ""
+
+
+def is_foreign_class(name: str) -> bool:
+    """Tell whether a name is that of another library's class, and so no misspelling of one here.
+
+    Args:
+        name: The name that was not found.
+
+    >>> is_foreign_class("Accelerator"), is_foreign_class("Trianer")
+    (True, False)
+    """
+    return name in CLASSES

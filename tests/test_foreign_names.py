@@ -23,7 +23,7 @@ from composer._name_hints import argument_hint, class_hint, class_meant, member_
 from tests.common import Regression, regression_data, trainer_of
 
 THERE = set(inspect.signature(Trainer).parameters)
-PACKAGES = ("algorithms", "callbacks", "loggers", "models", "optim", "core", "metrics", "profiler")
+PACKAGES = ("algorithms", "callbacks", "loggers", "models", "optim", "core", "metrics", "profiler", "functional")
 
 
 def test_arguments_lead_to_arguments() -> None:
@@ -109,6 +109,19 @@ def test_hints() -> None:
         ("from composer.optim import AdamW", "torch.optim.AdamW"),
         ("from composer.optim import ReduceLROnPlateau", "composer.optim.ReduceOnPlateauScheduler"),
         ("from composer.models import AutoModel", "composer.models.HuggingFaceModel"),
+        ("from composer import Accelerator", "composer.Trainer"),
+        ("from composer import Learner", "composer.Trainer"),
+        ("from composer import DataLoader", "torch.utils.data, which has it"),
+        ("from composer.callbacks import Checkpoint", "composer.callbacks.CheckpointSaver"),
+        ("from composer.models import ResNet", "composer.models.ComposerResNet"),
+        ("from composer.optim import WSDScheduler", "composer.optim.WarmupStableDecayScheduler"),
+        ("from composer.optim import OneCycleScheduler", "torch.optim.lr_scheduler.OneCycleLR"),
+        ("from composer.loggers import ClearMLLogger", "a LoggerDestination of your own, as there is none for ClearML"),
+        ("from composer.functional import label_smoothing", "composer.functional.smooth_labels"),
+        ("from composer.functional import blurpool", "composer.functional.apply_blurpool"),
+        ("from composer.functional import cut_mix", "composer.functional.cutmix_batch"),
+        ("from composer.functional import clip_gradients", "composer.functional.apply_gradient_clipping"),
+        ("from composer.functional import Mixup", "composer.algorithms.MixUp"),
         ("from composer import Trainr", None),
     ],
 )
