@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from types import FrameType, ModuleType
+from types import FrameType, MappingProxyType, ModuleType
 from typing import Any
 
 from composer._version import DISTRIBUTION
@@ -104,6 +104,7 @@ def import_object(name: str) -> Any:
 def attach(
     package: str,
     members: Mapping[str, str],
+    unlisted: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package whose names load on first use (PEP 562).
 
@@ -115,6 +116,7 @@ def attach(
     Args:
         package: The package's ``__name__``.
         members: Public name -> where it is found.
+        unlisted: Further names that are taken, but in no list.
 
     Raises:
         AttributeError: From the returned ``__getattr__``, for a name that is not a member.
@@ -129,7 +131,7 @@ def attach(
 
     def get_member(name: str) -> Any:
         try:
-            target = members[name]
+            target = members[name] if name in members else unlisted[name]
         except KeyError:
             asking = sys._getframe(1)
             if asking.f_code.co_name == "_handle_fromlist":
@@ -140,7 +142,7 @@ def attach(
             raise AttributeError(_unknown(package, name, exported), name=name) from None
         value = _resolve(package, name, target)
         namespace = sys.modules.get(package)
-        if namespace is not None:
+        if namespace is not None and name in members:
             # Kept, so that the next access is an ordinary attribute look-up.
             setattr(namespace, name, value)
         return value
@@ -198,7 +200,8 @@ def _unknown(package: str, name: str, exported: list[str]) -> str:
 
 def _hint(name: str, exported: list[str], homes: Mapping[str, str]) -> str:
     """What was meant: the class of another package or spelling, that for a name of another library, or a near miss."""
-    from composer._name_hints import class_hint
+    from composer._name_hints import class_hint, is_foreign_class
     from composer._text import did_you_mean
 
-    return class_hint(name, homes) or did_you_mean(name, exported)
+    hint = class_hint(name, homes)
+    return hint if hint or is_foreign_class(name) else did_you_mean(name, exported)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from typing import SupportsFloat, TypeVar
 
 __all__ = [
     "did_you_mean",
+    "did_you_slip",
     "first_of",
     "in_unit_interval",
     "is_slip",
@@ -20,6 +22,7 @@ __all__ = [
     "plural",
     "positive",
     "printable",
+    "whole",
     "word_set",
 ]
 
@@ -51,6 +54,44 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     # `Trainer` and `trainer` may both exist; the case that was written tells which was meant.
     meant = max(by_lower[close[0]], key=lambda spelling: difflib.SequenceMatcher(None, name, spelling).ratio())
     return f" Did you mean {meant!r}?"
+
+
+def did_you_slip(name: str, candidates: Iterable[str]) -> str:
+    """Return a hint with the candidate that a name is a misspelling of, or nothing.
+
+    Stricter than :func:`did_you_mean`, for names that may as well be those of another library: one letter is wrong
+    (two in a long name), or the words are the same in another order.
+
+    Args:
+        name: What was written.
+        candidates: What could have been meant.
+
+    >>> did_you_slip("max_duratoin", ["max_duration"]), did_you_slip("folder_save", ["save_folder"])
+    (" Did you mean 'max_duration'?", " Did you mean 'save_folder'?")
+    >>> did_you_slip("mode", ["model"]), did_you_slip("save_every", ["save_overwrite"])
+    ('', '')
+    """
+    written, words = name.lower(), sorted(name.lower().replace("-", "_").split("_"))
+    for found in candidates:
+        meant = found.lower()
+        same = sorted(meant.split("_")) == words or meant.replace("_", "") == written.replace("_", "")
+        # A short name with another letter is another word.
+        shortest = min(len(written), len(meant)) + (len(written) > len(meant))
+        if same or sorted(meant) == sorted(written) or (shortest > 4 and _is_near(written, meant)):
+            return f" Did you mean {found!r}?"
+    return ""
+
+
+def _is_near(written: str, meant: str) -> bool:
+    """Whether one slip is between two names, or two between long ones."""
+    if is_slip(written, meant):
+        return True
+    if min(len(written), len(meant)) < 8:
+        return False
+    once = (written[:i] + written[i + 1 :] for i in range(len(written)))
+    return any(is_slip(one, meant) for one in once) or any(
+        is_slip(written, meant[:i] + meant[i + 1 :]) for i in range(len(meant))
+    )
 
 
 def is_slip(written: str, meant: str) -> bool:
@@ -210,6 +251,25 @@ def plural(n: int, noun: str) -> str:
     ('1 rank', '3 ranks')
     """
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def whole(value: object) -> int | None:
+    """Return a whole number as Python's own, also where it is NumPy's or a tensor; None for anything else.
+
+    Args:
+        value: What was given. A boolean is no number.
+
+    >>> whole(3), whole(torch.tensor(3)), whole(True), whole(3.0)
+    (3, 3, None, None)
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+        return None
+    try:
+        return operator.index(value)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return None
 
 
 def word_set(text: str) -> frozenset[str]:

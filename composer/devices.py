@@ -305,7 +305,8 @@ def get_device(device: str | torch.device | Device | None = None) -> Device:
     Args:
         device: ``cpu``, ``gpu`` (or ``cuda``), ``mps``, ``tpu``, ``neuron``, ``hpu`` or another accelerator that
             PyTorch knows, in any case; ``gpu:1`` for one of several; a ``torch.device``; a :class:`Device`, returned
-            as it is; ``None`` for the accelerator if there is one, else the CPU.
+            as it is; ``None`` or ``auto`` for the accelerator if
+            there is one, else the CPU.
 
     Raises:
         TypeError: It is none of these types.
@@ -317,13 +318,13 @@ def get_device(device: str | torch.device | Device | None = None) -> Device:
     """
     if isinstance(device, Device):
         return device
-    if device is None:
+    if device is None or (isinstance(device, str) and device.strip().lower() == "auto"):
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         device = "cpu" if accelerator is None else accelerator.type
     if not isinstance(device, (str, torch.device)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
             f"device must be a name, a torch.device, a Device or None, but got {device!r} "
-            f"of type {type(device).__name__}."
+            f"of type {type(device).__name__}.{_numbered(device)}"
         )
     name, _, digits = str(device).strip().lower().partition(":")
     if digits and not digits.isdecimal():
@@ -336,6 +337,11 @@ def get_device(device: str | torch.device | Device | None = None) -> Device:
         return DeviceAccelerator(name, index)
     hint = did_you_mean(name, _CLASSES)
     raise ValueError(f"device {device!r} is not known.{hint} Available here: {_available()}.")
+
+
+def _numbered(device: object) -> str:
+    """A hint where only the number of a device was given."""
+    return f" Did you mean 'gpu:{device}'?" if type(device) is int and device >= 0 else ""
 
 
 def _available() -> str:

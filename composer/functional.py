@@ -10,16 +10,8 @@ tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
 
 from __future__ import annotations
 
-from typing import Any
-
 from composer._lazy import attach
 from composer.algorithms._homes import HOMES
-
-# Functions are told from classes by their spelling, so that nothing has to be imported to make the list.
-_resolve, __dir__, __all__ = attach(
-    __name__,
-    {name: f"composer.algorithms:{name}" for name in HOMES if name.islower()},
-)
 
 # Short names that published guides use; accepted, not listed.
 _SHORT = {
@@ -32,6 +24,9 @@ _SHORT = {
     "selective_backprop": "select_using_loss",
 }
 
-
-def __getattr__(name: str) -> Any:
-    return _resolve(_SHORT.get(name, name))
+# Functions are told from classes by their spelling, so that nothing has to be imported to make the list.
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {name: f"composer.algorithms:{name}" for name in HOMES if name.islower()},
+    {short: f"composer.algorithms:{name}" for short, name in _SHORT.items()},
+)

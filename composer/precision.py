@@ -22,7 +22,12 @@ STR_TO_DTYPE = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bflo
 """The dtypes of tensors by the short names that configurations have."""
 
 _ALIASES = {
+    "16": "amp_fp16",
+    "16-mixed": "amp_fp16",
+    "32": "fp32",
+    "32-true": "fp32",
     "amp": "amp_fp16",
+    "bf16-mixed": "amp_bf16",
     "bf16": "amp_bf16",
     "bfloat16": "amp_bf16",
     "float16": "amp_fp16",
@@ -36,7 +41,8 @@ class Precision(StrEnum):
     """Precision of the forward pass and the loss; parameters and optimizer states keep their own dtype.
 
     ``AMP_*`` are mixed: each operation runs in the short format or in float32, whichever suits it. Members are found
-    by value or name in any case, and by the short spellings ``amp``, ``fp16``, ``bf16``, ``fp8`` and ``float32``.
+    by value or name in any case, and by the short spellings ``amp``, ``fp16``, ``bf16``, ``fp8`` and ``float32``;
+    also those of other libraries: ``bf16-mixed``, ``16-mixed``, ``32-true``, 16, 32 and dtypes of PyTorch.
 
     Raises:
         ValueError: For an unknown name.
@@ -56,6 +62,8 @@ class Precision(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Precision:
+        if isinstance(value, torch.dtype) or type(value) is int:
+            value = str(value).removeprefix("torch.")
         return member_of(cls, "precision", value, _ALIASES)
 
 

@@ -16,6 +16,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "_env_variables",
         "_foreign_names",
+        "_foreign_values",
         "_forwarded",
         "_html",
         "_lazy",

@@ -239,3 +239,11 @@ def test_every_reader_of_tf32_finds_the_same_whatever_was_set_before():
     # In a process of its own: these are settings of the process that cannot all be put back.
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", TF32], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "all agree\n", done.stderr
+
+
+def test_names_of_other_libraries():
+    assert repr(get_device("auto")) == repr(get_device(" AUTO ")) == repr(get_device(None))
+    with pytest.raises(TypeError, match=r"device must be a name.* Did you mean 'gpu:0'\?"):
+        get_device(0)
+    with pytest.raises(TypeError, match=r"of type bool\.$"):
+        get_device(True)

@@ -27,6 +27,14 @@ from composer.precision import Precision, default_precision, get_precision_conte
         ("fp8", Precision.AMP_FP8),
         ("AMP_FP8", Precision.AMP_FP8),
         (Precision.FP32, Precision.FP32),
+        ("bf16-mixed", Precision.AMP_BF16),
+        ("16-mixed", Precision.AMP_FP16),
+        ("32-true", Precision.FP32),
+        (16, Precision.AMP_FP16),
+        (32, Precision.FP32),
+        (torch.bfloat16, Precision.AMP_BF16),
+        (torch.float16, Precision.AMP_FP16),
+        (torch.float32, Precision.FP32),
         (Precision.AMP, Precision.AMP_FP16),
         (Precision.BF16, Precision.AMP_BF16),
     ],
@@ -40,7 +48,7 @@ def test_strings_compare_and_print():
     assert f"{Precision.AMP_BF16}" == "amp_bf16"
 
 
-@pytest.mark.parametrize("name", ["amp_bf61", "", None, 32])
+@pytest.mark.parametrize("name", ["amp_bf61", "", None, 64, True, torch.float64, "16-true"])
 def test_unknown_names(name):
     with pytest.raises(ValueError, match="precision must be one of 'fp32', 'amp_fp16', 'amp_bf16', 'amp_fp8'"):
         Precision(name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from composer._text import did_you_mean
+from composer._text import did_you_mean, whole
 from composer.core.data import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
@@ -62,7 +62,7 @@ class Evaluator:
             isinstance(metric_names, list) and all(isinstance(name, str) for name in metric_names)
         ):
             raise ValueError(f"metric_names must be a list of strings; got {metric_names!r}.")
-        self.auto_microbatching = device_eval_microbatch_size == "auto"
+        self.auto_microbatching = isinstance(device_eval_microbatch_size, str) and device_eval_microbatch_size == "auto"
         if subset_num_batches is not None and subset_num_batches != -1 and not _is_count(subset_num_batches):
             raise ValueError(f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}.")
         if not isinstance(label, str) or not label:
@@ -70,7 +70,7 @@ class Evaluator:
         self.label = label
         self.dataloader = spec = ensure_data_spec(dataloader)
         self.metric_names = metric_names
-        self.subset_num_batches = subset_num_batches
+        self.subset_num_batches = whole(subset_num_batches)
         self.microbatch_size: int | None = None
         if device_eval_microbatch_size is not None and not self.auto_microbatching:
             self.microbatch_size = microbatch_size_of("device_eval_microbatch_size", device_eval_microbatch_size, spec)
@@ -131,7 +131,7 @@ class Evaluator:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 1
+    return (whole(value) or 0) >= 1
 
 
 def ensure_evaluator(

@@ -12,6 +12,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 from composer._text import did_you_mean
+from composer.core._foreign_units import UNITS, wall_clock
 
 if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp
@@ -66,7 +67,8 @@ class TimeUnit(StrEnum):
         key = value.strip().lower()
         if key not in spellings:
             units = ", ".join(f"{unit.value!r} ({unit.name.lower()})" for unit in cls)
-            raise ValueError(f"{value!r} is not a unit of time.{did_you_mean(key, spellings)} The units are {units}.")
+            hint = UNITS.get(key) or did_you_mean(key, spellings)
+            raise ValueError(f"{value!r} is not a unit of time.{hint} The units are {units}; or write '1h30m'.")
         return spellings[key]
 
 
@@ -192,6 +194,8 @@ class Time:
         if match is None:
             raise ValueError(f"{timestring!r} is not a time. Write a number and a unit, such as '10ep' or '1h30m'.")
         number, unit = match.groups()
+        if (written := wall_clock(number, unit)) is not None:
+            raise ValueError(f"{timestring!r} is not a time. Write {written!r}.")
         if not unit:
             raise ValueError(f"The time {timestring!r} has no unit. Write '{number}ep', '{number}ba' or '{number}sec'.")
         # float() would round the long counts that int() keeps.

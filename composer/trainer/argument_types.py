@@ -6,11 +6,11 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, SupportsFloat, SupportsIndex, cast
+from typing import Any, Final, SupportsFloat, cast
 
 import torch
 
-from composer._text import did_you_mean, one_of
+from composer._text import did_you_mean, one_of, whole
 from composer.core.time import TimeUnit, ensure_time
 from composer.distributed.config import FSDPConfig
 from composer.rng import MAX_SEED
@@ -50,9 +50,10 @@ def _flag(name: str, value: Any) -> None:
 
 
 def _whole(name: str, value: Any) -> int:
-    if type(value).__name__ in ("bool", "bool_") or not isinstance(value, SupportsIndex):
+    number = whole(value)
+    if number is None:
         raise TypeError(f"{name} must be a whole number; got {value!r}.")
-    return int(value)
+    return number
 
 
 def _seed(name: str, value: Any) -> None:
@@ -179,8 +180,9 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = {
         _flag,
     ),
     **dict.fromkeys(("train_dataloader_label",), _label),
-    **dict.fromkeys(("train_subset_num_batches",), _or_none(_batches)),
-    **dict.fromkeys(("eval_subset_num_batches", "subset_num_batches"), _batches),
+    **dict.fromkeys(
+        ("train_subset_num_batches", "eval_subset_num_batches", "subset_num_batches"), _or_none(_batches)
+    ),
     **dict.fromkeys(("eval_interval", "save_interval"), _interval),
     **dict.fromkeys(("load_path", "save_folder", "save_latest_filename"), _or_none(_path)),
     **dict.fromkeys(("save_filename", "name"), _path),

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from composer.core.time import Time
 
 __all__ = [
+    "as_count",
     "as_evaluators",
     "as_microbatch_size",
     "as_model",
     "as_optimizers",
     "as_parallelism",
     "as_signals",
-    "check_count",
-    "check_subset",
+    "as_subset",
     "name_run",
 ]
 
@@ -126,7 +126,7 @@ def as_optimizers(optimizers: Any, model: nn.Module) -> list[Optimizer]:
 
 
 def as_evaluators(
-    data: Any, eval_interval: int | str | Time | Callable[..., bool], subset_num_batches: int
+    data: Any, eval_interval: int | str | Time | Callable[..., bool], subset_num_batches: int | None
 ) -> list[Evaluator]:
     """Return evaluators of what was given as evaluation data.
 
@@ -134,7 +134,7 @@ def as_evaluators(
         data: An evaluator, a loader, a data spec, a sequence of these, a mapping of loaders by their labels, or None.
             The second of several loaders without labels has the label ``"eval-2"``.
         eval_interval: The interval of those that have none.
-        subset_num_batches: The number of batches of those that have none.
+        subset_num_batches: The number of batches of those that have none; None or -1 is all.
 
     Raises:
         ValueError: Evaluators and bare data are mixed, a label is given twice, or data without end has no number of
@@ -143,7 +143,7 @@ def as_evaluators(
     >>> [evaluator.label for evaluator in as_evaluators([(1, 2)], eval_interval=1, subset_num_batches=-1)]
     ['eval']
     """
-    check_subset("eval_subset_num_batches", subset_num_batches)
+    subset_num_batches = as_subset("eval_subset_num_batches", subset_num_batches)
     if _is_mapping_of_loaders(data):
         data = [_labelled(label, loader) for label, loader in data.items()]
     entries: Iterable[Any] = () if data is None else data if _is_sequence_of_loaders(data) else (data,)
@@ -238,7 +238,7 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
         raise ValueError("Give device_train_microbatch_size (samples in a microbatch) or grad_accum, not both.")
     if value is None:
         return None
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return "auto"
     spec = state.train_phase.loader
     value = microbatch_size_of(name, value, None if grad_accum is not None else spec)
@@ -291,8 +291,8 @@ def as_signals(names: Any) -> list[int]:
     return [signal.Signals[name] for name in chosen if name in signal.Signals.__members__]
 
 
-def check_count(argument: str, value: Any) -> None:
-    """Refuse what is not a number of batches.
+def as_count(argument: str, value: Any) -> int:
+    """Return a number of batches.
 
     Args:
         argument: Name of the argument.
@@ -301,26 +301,32 @@ def check_count(argument: str, value: Any) -> None:
     Raises:
         ValueError: It is not a whole number, or negative.
 
-    >>> check_count("overfit_batches", 2)
+    >>> as_count("overfit_batches", 2)
+    2
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    number = whole(value)
+    if number is None or number < 0:
         raise ValueError(f"{argument} must be a whole number of batches, 0 for none; got {value!r}.")
+    return number
 
 
-def check_subset(argument: str, value: int) -> None:
-    """Refuse what is not a part of the batches of a pass.
+def as_subset(argument: str, value: int | None) -> int:
+    """Return the part of the batches of a pass: their number, or -1 for all.
 
     Args:
         argument: Name of the argument.
-        value: What was given.
+        value: What was given; None is all.
 
     Raises:
         ValueError: It is zero, or negative and not -1.
 
-    >>> check_subset("train_subset_num_batches", -1)
+    >>> as_subset("train_subset_num_batches", 2), as_subset("train_subset_num_batches", None)
+    (2, -1)
     """
-    if value < -1 or value == 0:
-        raise ValueError(f"{argument} must be positive, or -1 for all batches; got {value}.")
+    number = -1 if value is None else whole(value)
+    if number is None or number < -1 or number == 0:
+        raise ValueError(f"{argument} must be positive, or -1 for all batches; got {value!r}.")
+    return number
 
 
 def name_run(run_name: str | None) -> tuple[str, bool]:

@@ -23,7 +23,7 @@ from composer.core.types import Batch
 from composer.loggers._format import checked_stream, open_stream
 from composer.precision import Precision, get_precision_context
 from composer.storage.uris import is_remote
-from composer.trainer.arguments import check_subset
+from composer.trainer.arguments import as_subset
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.evaluate import set_eval_metrics
 from composer.trainer.loaders import most
@@ -222,7 +222,7 @@ def set_train_data(
         ValueError: ``subset`` is zero or less than -1.
     """
     if subset is not None:
-        check_subset("train_subset_num_batches", subset)
+        subset = as_subset("train_subset_num_batches", subset)
     if data is not None:
         spec = ensure_data_spec(data, "train_dataloader")
         check_divided(spec.dataloader, state.data_share, "train_dataloader")

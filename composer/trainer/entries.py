@@ -32,8 +32,8 @@ T = TypeVar("T")
 # The packages whose classes an argument takes by their short names; a logger is a callback, too.
 _PACKAGES: Mapping[str, tuple[str, ...]] = {
     "algorithms": ("composer.algorithms",),
+    "loggers": ("composer.loggers",),  # before callbacks, which take loggers too
     "callbacks": ("composer.callbacks", "composer.loggers"),
-    "loggers": ("composer.loggers",),
 }
 # Where objects go that are given for another argument; of several classes the first.
 _ARGUMENTS: tuple[tuple[type, str, str], ...] = (

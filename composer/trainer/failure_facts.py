@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import dis
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,11 +17,14 @@ from composer.core.model import ComposerModel
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["Facts", "described", "facts_of", "target_of", "tensors_in"]
+__all__ = ["Facts", "called_method", "described", "facts_of", "target_of", "tensors_in"]
 
 _METHODS: Final = ("forward", "eval_forward", "loss", "update_metric")
 _TARGETS: Final = ("labels", "label", "targets", "target", "y")
 _MOST: Final = 8  # tensors that a note names
+_RAISE: Final = dis.opmap["RAISE_VARARGS"]
+# What torch raises is of these classes themselves; a class of somebody's own has its own meaning.
+_KINDS: Final = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Facts:
         loader: The data loader.
         module: The innermost module of the model that was running, its name and its input; None where there is none.
         frames: Those of the traceback, outermost first.
+        is_raised: Whether the innermost frame raised it by ``raise``, rather than calling what is not Python.
         state: The state of the run.
 
     >>> from composer import State
@@ -54,12 +60,46 @@ class Facts:
     loader: Any
     module: tuple[str, nn.Module, Any] | None
     frames: list[FrameType]
+    is_raised: bool
     state: State
 
     @property
     def name(self) -> str:
         """The model's class."""
         return type(self.model).__name__
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether the exception is torch's, rather than one that users' code, or another library, raised."""
+        kind = type(self.error)
+        known = kind in _KINDS or kind.__module__.partition(".")[0] == "torch"
+        return known and bool(self.frames) and (self.is_in_library or not self.is_raised)
+
+    @property
+    def is_in_library(self) -> bool:
+        """Whether the innermost frame is a function of torch, torchmetrics or this library."""
+        return bool(self.frames) and _package(self.frames[-1]) in ("torch", "torchmetrics", "composer")
+
+    def takes(self, value: Any) -> bool:
+        """Whether a function of torch that failed was working on a value: on this object, or on the tensor's memory.
+
+        Args:
+            value: A tensor, a batch, or None.
+        """
+        if not self.is_in_library:
+            return False
+        given = list(self.frames[-1].f_locals.values())
+        if not isinstance(value, Tensor):
+            return any(one is value for one in given)
+        return any(isinstance(one, Tensor) and (one is value or _memory(one) == _memory(value) != 0) for one in given)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def facts_of(error: Exception, state: State) -> Facts:
@@ -72,9 +112,10 @@ def facts_of(error: Exception, state: State) -> Facts:
         error: The exception.
         state: The state of the run.
     """
-    frames, traceback = list[FrameType](), error.__traceback__
+    frames, traceback, is_raised = list[FrameType](), error.__traceback__, False
     while traceback is not None:
         frames.append(traceback.tb_frame)
+        is_raised = traceback.tb_frame.f_code.co_code[traceback.tb_lasti] == _RAISE
         traceback = traceback.tb_next
     model, text = state.model, str(error).lower()
     stage, batch, outputs = _stage(frames, error, state)
@@ -89,6 +130,7 @@ def facts_of(error: Exception, state: State) -> Facts:
         loader=_loader(frames, state),
         module=_module(frames, model),
         frames=frames,
+        is_raised=is_raised,
         state=state,
     )
 
@@ -98,10 +140,15 @@ def _stage(frames: Sequence[FrameType], error: Exception, state: State) -> tuple
     batch, outputs = getattr(state, "batch", None), getattr(state, "outputs", None)
     # By their code too, as a function of another name may have been assigned.
     methods = {getattr(getattr(type(state.model), name, None), "__code__", None): name for name in _METHODS}
-    for frame in reversed(frames):
+    for position, frame in reversed(list(enumerate(frames))):
         owner, given = _owner(frame), _arguments(frame)
         name = methods.get(frame.f_code, frame.f_code.co_name)
-        if owner is state.model and name in _METHODS and isinstance(owner, ComposerModel):
+        in_backward = name == "backward" and frame.f_globals.get("__name__") in ("torch._tensor", "torch.autograd")
+        if (owner is not state.model and not in_backward) or not _called_by_us(frames[:position], state):
+            continue
+        if in_backward:
+            return "backward", batch, outputs
+        if name in _METHODS and isinstance(owner, ComposerModel):
             if name == "loss" and len(given) > 1:
                 return name, given[1], given[0]
             if name == "update_metric" and len(given) > 1:
@@ -109,19 +156,32 @@ def _stage(frames: Sequence[FrameType], error: Exception, state: State) -> tuple
             called = next((one for one in frames if one.f_code.co_name == "_call_impl" and _owner(one) is owner), None)
             exact = () if called is None or name != "forward" else called.f_locals.get("args", ())
             return name, next(iter((*exact, *given)), batch), None
-        if owner is state.model and name == "_call_impl":  # of a forward with another name
+        if name == "_call_impl":  # of a forward with another name
             return "forward", next(iter(frame.f_locals.get("args", ())), batch), None
-        if name == "backward" and frame.f_code.co_filename.endswith(("torch/_tensor.py", "torch/autograd/__init__.py")):
-            return "backward", batch, outputs
     if type(error).__module__.startswith("torch._dynamo"):
         return "forward", batch, outputs
     # A call with other arguments than the method takes does not get into it.
-    text = str(error)
-    return (
-        next((name for name in _METHODS if f"{name}() missing" in text or f"{name}() takes" in text), None),
-        batch,
-        outputs,
-    )
+    called = called_method(error)
+    is_ours = called in _METHODS and bool(frames) and _package(frames[-1]) == "composer"
+    return called if is_ours else None, batch, outputs
+
+
+def called_method(error: Exception) -> str | None:
+    """Return the function of which Python says that a call has other arguments than it takes.
+
+    Args:
+        error: The exception.
+
+    >>> called_method(TypeError("Net.forward() missing 1 required positional argument: 'y'"))
+    'forward'
+    """
+    found = re.fullmatch(r"(?:[\w.<>]+\.)?(\w+)\(\) (?:missing \d+ required|takes (?:from )?\d+ ).*", str(error), re.S)
+    return found[1] if found is not None and type(error) is TypeError else None
+
+
+def _called_by_us(outer: Sequence[FrameType], state: State) -> bool:
+    """Whether the loop called a frame, and not a callback, a data set or a metric of the user."""
+    return all(_package(frame) in ("composer", "torch") or _owner(frame) is state.model for frame in outer)
 
 
 def _arguments(frame: FrameType) -> list[Any]:

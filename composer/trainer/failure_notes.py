@@ -6,6 +6,7 @@ another dtype, a number of classes that differs, a ``forward`` that is given the
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from composer.trainer.failure_facts import Facts, described, facts_of, target_of, tensors_in
+from composer.trainer.failure_dtypes import devices, input_dtype, target_dtype
+from composer.trainer.failure_facts import Facts, called_method, described, facts_of, target_of, tensors_in
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -22,10 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["add_notes"]
 
 _PREFIX: Final = "Composer: "
-_DTYPE: Final = re.compile(
-    r"dtype|scalar type|not implemented for|should be the same|tensor to have one of|data type|be cast"
+# What torch says, in lower case.
+_SHAPE: Final = re.compile(
+    r"target size|target batch_size|multi-target|size of tensor a|shape mismatch|only batches of spatial targets|"
+    r"target and input must have|target must have shape"
 )
-_CONTAINER: Final = re.compile(r"\b(list|tuple|dict|batchencoding|sequence)\b")
+_BOUNDS: Final = re.compile(
+    r"(target|index) -?\d+ is out of bounds|`target` (?:tensor )?contains|unique values in `target`|class values must"
+)
+_CONTAINER: Final = re.compile(r"must be tensor, not (\w+)$|'(\w+)' object has no attribute")
 
 
 def add_notes(error: BaseException, state: State) -> None:
@@ -53,10 +60,12 @@ def add_notes(error: BaseException, state: State) -> None:
 
 
 def _notes(facts: Facts) -> Iterator[str]:
+    if not facts.is_of_torch:
+        return
     remedy = next((found for rule in _RULES if (found := _safely(rule, facts)) is not None), None)
     if remedy is not None:
         yield remedy
-    if facts.stage in (None, "backward") or (remedy is None and not _is_of_torch(facts)):
+    if facts.stage in (None, "backward") or (remedy is None and not facts.is_in_library):
         return
     found = tensors_in(facts.batch, "batch")
     if facts.stage != "forward":
@@ -72,11 +81,6 @@ def _safely(rule: Callable[[Facts], str | None], facts: Facts) -> str | None:
         return None
 
 
-def _is_of_torch(facts: Facts) -> bool:
-    """Whether the exception is of a kind that torch raises, rather than one of the user's own code."""
-    return isinstance(facts.error, (RuntimeError, IndexError, TypeError, ValueError, AttributeError))
-
-
 def _tensor_for_loader(facts: Facts) -> str | None:
     """A tensor or an array in place of a data loader, whose rows are taken for batches."""
     loader = facts.loader
@@ -90,17 +94,30 @@ def _tensor_for_loader(facts: Facts) -> str | None:
 
 def _arguments(facts: Facts) -> str | None:
     """A method with other parameters than the trainer calls it with."""
-    found = re.search(r"(forward|loss|eval_forward|update_metric)\(\) (missing|takes)", facts.text)
-    if found is None or not isinstance(facts.error, TypeError):
+    called, frame = called_method(facts.error), facts.frames[-1]
+    if called is None or facts.stage is None:
         return None
+    module = frame.f_locals.get("self") if frame.f_code.co_name == "_call_impl" else None
+    if isinstance(module, nn.Module) and module is not facts.model:
+        if called != "forward" or module is not getattr(facts.model, "module", None):
+            return None
+        name = type(module).__name__
+        wanted = inspect.signature(module.forward)
+        given = ", ".join(described(one) for one in frame.f_locals.get("args", ()))
+        return (
+            f"the module is called with the inputs alone, {name}.forward({given}), but it is {name}.forward{wanted}. "
+            f"Give its further parameters a default, or write a ComposerModel whose forward(self, batch) calls it."
+        )
     forms = {
         "forward": "forward(self, batch)",
         "eval_forward": "eval_forward(self, batch, outputs=None)",
         "loss": "loss(self, outputs, batch)",
         "update_metric": "update_metric(self, batch, outputs, metric)",
     }
+    if called != facts.stage or (module is None and not str(frame.f_globals.get("__name__")).startswith("composer.")):
+        return None
     return (
-        f"the trainer calls {forms[found[1]]}, with the whole batch, here {described(facts.batch)}, as one argument; "
+        f"the trainer calls {forms[called]}, with the whole batch, here {described(facts.batch)}, as one argument; "
         f"take it apart inside: {_apart(facts.batch)}."
     )
 
@@ -116,13 +133,11 @@ def _apart(batch: Any) -> str:
 
 def _whole_batch(facts: Facts) -> str | None:
     """The whole batch where a tensor is needed."""
-    word = _CONTAINER.search(facts.text)
-    if word is None or not isinstance(facts.error, (TypeError, AttributeError, RuntimeError)):
+    if _CONTAINER.search(facts.text) is None or not isinstance(facts.error, (TypeError, AttributeError)):
         return None
-    if facts.stage == "loss" and type(facts.outputs).__name__.lower() == word[1] and word[1] != _word(facts.batch):
+    if facts.stage == "loss" and not isinstance(facts.outputs, Tensor) and _is_about(facts, facts.outputs):
         return f"forward returned {described(facts.outputs)} as outputs, of which loss needs the tensor."
-    raised_in = str(facts.frames[-1].f_globals.get("__name__")) if facts.frames else ""
-    if word[1] not in (_word(facts.batch), "sequence") or raised_in.startswith("composer."):
+    if isinstance(facts.batch, Tensor) or not _is_about(facts, facts.batch):
         return None
     if facts.stage in ("forward", "eval_forward"):
         return (
@@ -136,131 +151,48 @@ def _whole_batch(facts: Facts) -> str | None:
     return None
 
 
-def _word(value: Any) -> str:
-    return type(value).__name__.lower()
+def _is_about(facts: Facts, value: Any) -> bool:
+    """Whether an attribute of this value was asked for, or a function of torch got it."""
+    if isinstance(facts.error, AttributeError):
+        return facts.error.obj is value
+    return facts.takes(value)
 
 
 def _nothing_returned(facts: Facts) -> str | None:
     """A forward without a return."""
     if facts.stage not in ("loss", "update_metric") or facts.outputs is not None or "none" not in facts.text:
         return None
-    return "forward returned None; let it return the outputs."
-
-
-def _devices(facts: Facts) -> str | None:
-    """Tensors on several devices."""
-    if "device" not in facts.text or "device-side" in facts.text:
-        return None
-    home = facts.state.device.torch_device
-    wrong = [
-        *((f"{facts.name}.{name}", tensor) for name, tensor in _weights(facts.model)),
-        *((f"{facts.name}.{name}", tensor) for name, tensor in _unregistered(facts.model)),
-        *tensors_in(facts.batch, "batch"),
-        *tensors_in(facts.outputs, "outputs"),
-    ]
-    wrong = [(name, tensor) for name, tensor in wrong if tensor.device.type != home.type]
-    if not wrong:
-        return (
-            f"the run is on {home}, and so are the batch and the weights: a tensor that the model makes itself is "
-            f"not. Make it there: torch.zeros(..., device=x.device)."
-        )
-    listed = ", ".join(f"{name} {described(tensor)} is on {tensor.device}" for name, tensor in wrong[:4])
-    return (
-        f"the run is on {home}, but {listed}. Trainer(device=...) moves the model and the batches; a constant is "
-        f"moved where the module has it by register_buffer(name, tensor)."
-    )
-
-
-def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
-def _unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that are plain attributes of modules, which do not move with them."""
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor):
-                yield f"{path}.{name}".lstrip("."), value
-
-
-def _input_dtype(facts: Facts) -> str | None:
-    """Inputs of another dtype than the weights."""
-    if facts.stage not in ("forward", "eval_forward") or not _DTYPE.search(facts.text):
-        return None
-    weights = {tensor.dtype: name for name, tensor in facts.model.named_parameters() if tensor.is_floating_point()}
-    name, module, given = facts.module or ("", facts.model, None)
-    inputs = [(path, tensor) for path, tensor in tensors_in(facts.batch, "batch") if path != _target_path(facts.batch)]
-    if isinstance(given, Tensor) and not any(given is tensor for _, tensor in inputs):
-        inputs = [(f"the input of {name}", given)]
-    if isinstance(module, nn.Embedding):
-        path, tensor = inputs[0]
-        return f"{path} is {described(tensor)}, but {name} needs indices, whole numbers: x.long() in the data set."
-    if len(weights) > 1:
-        listed = ", ".join(f"{name} is {_short(dtype)}" for dtype, name in weights.items())
-        return f"the weights of {facts.name} have several dtypes: {listed}. Bring them to one: model.float()."
-    of_weights = next(iter(weights))
-    path, tensor = next((path, tensor) for path, tensor in inputs if tensor.dtype != of_weights)
-    wrong = f"{path} is {described(tensor)}, but the weights of {facts.name} are {_short(of_weights)}."
-    if not tensor.is_floating_point():
-        return f"{wrong} Make it a floating-point tensor in the data set: x.float(), of images x.float() / 255."
-    if of_weights in (torch.bfloat16, torch.float16):
-        kind = "amp_bf16" if of_weights is torch.bfloat16 else "amp_fp16"
-        return f"{wrong} Keep the weights in float32, model.float(), and give Trainer(precision={kind!r})."
-    if of_weights is torch.float64:
-        return f"{wrong} Make them agree: model.float(), or x.double() in the data set."
-    return f"{wrong} Make them agree: x.to(torch.{_short(of_weights)}) in the data set."
-
-
-def _target_path(batch: Any) -> str | None:
-    found = target_of(batch)
-    return None if found is None else found[0]
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _target_dtype(facts: Facts) -> str | None:
-    """Class indices that are not int64, or probabilities that are whole numbers."""
-    target, outputs = target_of(facts.batch), facts.outputs
-    if facts.stage not in ("loss", "update_metric") or target is None or not _DTYPE.search(facts.text + " "):
-        return None
-    path, tensor = target
-    if not isinstance(outputs, Tensor):
-        return None
-    wrong = f"{path}, the target, is {described(tensor)}, and the outputs are {described(outputs)}."
-    if tensor.dtype is torch.int64 and re.search(r"long but expected float|desired output type long", facts.text):
-        return f"{wrong} The loss takes floating-point targets: y.float() in the data set."
-    if tensor.ndim == outputs.ndim - 1 and tensor.dtype is not torch.int64:
-        more = (
-            " For a regression use another loss: ComposerClassifier(..., loss_fn=...) or a subclass of ComposerModel."
-        )
-        return f"{wrong} Class indices are int64: y.long() in the data set.{more if tensor.is_floating_point() else ''}"
-    if tensor.shape == outputs.shape and tensor.dtype != outputs.dtype:
-        return f"{wrong} Targets of the outputs' shape have their dtype: y.to(torch.{_short(outputs.dtype)})."
-    if tensor.dtype is not torch.int64 and not tensor.is_floating_point():
-        return f"{wrong} Class indices are int64: y.long() in the data set."
-    return f"{wrong} Bring them to the dtype that the loss takes."
+    if isinstance(facts.error, AttributeError):
+        is_about = facts.error.obj is None and facts.frames[-1].f_code.co_name == facts.stage
+    else:
+        is_about = facts.is_in_library and next(iter(facts.frames[-1].f_locals.values()), 0) is None
+    return "forward returned None; let it return the outputs." if is_about else None
 
 
 def _classes(facts: Facts) -> str | None:
     """Labels that are no class of the outputs."""
     target, outputs = target_of(facts.batch), facts.outputs
-    if facts.stage not in ("loss", "update_metric", None) or target is None or not isinstance(outputs, Tensor):
+    if facts.stage == "backward" or target is None or not isinstance(outputs, Tensor):
+        return None
+    if facts.stage is None and not all(str(f.f_globals.get("__name__")).startswith("composer.") for f in facts.frames):
         return None
     path, tensor = target
     number = getattr(facts.model, "num_classes", None)
     said = f" (num_classes={number})" if isinstance(number, int) else ""
-    if "device-side assert" in facts.text:
+    if "device-side assert triggered" in facts.text and isinstance(facts.error, RuntimeError):
         return (
             f"most often a class index is too large: the outputs are {described(outputs)}{said}, {path} is "
             f"{described(tensor)}. Trainer(device='cpu') says which."
         )
-    if "out of bounds" not in facts.text or outputs.ndim < 2 or tensor.is_floating_point():
+    if facts.stage not in ("loss", "update_metric") or not _BOUNDS.search(facts.text):
         return None
+    if outputs.ndim < 2 or tensor.is_floating_point():
+        return None
+    tensor = tensor[tensor != -100]
     low, high, classes = int(tensor.min()), int(tensor.max()), outputs.shape[1]
-    if high < classes and low < 0:
+    if high < classes:
+        if low >= 0:
+            return None
         return f"{path}, the target, has the class {low}; classes count from 0, and -100 is ignored."
     needed = max(high + 1, number if isinstance(number, int) else 0)
     return (
@@ -272,6 +204,8 @@ def _classes(facts: Facts) -> str | None:
 def _metric_classes(facts: Facts) -> str | None:
     """A metric made for another number of classes."""
     if facts.stage != "update_metric" or not isinstance(facts.outputs, Tensor) or facts.outputs.ndim < 2:
+        return None
+    if not facts.is_in_library:
         return None
     metric = next((f.f_locals["metric"] for f in reversed(facts.frames) if "metric" in f.f_locals), None)
     number = getattr(metric, "num_classes", None)
@@ -287,13 +221,9 @@ def _metric_classes(facts: Facts) -> str | None:
 def _target_shape(facts: Facts) -> str | None:
     """A target whose shape does not go with that of the outputs."""
     target, outputs = target_of(facts.batch), facts.outputs
-    words = re.search(r"size|shape|dimension|multi-target|inconsistent", facts.text)
-    if (
-        facts.stage not in ("loss", "update_metric")
-        or target is None
-        or words is None
-        or not isinstance(outputs, Tensor)
-    ):
+    if facts.stage not in ("loss", "update_metric") or target is None or not isinstance(outputs, Tensor):
+        return None
+    if not _SHAPE.search(facts.text) or not facts.takes(target[1]) or _go_together(outputs, target[1]):
         return None
     path, tensor = target
     wrong = f"{path}, the target, is {described(tensor)}, and the outputs are {described(outputs)}."
@@ -304,9 +234,17 @@ def _target_shape(facts: Facts) -> str | None:
     return f"{wrong} The loss takes class indices (B, ...) for outputs (B, C, ...), or a target of the outputs' shape."
 
 
+def _go_together(outputs: Tensor, target: Tensor) -> bool:
+    """Whether a target has the outputs' shape, or has class indices for them."""
+    indices = (*outputs.shape[:1], *outputs.shape[2:])
+    return target.shape == outputs.shape or (tuple(target.shape) == indices and outputs.shape[1] > 1)
+
+
 def _no_graph(facts: Facts) -> str | None:
     """A loss that depends on no parameter."""
-    if "does not require grad" not in facts.text:
+    if facts.stage != "backward" or not re.search(r"element \d+ of tensors does not require grad", facts.text):
+        return None
+    if any(tensor.requires_grad for _, tensor in tensors_in(facts.loss, "loss")):
         return None
     if not any(parameter.requires_grad for parameter in facts.model.parameters()):
         return (
@@ -333,10 +271,10 @@ def _integer_loss(facts: Facts) -> str | None:
 
 def _layer(facts: Facts) -> str | None:
     """An input that does not fit a layer."""
-    if facts.module is None or facts.stage not in ("forward", "eval_forward"):
+    if facts.module is None or facts.stage not in ("forward", "eval_forward") or not facts.is_in_library:
         return None
     name, layer, given = facts.module
-    if not isinstance(given, Tensor):
+    if not isinstance(given, Tensor) or not type(layer).__module__.startswith("torch."):
         return None
     where, shape, anyone = f"{name} is {layer!r} and got {described(given)}", list(given.shape), layer
     width: Any = getattr(anyone, "in_features", None)
@@ -352,7 +290,7 @@ def _layer(facts: Facts) -> str | None:
         if len(shape) == 3 and hasattr(anyone, "in_channels") and channels == 1:
             return f"{where}. Add the dimension of the channels: x.unsqueeze(1)."
         return f"{where}. Its channels must be {shape[1]}, those of dimension 1, or the input must have {channels}."
-    if isinstance(layer, nn.Embedding) and "out of range" in facts.text:
+    if isinstance(layer, nn.Embedding) and "index out of range in self" in facts.text:
         return f"{where} with the index {int(given.max())}. Give it num_embeddings={int(given.max()) + 1} or more."
     return None
 
@@ -360,7 +298,9 @@ def _layer(facts: Facts) -> str | None:
 def _attribute(facts: Facts) -> str | None:
     """A method of another library's model."""
     found = re.search(r"'(\w+)' object has no attribute '(\w+)'", str(facts.error))
-    if found is None or not isinstance(facts.error, AttributeError) or found[1] != facts.name:
+    if found is None or facts.stage is None or not isinstance(facts.error, AttributeError):
+        return None
+    if facts.error.obj is not facts.model:
         return None
     from composer._foreign_names import MODEL_MEMBERS
 
@@ -376,11 +316,11 @@ _RULES: Final[tuple[Callable[[Facts], str | None], ...]] = (
     _nothing_returned,
     _no_graph,
     _integer_loss,
-    _devices,
-    _input_dtype,
+    devices,
+    input_dtype,
     _classes,
     _metric_classes,
-    _target_dtype,
+    target_dtype,
     _target_shape,
     _layer,
 )

@@ -66,7 +66,7 @@ from composer.trainer.predict import predict
 from composer.trainer.refusal import all_or_nothing
 from composer.trainer.run import Run
 from composer.trainer.summary import Summary
-from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown
+from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown, refuse_values
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -286,8 +286,8 @@ class Trainer(TrainerNames):
         refuse_unknown(Trainer.__init__, unknown, data=train_dataloader)
         check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
-        given.check_count("overfit_batches", overfit_batches)
-        given.check_count("eval_batches_before_fit", eval_batches_before_fit)
+        overfit_batches = given.as_count("overfit_batches", overfit_batches)
+        eval_batches_before_fit = given.as_count("eval_batches_before_fit", eval_batches_before_fit)
         one_of("on_logger_error", on_logger_error, ("warn", "raise"))
         build.set_log_level(python_log_level)
         model, compiled = given.as_model(model)
@@ -305,7 +305,7 @@ class Trainer(TrainerNames):
             ddp_sync_strategy=ddp_sync_strategy,
             find_unused_parameters=find_unused_parameters,
         )
-        seed = processes.agreed(int(torch.randint(2**31, ()).item()) if seed is None else seed)
+        seed = processes.agreed(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
         rng.seed_all(seed + strategy.data_rank)
 
         strategy.place(model, device)
@@ -501,6 +501,7 @@ class Trainer(TrainerNames):
         self,
         eval_dataloader: Data | Evaluator | Sequence[Evaluator] | None = None,
         subset_num_batches: int = -1,
+        **unknown: Never,
     ) -> None:
         """Evaluate; the results are logged and stand in ``state.eval_metrics[label][name]``.
 
@@ -512,6 +513,8 @@ class Trainer(TrainerNames):
             ValueError: There is nothing to evaluate on.
             RuntimeError: The trainer is closed.
         """
+        refuse_unknown(Trainer.eval, unknown)
+        refuse_values(Trainer.eval, eval_dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches})
         evaluators = self.state.evaluators
         if eval_dataloader is not None:
@@ -526,7 +529,9 @@ class Trainer(TrainerNames):
                 evaluate(self._run, evaluator, None if subset_num_batches == -1 else subset_num_batches)
             self.engine.run_event(Event.EVAL_STANDALONE_END)
 
-    def predict(self, dataloader: Data, subset_num_batches: int = -1, *, return_outputs: bool = True) -> list[Any]:
+    def predict(
+        self, dataloader: Data, subset_num_batches: int = -1, *, return_outputs: bool = True, **unknown: Never
+    ) -> list[Any]:
         """Return the model's outputs, one entry for each batch, on the CPU.
 
         Several processes predict the batches of a ``DataLoader`` in turn, and each gets the outputs of all, in order.
@@ -539,11 +544,18 @@ class Trainer(TrainerNames):
         Raises:
             RuntimeError: The trainer is closed.
         """
+        refuse_unknown(Trainer.predict, unknown)
+        refuse_values(Trainer.predict, dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
         with self._running():
             spec = ensure_data_spec(dataloader)
             check_divided(spec.dataloader, self.state.data_share, "dataloader")
-            return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
+            return predict(
+                self._run,
+                spec,
+                given.as_subset("subset_num_batches", subset_num_batches),
+                return_outputs=return_outputs,
+            )
 
     def save_checkpoint(
         self, name: str | Path = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
@@ -645,7 +657,13 @@ class Trainer(TrainerNames):
         return savers.load_best(self._run, monitor)
 
     def find_lr(
-        self, min_lr: float = 1e-7, max_lr: float = 10.0, num_batches: int = 100, *, stop_factor: float = 4.0
+        self,
+        min_lr: float = 1e-7,
+        max_lr: float = 10.0,
+        num_batches: int = 100,
+        *,
+        stop_factor: float = 4.0,
+        **unknown: Never,
     ) -> RangeTest:
         """Try learning rates that grow from batch to batch, on the training data and with the algorithms.
 
@@ -667,6 +685,8 @@ class Trainer(TrainerNames):
                 which can be read only once.
             RuntimeError: The trainer is closed.
         """
+        refuse_unknown(Trainer.find_lr, unknown)
+        refuse_values(Trainer.find_lr, min_lr, max_lr, num_batches)
         self._check_open()
         check_arguments({"min_lr": min_lr, "max_lr": max_lr, "num_batches": num_batches, "stop_factor": stop_factor})
         try:

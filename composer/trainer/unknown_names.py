@@ -13,9 +13,17 @@ from composer.core.callback import Callback
 from composer.core.evaluator import Evaluator
 from composer.core.model import ComposerModel
 
-__all__ = ["no_attribute", "refuse_call", "refuse_unknown"]
+__all__ = ["no_attribute", "refuse_call", "refuse_unknown", "refuse_values"]
 
-_ACCUMULATION = ("accumulate_grad_batches", "gradient_accumulation_steps", "grad_accum_steps")
+_ACCUMULATION = (
+    "accum_iter", "accumulate_grad", "accumulate_grad_batches", "accumulation_steps", "grad_accum_steps",
+    "gradient_accumulation", "gradient_accumulation_steps", "iters_to_accumulate",
+)  # fmt: skip
+# Arguments of other libraries' searches for a learning rate.
+_RANGE_TEST = {
+    "start_lr": "min_lr", "end_lr": "max_lr", "num_training": "num_batches", "num_it": "num_batches",
+    "num_iter": "num_batches", "early_stop_threshold": "stop_factor", "diverge_th": "stop_factor",
+}  # fmt: skip
 
 
 def refuse_unknown(
@@ -42,13 +50,60 @@ def refuse_unknown(
     from composer._name_hints import argument_hint
 
     shown = function.__qualname__.removesuffix(".__init__")
-    known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    parameters = list(inspect.signature(function).parameters.values())
+    known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "self"]
+    trainer = _of_trainer() if shown.startswith("Trainer.") else ()
+    batches = _number_of_batches(data)
     found = [f"{shown} takes its arguments by name: {_by_name(shown, positional, known)}."] if positional else []
     for name, value in unknown.items():
         hint = _microbatches(value, data) if name in _ACCUMULATION else ""
-        hint = hint or argument_hint(name, known, value)
+        if shown == "Trainer.find_lr" and name in _RANGE_TEST:
+            hint = f" Use {_RANGE_TEST[name]}."
+        hint = hint or argument_hint(name, known, value, batches=batches, of_trainer=trainer)
         found.append(f"{'Nor is there' if found else f'{shown} has no argument'} {name!r}.{hint}")
     raise TypeError(" ".join(found))
+
+
+def _of_trainer() -> list[str]:
+    from composer.trainer.trainer import Trainer
+
+    return list(inspect.signature(Trainer).parameters)
+
+
+def _number_of_batches(data: Any) -> int | None:
+    try:
+        return len(getattr(data, "dataloader", data)) or None
+    except TypeError:
+        return None
+
+
+def refuse_values(function: Callable[..., Any], *values: Any) -> None:
+    """Refuse a model, tensors or data where ``eval``, ``predict`` or ``find_lr`` takes other things.
+
+    Args:
+        function: What was called.
+        values: What was given without a name, or with it.
+
+    Raises:
+        TypeError: One of them belongs elsewhere.
+
+    >>> def predict(dataloader): ...
+    >>> refuse_values(predict, torch.nn.Linear(1, 1))
+    Traceback (most recent call last):
+    TypeError: predict takes no model: it uses that of Trainer(model=...). Write predict(dataloader).
+    """
+    shown = function.__qualname__
+    parameters = [name for name in inspect.signature(function).parameters if name not in ("self", "unknown")]
+    call = f"{shown.replace('Trainer', 'trainer')}({parameters[0] if 'loader' in parameters[0] else ''})"
+    if any(isinstance(value, nn.Module) for value in values):
+        raise TypeError(f"{shown} takes no model: it uses that of Trainer(model=...). Write {call}.")
+    others = values[1:] if "loader" in parameters[0] else values
+    if any(getattr(value, "ndim", 0) > 0 for value in others):
+        arguments = "DataLoader(TensorDataset(x, y), batch_size=...)"
+        raise TypeError(f"{shown} takes a loader, not tensors: {shown.replace('Trainer', 'trainer')}({arguments}).")
+    first = values[0] if values else None
+    if others is values and hasattr(type(first), "__iter__") and type(first).__module__ != "builtins":
+        raise TypeError(f"{shown} takes no data: it uses that of Trainer(train_dataloader=...). Write {call}.")
 
 
 def refuse_call(function: Callable[..., Any], positional: Sequence[Any], arguments: Mapping[str, Any]) -> None:
@@ -63,9 +118,9 @@ def refuse_call(function: Callable[..., Any], positional: Sequence[Any], argumen
         TypeError: Something is wrong besides the model.
 
     >>> def make(*, model, seed=None): ...
-    >>> refuse_call(make, (), {"sed": 1})
+    >>> refuse_call(make, (), {"sede": 1})
     Traceback (most recent call last):
-    TypeError: make has no argument 'sed'. Did you mean 'seed'? The argument 'model' is missing.
+    TypeError: make has no argument 'sede'. Did you mean 'seed'? The argument 'model' is missing.
     """
     known = inspect.signature(function).parameters
     unknown = {name: value for name, value in arguments.items() if name not in known}
@@ -131,6 +186,8 @@ def _microbatches(number: Any, data: Any) -> str:
     """Return the size of a microbatch where a batch is accumulated in so many of them, if the batch's size is known."""
     loader = getattr(data, "dataloader", data)
     size = getattr(loader, "batch_size", None)
+    if type(number) is int and number == 1:
+        return " Use the default: leave it out."
     if type(number) is not int or number < 1 or type(size) is not int or size < 1:
         return ""
     return (

@@ -329,3 +329,20 @@ def test_modules_import_in_any_order(first):
 
     code = f"import composer.core.{first}; from composer.core.time import Timestamp; print(Timestamp().batch)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0ba\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("1.5h", "Write '1h30m'"), ("1min", "Write '1m'"), ("2 hours", "Write '2h'"), ("90 minutes", "Write '1h30m'"),
+        ("1.5 days", "Write '1d12h'"), ("1_000mins", "Write '16h40m'"), ("10 steps", "Did you mean 'ba' (batch)?"),
+        ("10it", "Did you mean 'ba' (batch), or 'iter' (iteration)?"), ("1epoc", "Did you mean 'ep' (epoch)?"),
+        ("1e300h", "'h' is not a unit of time"), ("-1h", "'h' is not a unit of time"), ("0.0001s", "is not a unit"),
+    ],
+)  # fmt: skip
+def test_units_of_other_libraries(text, hint):
+    with pytest.raises(ValueError) as raised:
+        Time.from_timestring(text)
+    assert hint in str(raised.value)
+    if hint.startswith("Write"):
+        assert Time.from_timestring(hint.split("'")[1]).unit is TimeUnit.SECOND

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from composer import Trainer
+from composer import Evaluator, Trainer
 from composer.trainer.argument_types import _CHECKS
 from tests.common import Regression, regression_data, trainer_of
 
@@ -142,3 +142,41 @@ def test_a_refused_argument_has_no_effect() -> None:
         made(model=model, optimizers=None, seed=3, deterministic_mode=True, dry_run="no", train_dataloader=[])
     assert model.logger is None
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint32, np.int8, torch.tensor])
+def test_whole_numbers_of_numpy_and_torch(kind) -> None:
+    """Each argument that takes a whole number takes those of other libraries too, and the run goes on with them."""
+    evaluator = Evaluator(
+        label="mine", dataloader=regression_data(), device_eval_microbatch_size=kind(2), subset_num_batches=kind(1)
+    )
+    trainer = trainer_of(
+        seed=kind(3),
+        overfit_batches=kind(1),
+        eval_batches_before_fit=kind(1),
+        device_train_microbatch_size=kind(2),
+        train_subset_num_batches=kind(2),
+        eval_dataloader=evaluator,
+        eval_subset_num_batches=kind(1),
+        max_duration="1ba",
+    )
+    trainer.fit()
+    trainer.eval(subset_num_batches=kind(1))
+    assert len(trainer.predict(regression_data(), kind(1))) == 1
+    trainer.find_lr(num_batches=kind(3))
+    assert type(trainer.state.seed) is int
+    assert trainer.state.seed == 3
+
+
+@pytest.mark.parametrize("name", ["seed", "overfit_batches", "eval_batches_before_fit", "device_train_microbatch_size"])
+@pytest.mark.parametrize("value", [np.float64(1), torch.tensor(1.5), torch.tensor(True), np.bool_(True), "1"])
+def test_what_is_no_whole_number_names_its_argument(name, value) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{name} must be "):
+        trainer_of(**{name: value})
+
+
+def test_no_number_of_batches_is_all_of_them() -> None:
+    trainer = trainer_of(eval_dataloader=regression_data(), eval_subset_num_batches=None, max_duration="1ba")
+    trainer.fit(eval_subset_num_batches=None)
+    trainer.eval(subset_num_batches=None)
+    assert len(trainer.predict(regression_data(), None)) == len(list(regression_data()))

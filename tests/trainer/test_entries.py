@@ -90,3 +90,8 @@ def test_a_run_with_names() -> None:
     trainer.fit()
     (logger,) = trainer.logger.destinations
     assert any(name.startswith("lr-") for name in logger.data)
+
+
+def test_a_logger_among_the_algorithms_goes_to_the_loggers() -> None:
+    with pytest.raises(ValueError, match="CSVLogger goes to another argument: loggers='csv'"):
+        instances("algorithms", "csv", Algorithm)

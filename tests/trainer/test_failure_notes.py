@@ -72,6 +72,7 @@ def conv(channels: int) -> Net:
         (classifier(5), data(), ["num_classes=10, but the outputs are float32 (4, 5)", "num_classes=5"]),
         (classifier(10, num_classes=5), data(), ["num_classes=5", "float32 (4, 10)", "num_classes=10"]),
         (classifier().double(), data(), ["batch[0] is float32 (4, 4)", "are float64", "model.float()"]),
+        (classifier().half(), data(), ["are float16", "Trainer(precision='amp_bf16')"]),
         (classifier().bfloat16(), data(), ["are bfloat16", "Trainer(precision='amp_bf16')"]),
         (classifier(), data(torch.randn(8, 4).double()), ["batch[0] is float64 (4, 4)", "x.to(torch.float32)"]),
         (classifier(features=5), data(), ["module is Linear(in_features=5", "float32 (4, 4)", "in_features=4"]),

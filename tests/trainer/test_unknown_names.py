@@ -44,8 +44,8 @@ def test_gradient_accumulation_gives_the_number(name) -> None:
 
 def test_all_unknown_arguments_come_before_the_model() -> None:
     assert refused(max_epochs=1, accelerator="gpu") == (
-        "Trainer has no argument 'max_epochs'. Use max_duration='1ep'. Nor is there 'accelerator'. Use device='gpu' or "
-        "device='cpu'. The argument 'model' is missing."
+        "Trainer has no argument 'max_epochs'. Use max_duration='1ep'. Nor is there 'accelerator'. Use device='gpu'. "
+        "The argument 'model' is missing."
     )
     assert refused() == "Trainer.__init__() missing 1 required keyword-only argument: 'model'"
     assert "missing 1 required keyword-only argument: 'model'" in refused(max_duration="1ep")
@@ -70,7 +70,7 @@ def test_values_without_a_name() -> None:
         assert str(raised.value) == f"Trainer.fit takes its arguments by name: {call}."
     with pytest.raises(TypeError, match=r"the model goes to Trainer\(model=\.\.\.\)"):
         trainer.fit(nn.Linear(1, 1), loader())
-    with pytest.raises(TypeError, match=r"by name: .* Nor is there 'epochs'\. Use max_duration='3ep'"):
+    with pytest.raises(TypeError, match=r"by name: .* Nor is there 'epochs'\. Use duration='3ep'"):
         trainer.fit(loader(), epochs=3)
     assert trainer.state.timestamp.batch == 0
 
@@ -126,3 +126,36 @@ def test_subclasses_have_their_own_arguments() -> None:
 
     assert list(inspect.signature(Mine).parameters) == ["features", "epochs"]
     assert Mine(4, epochs=2).state.max_duration == "2ep"
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "arguments", "message"),
+    [
+        ("fit", (), {"epochs": 3}, "Trainer.fit has no argument 'epochs'. Use duration='3ep'."),
+        ("fit", (), {"max_epochs": 3}, "Trainer.fit has no argument 'max_epochs'. Use duration='3ep'."),
+        ("fit", ("x", "y"), {"epochs": 5}, "(x, y), batch_size=...)). Nor is there 'epochs'. Use duration='5ep'."),
+        ("fit", (), {"model": 1}, "Give it to the Trainer: Trainer(model=...)."),
+        ("fit", (), {"callbacks": []}, "Give it to the Trainer: Trainer(callbacks=...)."),
+        ("fit", (), {"seeds": 1}, "Give it to the Trainer: Trainer(seed=...)."),
+        ("fit", (), {"lr": 0.5}, "Trainer(optimizers=torch.optim.AdamW(model.parameters(), lr=0.5))."),
+        ("eval", ("model",), {}, "Trainer.eval takes no model: it uses that of Trainer(model=...)."),
+        ("eval", ("model", "loader"), {}, "Write trainer.eval(eval_dataloader)."),
+        ("eval", ("x", "y"), {}, "trainer.eval(DataLoader(TensorDataset(x, y), batch_size=...))."),
+        ("eval", (), {"dataloader": 1}, "Trainer.eval has no argument 'dataloader'. Use eval_dataloader."),
+        ("eval", (), {"limit_val_batches": 3}, "Use subset_num_batches=3."),
+        ("eval", (), {"batch_size": 3}, "Use DataLoader(dataset, batch_size=3) as eval_dataloader."),
+        ("predict", ("model", "loader"), {}, "Write trainer.predict(dataloader)."),
+        ("predict", ("loader",), {"limit_train_batches": 3}, "Use subset_num_batches=3."),
+        ("find_lr", ("loader",), {}, "it uses that of Trainer(train_dataloader=...). Write trainer.find_lr()."),
+        ("find_lr", ("model",), {}, "Trainer.find_lr takes no model"),
+        ("find_lr", (), {"num_training": 50}, "Use num_batches."),
+        ("find_lr", (), {"end_lr": 1.0}, "Use max_lr."),
+    ],
+)  # fmt: skip
+def test_each_method_answers_for_itself(method, values, arguments, message) -> None:
+    trainer = trainer_of()
+    things = {"model": trainer.state.model, "loader": loader(), "x": torch.zeros(4, 4), "y": torch.zeros(4, 1)}
+    with pytest.raises(TypeError) as raised:
+        getattr(trainer, method)(*(things[one] for one in values), **arguments)
+    assert str(raised.value).endswith(message) or message in str(raised.value)
+    assert trainer.state.timestamp.batch == 0
