@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._images import class_maps, draw_mask, image_arrays
@@ -86,6 +87,11 @@ class Tracker(LoggerDestination):
     def __logs_here__(self) -> bool:
         """Whether this process has a run."""
         return self.is_ours
+
+    @property
+    def __keeps_traces__(self) -> bool:
+        """Whether what algorithms did is kept unasked: by a subclass with a way of its own."""
+        return replaces(self, Tracker, "log_traces")
 
     def _ready(self, method: Callable[..., None], *arguments: Any) -> bool:
         """Tell whether there is a run; if there is none yet, keep the call until there is."""

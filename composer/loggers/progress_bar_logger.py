@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TextIO
 
 from composer import dist
+from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._bars import Bar, Line
@@ -83,6 +84,11 @@ class ProgressBarLogger(LoggerDestination):
     def __logs_here__(self) -> bool:
         """Whether this process shows anything: the first of its machine does."""
         return dist.get_local_rank() == 0
+
+    @property
+    def __keeps_traces__(self) -> bool:
+        """Whether what algorithms did is to be shown."""
+        return self.should_log_traces or replaces(self, ProgressBarLogger, "log_traces")
 
     def __due__(self, state: State) -> bool:
         """Ask for values a few times a second."""
