@@ -159,7 +159,7 @@ HOMES: Final[dict[str, str]] = {
         "_raise_if_schedule_and_max_incompatible=composer.optim.conversion:raise_if_max_duration_exceeds_t_max"
     ),
     "composer.profiler.json_trace_merger": "composer.profiler.merging",
-    "composer.profiler.utils": "composer.profiler.torch_profiler",
+    "composer.profiler.utils": "composer.profiler._memory_picture composer.profiler.torch_profiler",
     "composer.trainer._patch_pytorch": "",
     "composer.trainer._scale_schedule": ("scale_pytorch_scheduler=composer.optim.torch_schedules:scale_torch_schedule"),
     "composer.trainer._scaler": "",
@@ -214,7 +214,6 @@ ABSENT: Final[dict[str, str]] = {
     "composer.distributed.param_init": "Weights on the meta device get their values in composer.distributed.deferred.",
     "composer.distributed.prepare_distributed": _FSDP,
     "composer.distributed.shared_utils": _FSDP,
-    "composer.profiler.utils": "torch.profiler.profile.export_memory_timeline writes the timeline of memory.",
     "composer.trainer._patch_pytorch": "Nothing of torch is patched.",
     "composer.trainer._scaler": "Optimizers with a closure get their gradients unscaled; torch.amp.GradScaler is used.",
     "composer.utils.compression": _COMPRESSION,

@@ -117,7 +117,12 @@ class Engine:
 
         Args:
             event: The event or its name.
+
+        Raises:
+            ValueError: There is no event of that name.
+            RuntimeError: The engine is closed.
         """
+        self._refuse_closed()
         Event(event)
 
     def listens(self, event: Event) -> bool:
@@ -213,9 +218,12 @@ class Engine:
             warn_of_bad_company(algorithms)
             self._checked = algorithms
 
-    def _handlers(self, event: Event) -> tuple[Handler, ...]:
+    def _refuse_closed(self) -> None:
         if self.closed:
             raise RuntimeError("The engine is closed, and its callbacks with it; make a new Engine or Trainer.")
+
+    def _handlers(self, event: Event) -> tuple[Handler, ...]:
+        self._refuse_closed()
         if event is Event.INIT:
             _refuse_open(self.state.callbacks, self)
         return self._planner.handlers(event)

@@ -216,13 +216,21 @@ class Logger:
             with self.guard(destination):
                 destination.log_images(images, name, channels_last, step, masks, mask_class_labels, use_table)
 
-    def log_traces(self, traces: dict[str, Any]) -> None:
+    @property
+    def keeps_traces(self) -> bool:
+        """Whether a destination keeps records of what algorithms did that nobody has asked for."""
+        return any(destination.__keeps_traces__ for destination in self.destinations)
+
+    def log_traces(self, traces: dict[str, Any], *, unasked: bool = False) -> None:
         """Log records of what algorithms did.
 
         Args:
             traces: Values by name.
+            unasked: Whether they go only to the destinations that keep such records in any case.
         """
         for destination in self.destinations:
+            if unasked and not destination.__keeps_traces__:
+                continue
             with self.guard(destination):
                 destination.log_traces(dict(traces))
 

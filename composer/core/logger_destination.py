@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from composer.core.callback import Callback
+from composer.core.hooks import replaces
 from composer.core.time import TimeUnit
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ class LoggerDestination(Callback):
     def __logs_here__(self) -> bool:
         """Whether metrics are of use in this process; where they are not, none are kept or read for it."""
         return True
+
+    @property
+    def __keeps_traces__(self) -> bool:
+        """Whether records of what algorithms did are made for it in every step, without ``Trainer(log_traces=True)``.
+
+        They are for a class that overrides :meth:`log_traces`. Asked when a loop begins.
+        """
+        return replaces(self, LoggerDestination, "log_traces")
 
     def __due__(self, state: State) -> bool:
         """Tell whether queued metrics are wanted now; asked once after each training batch.
@@ -89,7 +98,7 @@ class LoggerDestination(Callback):
         """
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Take records of what algorithms did.
+        """Take records of what algorithms did; a class that overrides this gets one whenever an algorithm has acted.
 
         Args:
             traces: Values by name.

@@ -49,7 +49,8 @@ class Planner:
     Args:
         state: Has the algorithms and callbacks.
         logger: Has the destinations.
-        logs_traces: Whether records of algorithms are made within a loop too, and logged.
+        logs_traces: Whether records of algorithms are made within a loop too, and logged. Without it they are made
+            there where a destination keeps them.
 
     Attributes:
         plans: The handlers by event, as far as they are kept.
@@ -178,7 +179,8 @@ class Planner:
         return (*algorithms, *callbacks, *loggers)
 
     def _algorithm_handler(self, algorithm: Algorithm, event: Event, place: int, *, asks: bool) -> Handler:
-        traced = self._logs_traces or not self._keeps
+        kept = not self._logs_traces and self._logger.keeps_traces
+        traced = self._logs_traces or kept or not self._keeps
         if names_methods(algorithm) and not traced:
             return _hook(algorithm, event)
         match = bind(algorithm, "match") if asks else _always  # what a pass adds runs, as the pass says
@@ -195,6 +197,8 @@ class Planner:
             self.traces[f"{place}.{name}/{event.value}"] = Trace(name, event, code, place, ran)
             if self._logs_traces:
                 logger.log_traces({f"algorithm_traces/{name}/{event.value}": int(ran)})
+            elif kept and ran:  # one that declines would fill the file
+                logger.log_traces({f"algorithm_traces/{name}/{event.value}": 1}, unasked=True)
 
         return owned(recorded if traced else run, algorithm)
 

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._images import class_maps, draw_mask, image_arrays
@@ -58,6 +59,7 @@ class Tracker(LoggerDestination):
         self._traces: dict[str, Any] = {}
         self._saved: dict[str, Any] = {}
         self._outcome: Outcome = "finished"
+        self._has_failed = False  # to begin a run, which closing it does not try again
         self._logger: Logger | None = None
         self._state: State | None = None
 
@@ -87,6 +89,11 @@ class Tracker(LoggerDestination):
         """Whether this process has a run."""
         return self.is_ours
 
+    @property
+    def __keeps_traces__(self) -> bool:
+        """Whether what algorithms did is kept unasked: by a subclass with a way of its own."""
+        return replaces(self, Tracker, "log_traces")
+
     def _ready(self, method: Callable[..., None], *arguments: Any) -> bool:
         """Tell whether there is a run; if there is none yet, keep the call until there is."""
         if not self._open and self.is_ours:
@@ -105,8 +112,9 @@ class Tracker(LoggerDestination):
         self._logger = logger
         self._label = with_rank(state.run_name, self.rank_zero_only)
         saved, self._saved = self._saved, {}
+        self._has_failed = True
         self._begin(state, saved if saved.get("run_name") == self._label else {})
-        self._open = True
+        self._has_failed, self._open = False, True
         early, self._early = self._early, []
         for method, arguments in early:
             method(*arguments)
@@ -155,14 +163,14 @@ class Tracker(LoggerDestination):
         """Hand over what waits; others may still log."""
         if self._traces:
             self.__receive__({}, state.timestamp.count(TimeUnit.BATCH), state.timestamp)
-        if self._early:
+        if self._early and not self._has_failed:
             self._start(state, logger)
         if self._outcome == "finished":
             self._outcome = _outcome(sys.exception())
 
     def post_close(self) -> None:
         """End the run, now that nobody logs any more."""
-        if self._early:  # nobody has closed it
+        if self._early and not self._has_failed:  # nobody has closed it
             self._start_early()
         was_open, self._open = self._open, False
         self._logger = self._state = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from composer import dist
 from composer._text import positive
+from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import Time, TimeUnit
 from composer.loggers._format import checked_stream, config_block, format_log_data_value, open_stream
@@ -62,6 +63,11 @@ class ConsoleLogger(LoggerDestination):
     def __logs_here__(self) -> bool:
         """Whether this process prints: the first of its machine does."""
         return dist.get_local_rank() == 0
+
+    @property
+    def __keeps_traces__(self) -> bool:
+        """Whether what algorithms did is to be printed."""
+        return self.should_log_traces or replaces(self, ConsoleLogger, "log_traces")
 
     def __due__(self, state: State) -> bool:
         """Tell whether values are to be printed after this batch."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from composer._forwarded import Forwarded
 from composer._masking import mask_text
 from composer._text import positive
+from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.loggers._capture import Capture
 from composer.loggers._format import format_log_data_value
@@ -43,7 +44,7 @@ class FileLogger(LoggerDestination):
         capture_stdout: Whether to keep what is printed, from ``INIT`` until the run is closed or a loop fails.
         capture_stderr: The same for the error stream.
         buffer_size: Size of the buffer in bytes; 1 writes out each line.
-        log_traces: Whether to keep what algorithms did.
+        log_traces: Whether to keep what algorithms did, a line whenever one has acted.
         flush_interval: Number of batches between two times that metrics are fetched and the file is made safe on the
             disk and handed on; that happens after each epoch and evaluation as well.
         overwrite: Whether a file of an earlier run is replaced instead of moved.
@@ -90,6 +91,7 @@ class FileLogger(LoggerDestination):
         self._capture = Capture([name for name in wanted if wanted[name]], self._print)
         self.file: TextIO | None = None
         self._early: list[str] = []  # lines from before the file is open
+        self._traces: list[dict[str, Any]] = []  # not written yet
         self._error: OSError | None = None
         self._crash: tuple[str, str] | None = None  # a line that tells the traceback, and the traceback
         self._lock = threading.RLock()  # any thread may print
@@ -124,6 +126,11 @@ class FileLogger(LoggerDestination):
         """Whether this process writes."""
         return self._run_file.is_ours
 
+    @property
+    def __keeps_traces__(self) -> bool:
+        """Whether what algorithms did is to be kept."""
+        return self.should_log_traces or replaces(self, FileLogger, "log_traces")
+
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Write a line for each metric."""
         for name, value in metrics.items():
@@ -142,10 +149,9 @@ class FileLogger(LoggerDestination):
         self.write("[table]: ", f"{name}: {table}")
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Write what algorithms did, if asked to."""
-        if self.should_log_traces:
-            for name, value in traces.items():
-                self.write("[trace]: ", f"{name}: {format_log_data_value(value)}")
+        """Take what algorithms did, if asked to; written together, before the next line of another kind."""
+        if self.should_log_traces and self._run_file.is_ours:
+            self._traces.append(traces)
 
     def write(self, prefix: str, s: str) -> None:
         """Write text of one's own.
@@ -163,10 +169,8 @@ class FileLogger(LoggerDestination):
         lines = s.splitlines() or [""]
         text = "".join(f"{prefix}{line}".rstrip() + "\n" if line.strip() else "\n" for line in lines)
         with self._lock:
-            if self.file is None:
-                self._early.append(text)
-            else:
-                self.file.write(text)
+            self._write_traces()
+            self._put(text)
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin to keep what is printed."""
@@ -262,6 +266,19 @@ class FileLogger(LoggerDestination):
         if crash is not None:
             self.write("[stderr]: ", crash[1])
 
+    def _write_traces(self) -> None:
+        """Write what algorithms did since the last time: in one go, as each line would take longer than the step."""
+        traces, self._traces = self._traces, []
+        lines = [f"[trace]: {key}: {format_log_data_value(value)}\n" for one in traces for key, value in one.items()]
+        if lines:
+            self._put("".join(lines))
+
+    def _put(self, text: str) -> None:
+        if self.file is None:
+            self._early.append(text)
+        else:
+            self.file.write(text)
+
     def _flush(self, state: State, logger: Logger) -> None:
         """Write everything to the disk, and hand the file on."""
         if not self._run_file.is_ours:
@@ -269,6 +286,7 @@ class FileLogger(LoggerDestination):
         with self._lock:
             if self.file is None:
                 self.file = self._open(state)
+            self._write_traces()
             self.file.flush()
             os.fsync(self.file.fileno())
         self._run_file.upload(state, logger)

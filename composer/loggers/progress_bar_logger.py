@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TextIO
 
 from composer import dist
+from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._bars import Bar, Line
@@ -55,6 +56,8 @@ class ProgressBarLogger(LoggerDestination):
 
     Attributes:
         show_pbar: Whether this process shows anything.
+        shows_config: Whether it shows the hyperparameters; a trainer sets it to False where lines on the same terminal
+            do.
 
     >>> logger = ProgressBarLogger(stream="stdout")
     >>> logger.show_pbar
@@ -64,6 +67,7 @@ class ProgressBarLogger(LoggerDestination):
     def __init__(self, stream: str | TextIO = "stderr", log_traces: bool = False) -> None:
         self.stream = checked_stream(stream)
         self.should_log_traces = log_traces
+        self.shows_config = True
         self.show_pbar = self.__logs_here__
         self._display: Display | None = None
         self._stop: weakref.finalize[..., Any] | None = None
@@ -83,6 +87,11 @@ class ProgressBarLogger(LoggerDestination):
     def __logs_here__(self) -> bool:
         """Whether this process shows anything: the first of its machine does."""
         return dist.get_local_rank() == 0
+
+    @property
+    def __keeps_traces__(self) -> bool:
+        """Whether what algorithms did is to be shown."""
+        return self.should_log_traces or replaces(self, ProgressBarLogger, "log_traces")
 
     def __due__(self, state: State) -> bool:
         """Ask for values a few times a second."""
@@ -224,7 +233,7 @@ class ProgressBarLogger(LoggerDestination):
             self._stop = weakref.finalize(self, display.stop)
             self._next_read = 0.0
             self._wait(display.interval)
-            if self._config:
+            if self._config and self.shows_config:
                 display.write_fields(config_fields(self._config))
                 self._config = {}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from composer import dist
 from composer._lazy import import_extra
 from composer._text import positive
+from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import Time, TimeUnit
 from composer.loggers._background import BackgroundWriter, TryAgain
@@ -93,6 +94,11 @@ class SlackLogger(LoggerDestination):
     def __logs_here__(self) -> bool:
         """Whether this process logs."""
         return self._here
+
+    @property
+    def __keeps_traces__(self) -> bool:
+        """Whether what algorithms did is posted: the names to post say so."""
+        return bool(self.include_keys) or replaces(self, SlackLogger, "log_traces")
 
     def __due__(self, state: State) -> bool:
         """Tell whether it is time to post after this batch."""

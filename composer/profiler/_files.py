@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from composer.core._names import check_inside, check_remote_name, check_template
 if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
+    from composer.core.timestamp import Timestamp
 
 __all__ = ["WindowFiles"]
 
@@ -58,7 +58,7 @@ class WindowFiles:
         self.remote_file_name = remote_file_name
         self.overwrite = overwrite
         self.num_to_keep = num_to_keep
-        self._kept: deque[Path] = deque()
+        self._kept: dict[Path, Timestamp] = {}
         self._uploaded: set[str] = set()
 
     def check(self, logger: Logger) -> None:
@@ -87,11 +87,9 @@ class WindowFiles:
         name = format_name(self.filename, state.run_name, state.timestamp)
         path = (Path(format_name(self.folder, state.run_name)) / name).absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path in self._kept:  # the time was set back
-            self._kept.remove(path)
-        elif path.exists() and not self.overwrite:
+        if self._kept.pop(path, None) is None and path.exists() and not self.overwrite:
             set_aside(path)
-        self._kept.append(path)
+        self._kept[path] = state.timestamp  # at the end, also where the time was set back
         return path
 
     def upload(self, state: State, logger: Logger, path: Path) -> None:
@@ -110,4 +108,11 @@ class WindowFiles:
     def prune(self) -> None:
         """Remove the oldest files beyond the number to keep."""
         while len(self._kept) > self.num_to_keep >= 0:
-            self._kept.popleft().unlink(missing_ok=True)
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            oldest.unlink(missing_ok=True)
+
+    @property
+    def saved(self) -> list[tuple[Timestamp, list[Path]]]:
+        """The files that are kept, the oldest first, each with the time at which it was written."""
+        return [(timestamp, [path]) for path, timestamp in self._kept.items()]

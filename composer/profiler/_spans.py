@@ -74,6 +74,8 @@ class LoopSpans:
                 after.append(self._opening(event, name))
         if event is Event.BATCH_END:
             after.append(profiler.save_if_due)
+        elif event is Event.AFTER_LOAD:
+            after.append(profiler.note_resumption)
         elif event is Event.FIT_END:
             after.append(profiler.save_last_window)
         return (*(owned(h, profiler) for h in before), *wrapped, *(_owned(h, profiler) for h in after))
@@ -92,7 +94,7 @@ class LoopSpans:
         """Begin the span of an epoch with its first batch."""
         if self._profiler.is_recording and self._epoch is None and state.timestamp.batch_in_epoch.value == 0:
             self._epoch = self._profiler.marker(EPOCH, RECORDING, categories=("event",))
-            self._epoch.start()
+            self._epoch.__enter__()
 
     def _end_epoch(self) -> None:
         epoch, self._epoch = self._epoch, None
@@ -115,7 +117,7 @@ class LoopSpans:
 
         def begin(state: State, logger: Logger) -> None:
             if profiler.is_recording:
-                marker.start()
+                marker.__enter__()
                 self._open.append((name, marker))
 
         return begin

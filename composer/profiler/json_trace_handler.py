@@ -87,6 +87,11 @@ class JSONTraceHandler(TraceHandler):
         self._begin()
 
     @property
+    def saved_traces(self) -> list[tuple[Timestamp, list[Path]]]:
+        """The files that are kept, the oldest first, each with the training time at which it was written."""
+        return self.files.saved
+
+    @property
     def __remote_file_name__(self) -> str | None:
         """Where files are uploaded to."""
         return self.files.remote_file_name

@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, overload
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -22,8 +22,9 @@ class Marker:
     """Records a span between :meth:`start` and :meth:`finish`, a moment, or a point of a curve.
 
     Made by :meth:`.Profiler.marker`. As a context manager or a decorator it records the span of a block or of every
-    call. Spans of a thread nest, those of one marker too: viewers do not show one that ends within another that began
-    before it. Each ends in the thread in which it began, and whether it is recorded is decided when it begins.
+    call. Spans of a thread nest, those of blocks and calls of one marker too: viewers do not show one that ends
+    within another that began before it. Each ends in the thread in which it began, and whether it is recorded is
+    decided when it begins.
 
     Args:
         state: The state of the run.
@@ -71,7 +72,19 @@ class Marker:
         self._open = _OpenSpans()
 
     def start(self) -> None:
-        """Begin a span."""
+        """Begin a span.
+
+        Raises:
+            RuntimeError: This thread has begun one with this marker and not ended it; blocks and calls may nest.
+        """
+        if self._open.recorded:
+            raise RuntimeError(
+                f"Marker({self.name!r}).start() is called before finish() of the last one, in this thread. Spans of "
+                f"one marker nest as `with marker:`."
+            )
+        self._begin()
+
+    def _begin(self) -> None:
         recorded = self.should_record(self.state)
         self._open.recorded.append(recorded)
         if recorded:
@@ -106,19 +119,27 @@ class Marker:
 
     def __enter__(self) -> Self:
         """Begin a span that lasts for the block."""
-        self.start()
+        self._begin()
         return self
 
     def __exit__(self, *error: object) -> None:
         """End the span."""
         self.finish()
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+    @overload
+    def __call__(self, function: None = None) -> Self: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
+
+    def __call__(self, function: Callable[P, R] | None = None) -> Callable[P, R] | Self:
         """Return a function that records the span of each call.
 
         Args:
-            function: What it calls.
+            function: What it calls; None, as in ``@marker()``, returns the marker.
         """
+        if function is None:
+            return self
 
         @functools.wraps(function)
         def marked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handlers import Handler
+from composer.core.listener_check import can_listen
 from composer.profiler._spans import LoopSpans
 from composer.profiler.marker import Marker
 from composer.profiler.schedule import RECORDING, ProfilerAction
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from composer.core.state import State
 
 __all__ = ["Profiler"]
+
+_TAKES: Final = tuple(name for name in vars(TraceHandler) if name.startswith("process_"))
 
 
 class Profiler(Callback):
@@ -46,7 +49,8 @@ class Profiler(Callback):
 
     Args:
         schedule: ``(state) -> ProfilerAction``, asked before each batch is fetched; see :func:`.cyclic_schedule`.
-        trace_handlers: What takes the records, such as a :class:`.JSONTraceHandler`.
+        trace_handlers: What takes the records, such as a :class:`.JSONTraceHandler`; a test double need only have the
+            methods by which events and records reach it.
         sys_prof_cpu: Whether to record the load of the processor. This and the next three need the extra ``system``.
         sys_prof_memory: Whether to record the memory in use.
         sys_prof_disk: Whether to record what is read from and written to disks.
@@ -68,7 +72,7 @@ class Profiler(Callback):
 
     Attributes:
         schedule: As given.
-        trace_handlers: As given, as a tuple.
+        state: The state of the run; None before there is one.
         fuses_forward_and_loss: Whether forward and loss are compiled as one graph; a trainer sets it.
 
     Raises:
@@ -130,12 +134,11 @@ class Profiler(Callback):
             raise TypeError(f"schedule must be a function (state) -> ProfilerAction, but got {schedule!r}.")
         self.schedule = schedule
         self.fuses_forward_and_loss = False
-        self.trace_handlers = _checked(trace_handlers)
-        self._system: SystemProfiler | None = None
+        self._trace_handlers = _checked(trace_handlers)
+        self._callbacks: list[SystemProfiler | TorchProfiler] = []
         if sys_prof_cpu or sys_prof_memory or sys_prof_disk or sys_prof_net:
             interval = sys_prof_stats_thread_interval_seconds
-            self._system = SystemProfiler(sys_prof_cpu, sys_prof_memory, sys_prof_disk, sys_prof_net, interval)
-        self._torch: TorchProfiler | None = None
+            self._callbacks.append(SystemProfiler(sys_prof_cpu, sys_prof_memory, sys_prof_disk, sys_prof_net, interval))
         if (
             torch_prof_record_shapes
             or torch_prof_profile_memory
@@ -143,7 +146,7 @@ class Profiler(Callback):
             or torch_prof_with_flops
             or torch_prof_memory_filename is not None
         ):
-            self._torch = TorchProfiler(
+            profiler = TorchProfiler(
                 torch_prof_folder,
                 torch_prof_filename,
                 torch_prof_remote_file_name,
@@ -157,7 +160,23 @@ class Profiler(Callback):
                 torch_prof_with_flops,
                 torch_prof_num_traces_to_keep,
             )
+            self._callbacks.append(profiler)
         self._forget()
+
+    @property
+    def trace_handlers(self) -> tuple[TraceHandler, ...]:
+        """What takes the records; to be set before the profiler is bound to a run."""
+        return self._trace_handlers
+
+    @trace_handlers.setter
+    def trace_handlers(self, handlers: TraceHandler | Sequence[TraceHandler]) -> None:
+        self._trace_handlers = _checked(handlers)
+
+    @property
+    def resumption_batch_idx(self) -> int:
+        """How many batches of this epoch were trained before a checkpoint was loaded; 0 in an epoch begun here."""
+        epoch, batch = self._resumed
+        return batch if self.state is not None and self.state.timestamp.epoch.value == epoch else 0
 
     @property
     def action(self) -> ProfilerAction:
@@ -176,11 +195,11 @@ class Profiler(Callback):
             state: The state of the run.
         """
         self._forget()
-        self._state = state
+        self.state = state
         state.profiler = self
-        parts = [self, self._system, self._torch, *self.trace_handlers]
+        parts = [self, *self._callbacks, *self.trace_handlers]
         there = {id(callback) for callback in state.callbacks}
-        state.callbacks.extend(part for part in parts if part is not None and id(part) not in there)
+        state.callbacks.extend(part for part in parts if id(part) not in there)
 
     def marker(
         self,
@@ -209,7 +228,7 @@ class Profiler(Callback):
         Raises:
             RuntimeError: The profiler is not bound to a run yet.
         """
-        if self._state is None:
+        if self.state is None:
             raise RuntimeError("The profiler has no run yet; give it to Trainer(profiler=...), or call bind_to_state.")
         wanted = frozenset(map(ProfilerAction, actions))
 
@@ -219,7 +238,7 @@ class Profiler(Callback):
         marker = self._markers.get(name)
         if marker is None:
             marker = Marker(
-                self._state,
+                self.state,
                 should_record,
                 self._recorders,
                 name,
@@ -249,7 +268,7 @@ class Profiler(Callback):
         Args:
             event: The event asked about.
         """
-        if event in (Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD):
+        if event in (Event.INIT, Event.BEFORE_LOAD):
             return False
         # A listener between the two would keep them from running as one graph.
         return not (self.fuses_forward_and_loss and event in (Event.AFTER_FORWARD, Event.BEFORE_LOSS))
@@ -281,8 +300,18 @@ class Profiler(Callback):
         if self._num_recorded and action not in RECORDING:
             self._save(state, logger)
         self._action = action
-        for recorder in self._recorders:
+        for recorder in self._windowed:
             recorder.begin_batch(action, state)
+
+    def note_resumption(self, state: State, logger: Logger) -> None:
+        """Note where in the epoch the run goes on; called by the wrapped handlers.
+
+        Args:
+            state: The state of the run.
+            logger: Leads to the loggers.
+        """
+        now = state.timestamp
+        self._resumed = (int(now.epoch), int(now.batch_in_epoch))
 
     def save_if_due(self, state: State, logger: Logger) -> None:
         """Save if the schedule says so; called by the wrapped handlers.
@@ -316,28 +345,32 @@ class Profiler(Callback):
         """End the window."""
         self._spans.close_window()
         self._action, self._num_recorded = ProfilerAction.SKIP, 0
-        for recorder in self._recorders:
+        for recorder in self._windowed:
             recorder.save(state, logger)
-        for recorder in self._recorders:
+        for recorder in self._windowed:
             recorder.clean_up()
 
     def _forget(self) -> None:
         """Begin without a run."""
-        self._state: State | None = None
+        self.state: State | None = None
         # PyTorch's first, whose file those after it take.
-        own = () if self._torch is None else (self._torch,)
+        own = [one for one in self._callbacks if isinstance(one, TorchProfiler)]
         self._recorders: tuple[TraceHandler, ...] = (*own, *self.trace_handlers)
+        # A test double takes records, and need not know of windows.
+        self._windowed = [one for one in self._recorders if isinstance(one, TraceHandler)]
         self._markers: dict[str, Marker] = {}
         self._spans = LoopSpans(self)
         self._action = ProfilerAction.SKIP
         self._asked = False
         self._num_recorded = 0
+        self._resumed = (0, 0)
 
 
 def _checked(handlers: TraceHandler | Sequence[TraceHandler]) -> tuple[TraceHandler, ...]:
     found: tuple[TraceHandler, ...] = ensure_tuple(handlers)
     for handler in found:
-        if not isinstance(handler, TraceHandler):
+        takes = all(callable(getattr(handler, name, None)) for name in _TAKES)
+        if not isinstance(handler, TraceHandler) and not (takes and can_listen(handler, Callback)):
             remedy = f" Make an object of it: {handler.__name__}(...)." if isinstance(handler, type) else ""
             raise TypeError(f"trace_handlers must be TraceHandler objects, but got {handler!r}.{remedy}")
     return found

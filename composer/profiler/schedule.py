@@ -40,10 +40,10 @@ def cyclic_schedule(
 ) -> Callable[[State], ProfilerAction]:
     """Return a schedule that profiles a few batches of each epoch, once or again and again.
 
-    An epoch begins with ``skip_first`` batches that are left alone. Then come ``repeat`` cycles of ``wait`` batches
-    left alone, ``warmup`` batches in which the profiler runs without recording, and ``active`` batches that are
-    recorded. The traces are written after the last batch of a cycle, and after that of the epoch if the cycle is
-    recording then.
+    An epoch begins with ``skip_first`` batches that are left alone, also where a checkpoint is loaded in its midst.
+    Then come ``repeat`` cycles of ``wait`` batches left alone, ``warmup`` batches in which the profiler runs
+    without recording, and ``active`` batches that are recorded. The traces are written after the last batch of a
+    cycle, and after that of the epoch if the cycle is recording then.
 
     Args:
         skip_first: Number of batches at the start of each epoch.
@@ -72,7 +72,8 @@ def cyclic_schedule(
 
     def schedule(state: State) -> ProfilerAction:
         batch = state.timestamp.batch_in_epoch.value
-        cycle, place = divmod(batch - skip_first, length)
+        resumed = 0 if state.profiler is None else state.profiler.resumption_batch_idx
+        cycle, place = divmod(batch - resumed - skip_first, length)
         if cycle < 0 or (repeat and cycle >= repeat) or place < wait:
             return ProfilerAction.SKIP
         if place < wait + warmup:

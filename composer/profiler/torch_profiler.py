@@ -56,6 +56,9 @@ class TorchProfiler(TraceHandler):
         num_traces_to_keep: Number of traces that each process keeps, the newest; -1 is all, 0 keeps only what the
             loggers do.
 
+    Attributes:
+        profiler: PyTorch's profiler while a window lasts, None otherwise.
+
     Raises:
         ValueError: A name has an unknown placeholder, the number is less than -1, or there is to be a timeline of
             memory without ``record_shapes``, ``profile_memory`` and ``with_stack``, of which it is made; or a picture
@@ -111,10 +114,25 @@ class TorchProfiler(TraceHandler):
         self.profile_memory = profile_memory
         self.with_stack = with_stack
         self.with_flops = with_flops
-        self._profile: torch.profiler.profile | None = None
+        self.profiler: torch.profiler.profile | None = None
         self._started = False
         self._step: record_function | None = None
         self._spans: dict[tuple[int, str], list[record_function]] = {}
+
+    @property
+    def memory_filename(self) -> str | None:
+        """Name of a window's timeline of memory, with placeholders."""
+        return None if self.memory_files is None else self.memory_files.filename
+
+    @property
+    def memory_remote_file_name(self) -> str | None:
+        """Its name at the loggers that keep files, with placeholders."""
+        return None if self.memory_files is None else self.memory_files.remote_file_name
+
+    @property
+    def saved_traces(self) -> list[tuple[Timestamp, list[Path]]]:
+        """The traces that are kept, the oldest first, each with the training time at which it was written."""
+        return self.files.saved
 
     @property
     def __remote_file_name__(self) -> str | None:
@@ -150,7 +168,7 @@ class TorchProfiler(TraceHandler):
         if action is ProfilerAction.SKIP:
             self._stop()
             return
-        if self._profile is None:
+        if self.profiler is None:
             profile = torch.profiler.profile(
                 record_shapes=self.record_shapes,
                 profile_memory=self.profile_memory,
@@ -161,11 +179,11 @@ class TorchProfiler(TraceHandler):
                 # torch 2.10 says so of every profile; each has one cycle here.
                 warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
                 profile.prepare_trace()
-            self._profile = profile  # only now, since stopping one that is not prepared ends the process
+            self.profiler = profile  # only now, since stopping one that is not prepared ends the process
         if action in RECORDING:
             if not self._started:
-                self._profile.start_trace()
-                self._profile.add_metadata_json("composer", json.dumps({"rank": dist.get_global_rank()}))
+                self.profiler.start_trace()
+                self.profiler.add_metadata_json("composer", json.dumps({"rank": dist.get_global_rank()}))
                 self._started = True
             self._step = record_function(f"ProfilerStep#{state.timestamp.batch.value}")
             self._step.__enter__()
@@ -201,8 +219,8 @@ class TorchProfiler(TraceHandler):
     def _stop(self) -> torch.profiler.profile | None:
         """Stop PyTorch's profiler; return it if it has recorded."""
         self._end_step()
-        profile, started = self._profile, self._started
-        self._profile, self._started = None, False
+        profile, started = self.profiler, self._started
+        self.profiler, self._started = None, False
         for spans in self._spans.values():
             while spans:
                 spans.pop().__exit__(None, None, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
@@ -48,6 +49,7 @@ __all__ = [
     "set_log_level",
     "set_precision",
     "set_train_data",
+    "settle_displays",
     "summary_stream",
 ]
 
@@ -120,13 +122,37 @@ def add_console(
     ['ConsoleLogger']
     """
     from composer.loggers.console_logger import ConsoleLogger
-    from composer.loggers.progress_bar_logger import ProgressBarLogger
 
-    if any(isinstance(destination, ProgressBarLogger) for destination in destinations):
-        message = "Both progress_bar and log_to_console are on and write to the same terminal; turn one of them off."
-        warnings.warn(message, ComposerWarning, stacklevel=3)
     if not any(isinstance(destination, ConsoleLogger) for destination in destinations):
         destinations.append(ConsoleLogger(log_interval, stream, log_traces))
+
+
+def settle_displays(destinations: list[LoggerDestination]) -> None:
+    """Warn of a progress bar and lines on one terminal; the lines then show the hyperparameters, and the bar does not.
+
+    Args:
+        destinations: The loggers.
+
+    >>> from composer.loggers import ConsoleLogger, ProgressBarLogger
+    >>> import io
+    >>> settle_displays([ProgressBarLogger("stdout"), ConsoleLogger("10ba", io.StringIO())])  # no warning
+    """
+    from composer.loggers.console_logger import ConsoleLogger
+    from composer.loggers.progress_bar_logger import ProgressBarLogger
+
+    standard = (sys.stdout, sys.stderr)
+    lines = [open_stream(one.stream) for one in destinations if isinstance(one, ConsoleLogger)]
+    for bar in destinations:
+        if not isinstance(bar, ProgressBarLogger):
+            continue
+        where = open_stream(bar.stream)
+        if any(stream is where or (stream in standard and where in standard) for stream in lines):
+            bar.shows_config = False
+            message = (
+                "A progress bar and a console logger write to the same terminal; give progress_bar=False, or no "
+                "console logger."
+            )
+            warnings.warn(message, ComposerWarning, stacklevel=3)
 
 
 def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Callback]) -> None:

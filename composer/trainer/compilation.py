@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,9 @@ from composer.distributed.strategy import SingleProcess
 from composer.trainer.run import Run
 
 __all__ = ["compile_model"]
+
+
+_log = logging.getLogger(__name__)
 
 
 def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
@@ -29,6 +33,7 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     """
     model = cast(ComposerModel, run.state.model)
     if wrapper is not None:
+        _log.warning("`model` is already compiled with `torch.compile`; compile_config is ignored.")
         # The user has compiled it already, with arguments of their own.
         compiled = cast("Any", wrapper)
 

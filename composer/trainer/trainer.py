@@ -291,8 +291,7 @@ class Trainer(TrainerNames):
         one_of("on_logger_error", on_logger_error, ("warn", "raise"))
         build.set_log_level(python_log_level)
         model, compiled = given.as_model(model)
-        if compiled is not None and compile_config is not None:
-            raise ValueError("compile_config is given, but the model is compiled already; leave out one of the two.")
+        compile_config = None if compiled is not None else compile_config
 
         device = get_device(device)
         if deterministic_mode:
@@ -340,6 +339,7 @@ class Trainer(TrainerNames):
             build.add_progress_bar(destinations, console_stream, log_traces)
         if log_to_console:
             build.add_console(destinations, console_stream, console_log_interval, log_traces)
+        build.settle_displays(destinations)
         others = [callback for callback in watching if not isinstance(callback, LoggerDestination)]
         if save_folder is not None:
             others.append(savers.make_saver(arguments))

@@ -50,6 +50,9 @@ class TestRunEvent:
     def test_a_marker_calls_nobody(self):
         engine = Engine(state_of(), callbacks=listener(Callback, "c", seen := []))
         assert engine.run_marker_only_event("BATCH_END") is None
+        engine.close()
+        with pytest.raises(RuntimeError, match="The engine is closed"):
+            engine.run_marker_only_event("BATCH_END")
         assert seen == []
 
     def test_listens(self):

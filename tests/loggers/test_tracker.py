@@ -43,6 +43,18 @@ class Toy(Tracker):
             self.calls.append(hyperparameters)
 
 
+def test_a_run_that_cannot_begin_is_not_tried_again_when_it_is_closed() -> None:
+    class Offline(Toy):
+        def _begin(self, state, saved):
+            super()._begin(state, saved)
+            raise ConnectionError("no key")
+
+    toy = Offline()
+    with pytest.raises(ConnectionError, match="no key"):
+        trainer_of(loggers=toy)
+    assert toy.begun == [{}]
+
+
 def test_what_is_logged_before_the_run_waits_in_its_order() -> None:
     toy = Toy()
     loop = Loop([toy])

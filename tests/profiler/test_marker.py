@@ -122,3 +122,12 @@ def test_an_end_needs_a_begin_in_the_same_thread() -> None:
     thread.join()
     assert len(errors) == 1
     marker.finish()
+
+
+def test_a_begin_needs_an_end_before_the_next_one() -> None:
+    marker = marker_of(Kept())
+    marker.start()
+    with pytest.raises(RuntimeError, match=r"Marker\('work'\)\.start\(\) is called before finish\(\)"):
+        marker.start()
+    marker.finish()
+    marker.start()

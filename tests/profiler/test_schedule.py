@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from composer import State, Timestamp
-from composer.profiler import ProfilerAction, cyclic_schedule
+from composer import Engine, Event, State, Timestamp
+from composer.profiler import Profiler, ProfilerAction, cyclic_schedule
+from tests.profiler.traces import PLAIN
 
 COUNTS = st.integers(0, 4)
 
@@ -71,3 +72,17 @@ def test_actions_have_names() -> None:
         ProfilerAction("activ")
     with pytest.raises(ValueError, match="got None"):
         ProfilerAction(None)
+
+
+def test_counts_from_where_a_checkpoint_was_loaded() -> None:
+    state = State(model=nn.Linear(1, 1))
+    Profiler(cyclic_schedule(skip_first=1, warmup=1, active=1), [], **PLAIN).bind_to_state(state)
+    engine = Engine(state)
+    state.timestamp = Timestamp(batch=14, batch_in_epoch=4)
+    engine.run_event(Event.AFTER_LOAD)
+    found = []
+    for time in ((0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (1, 1), (1, 2)):
+        state.timestamp = Timestamp(epoch=time[0], batch_in_epoch=time[1])
+        found.append(state.profiler.schedule(state).value[0])
+    assert "".join(found) == "swasswa"
+    engine.close()

@@ -66,7 +66,8 @@ def test_compresses(tmp_path) -> None:
 def test_keeps_the_newest_and_hands_over_all(tmp_path) -> None:
     keeper = Keeper()
     run(tmp_path, lambda state: "active_and_save", torch_prof_num_traces_to_keep=2, trainer={"loggers": keeper})
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"rank0.{batch}.pt.trace.json" for batch in (3, 4)]
+    names = [f"rank0.{batch}.pt.trace.json" for batch in (3, 4)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     folder = "night/torch_traces"
     assert keeper.files == [(f"{folder}/rank0.{batch}.pt.trace.json", False) for batch in (1, 2, 3, 4)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer import Algorithm, Callback, DataSpec, Evaluator, Trainer
+from composer.loggers import ConsoleLogger
 from composer.optim import DecoupledSGDW
 from composer.warnings import ComposerWarning
 from tests.common import Received, Regression, Unsized, regression_data, trainer_of
@@ -270,14 +272,35 @@ def test_console() -> None:
     with pytest.raises(ValueError, match="stdoutt"):
         Trainer(model=Regression(), console_stream="stdoutt")
     assert "1sp" in wrong(ValueError, log_to_console=True, console_log_interval="1sp")
-    with pytest.warns(ComposerWarning, match="Both progress_bar and log_to_console are on"):
-        Trainer(model=Regression(), log_to_console=True)
 
 
-def test_two_ways_to_compile() -> None:
+def with_a_bar(**arguments: Any) -> Trainer:
+    model = Regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = regression_data()
+    return Trainer(model=model, train_dataloader=data, max_duration="1ba", optimizers=optimizer, **arguments)
+
+
+@pytest.mark.parametrize("given", [{"log_to_console": True}, {"loggers": lambda: ConsoleLogger()}])
+def test_bars_and_lines_on_one_terminal(given, capsys) -> None:
+    given = {name: value() if callable(value) else value for name, value in given.items()}
+    with pytest.warns(ComposerWarning, match="A progress bar and a console logger write to the same terminal"):
+        trainer = with_a_bar(**given)
+    trainer.fit()
+    assert capsys.readouterr().err.count("rank_zero_seed") == 1
+
+
+def test_lines_elsewhere_than_the_bars() -> None:
+    file = io.StringIO()
+    with_a_bar(loggers=ConsoleLogger(stream=file)).fit()
+    assert "rank_zero_seed" in file.getvalue()
+
+
+def test_a_model_that_is_compiled_stays_so(caplog) -> None:
     model = torch.compile(Regression(), backend="eager")
-    with pytest.raises(ValueError, match="compile_config is given, but the model is compiled already; leave out one"):
-        Trainer(model=model, compile_config={}, progress_bar=False)
+    trainer = Trainer(model=model, compile_config={"backend": "unheard of"}, progress_bar=False)
+    assert "`model` is already compiled with `torch.compile`; compile_config is ignored." in caplog.text
+    trainer.close()
 
 
 # ---------------------------------------------------------------------------------------------------- right ones

@@ -1,0 +1,77 @@
+"""A picture of the memory in use over time, by what it is used for."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from composer._lazy import import_extra
+
+__all__ = ["export_memory_timeline_html"]
+
+_GIB = 1024**3
+
+
+def export_memory_timeline_html(
+    prof: torch.profiler.profile,
+    path: str | Path,
+    device: str | None = None,
+    figsize: tuple[float, float] = (20, 12),
+    title: str | None = None,
+    yxis_step_size: float = 1.0,
+    return_fig: bool = False,
+) -> Any:
+    """Draw the memory in use while a profiler of PyTorch ran; :class:`.TorchProfiler` has its own ``memory_filename``.
+
+    Args:
+        prof: Has run with ``record_shapes``, ``profile_memory`` and ``with_stack``.
+        path: The page to write, with the picture in it.
+        device: Whose memory, such as "cuda:0"; by default the accelerator's, and that of the host where there is none.
+        figsize: Width and height in inches.
+        title: What stands above the picture.
+        yxis_step_size: Distance of the lines of the grid, in GiB.
+        return_fig: Whether to return matplotlib's figure, instead of writing the page.
+
+    Raises:
+        MissingConditionalImportError: matplotlib is not installed.
+
+    >>> import tempfile
+    >>> with torch.profiler.profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
+    ...     _ = torch.nn.Linear(8, 8)(torch.ones(8, 8)).sum().backward()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export_memory_timeline_html(prof, f"{folder}/memory.html", device="cpu")
+    ...     "<img" in Path(folder, "memory.html").read_text()
+    True
+    """
+    import_extra("matplotlib", "examples", "export_memory_timeline_html")
+    from matplotlib.figure import Figure
+    from torch.profiler import _memory_profiler as parts
+
+    if device is None:
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    # PyTorch has no public way to the numbers but a file.
+    times, sizes = parts.MemoryProfileTimeline(prof._memory_profile())._coalesce_timeline(device)  # pyright: ignore
+    levels = (torch.tensor(sizes, dtype=torch.float64).cumsum(1) / _GIB).T.tolist()
+    milliseconds = [(time - times[0]) / 1e3 for time in times]
+    figure = Figure(figsize=figsize, dpi=80)
+    axes = figure.gca()
+    for category, color in parts._CATEGORY_TO_COLORS.items():
+        index = parts._CATEGORY_TO_INDEX[category]
+        label = "Unknown" if category is None else category.name
+        axes.fill_between(milliseconds, levels[index], levels[index + 1], color=color, alpha=0.7, label=label)
+    figure.legend()
+    axes.grid(visible=True)
+    axes.set(xlabel="time (ms)", ylabel="memory (GiB)", title=title or "")
+    top, step = axes.get_ylim()[1], yxis_step_size
+    axes.set_yticks([step * tick for tick in range(int(top / step) + 1)])
+    if return_fig:
+        return figure
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    encoded = base64.b64encode(image.getvalue()).decode()
+    Path(path).write_text(f'<html><body><img src="data:image/png;base64,{encoded}"></body></html>\n')
+    return None
