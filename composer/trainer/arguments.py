@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer import trees
-from composer._text import one_of
+from composer._text import one_of, whole
 from composer.core._names import check_run_name
 from composer.core.data import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.endless import refuse_endless
