@@ -50,7 +50,7 @@ class RunFile:
         self, filename: str | Path, remote_file_name: str | Path | None = None, overwrite: bool = False
     ) -> None:
         self.filename = check_template("filename", filename)
-        self.remote_file_name = remote_file_name
+        self.remote_file_name = None if remote_file_name is None else str(remote_file_name)
         if remote_file_name is not None:
             template = check_template("remote_file_name", remote_file_name)
             self.remote_file_name = check_remote_name("remote_file_name", template)
