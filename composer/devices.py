@@ -15,6 +15,7 @@ from composer.dist.local_gpu import local_gpu
 from composer.trees import map_leaves, map_tensors
 
 __all__ = [
+    "PINNING",
     "Device",
     "DeviceAccelerator",
     "DeviceCPU",
@@ -25,6 +26,9 @@ __all__ = [
     "DeviceTPU",
     "get_device",
 ]
+
+PINNING = frozenset({"cuda", "xpu"})
+"""Kinds of devices from which a copy into pinned memory, and only into that, runs beside the host."""
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -92,7 +92,7 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
 
     Args:
         source_path: The folder: a URI, or a name in the object store.
-        destination_path: Folder of this machine to which the files are downloaded. Those that are there stay.
+        destination_path: Folder of this machine to which the files are downloaded, in place of those that are there.
         object_store: An :class:`.ObjectStore` or a logger that keeps files; None if the source is a URI.
         device_mesh: Accepted for old callers, and not used.
 
@@ -119,6 +119,7 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
             )
         self.source_path, self.destination_path = source_path, os.fspath(destination_path)
         self.object_store, self.device_mesh = object_store, device_mesh
+        self._fetched: set[str] = set()
         self._download([METADATA] if dist.get_local_rank() == 0 else [])
         super().__init__(self.destination_path)
 
@@ -141,14 +142,17 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
         return super().read_data(plan, planner)
 
     def _download(self, names: Iterable[str]) -> None:
-        """Download files that are not there yet; all processes must call this."""
+        """Download files that this reader has not downloaded yet; all processes must call this."""
 
         def download() -> None:
             for name in names:
+                if name in self._fetched:
+                    continue
                 destination = Path(self.destination_path, name)
-                if not destination.exists():
-                    destination.parent.mkdir(parents=True, exist_ok=True)
-                    source = f"{self.source_path.rstrip('/')}/{name}"
-                    copy_file(source, destination, self.object_store, progress_bar=False)
+                # Also where a file is there: those of every checkpoint have the same names.
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                source = f"{self.source_path.rstrip('/')}/{name}"
+                copy_file(source, destination, self.object_store, progress_bar=False)
+                self._fetched.add(name)
 
         by_all(download, "download its files of the checkpoint")

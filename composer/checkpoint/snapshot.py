@@ -7,10 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["PLAIN", "Snapshot"]
+from composer.devices import PINNING
 
-# From these only into pinned memory does a copy run beside the host.
-_PINS = frozenset({"cuda", "xpu"})
+__all__ = ["PLAIN", "Snapshot"]
 
 PLAIN = frozenset({bool, float, int, str, type(None)})
 """Types with nothing to copy; the states of random generators have hundreds of them."""
@@ -93,7 +92,7 @@ class _Taking:
             return self._copies[key]
         before = self._memory.get(like)
         memory = (
-            before.pop() if before else torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type in _PINS)
+            before.pop() if before else torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type in PINNING)
         )
         self.used.setdefault(like, []).append(memory)
         self._copies[key] = memory

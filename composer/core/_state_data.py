@@ -166,8 +166,10 @@ class StateData(ABC):
     @train_dataloader.setter
     def train_dataloader(self, dataloader: DataSpec | Iterable[Batch] | None) -> None:
         phase, self.phase = self.phase, self.train_phase
-        self.set_dataloader(dataloader, None if dataloader is None else self.train_phase.label or "train")
-        self.phase = phase
+        try:
+            self.set_dataloader(dataloader, None if dataloader is None else self.train_phase.label or "train")
+        finally:
+            self.phase = phase
 
     # The name that clients of the predecessor read and set.
     _train_dataloader = train_dataloader

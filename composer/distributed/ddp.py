@@ -6,6 +6,7 @@ g = 1/W * sum_r g_r        Li et al. 2020, https://arxiv.org/abs/2006.15704
 from __future__ import annotations
 
 import gc
+from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # As large as those of DistributedDataParallel.
 _BUCKET_BYTES = 25 * 2**20
+# So many buckets are on their way at once, each with a copy of its gradients.
+_UNDER_WAY = 3
 
 __all__ = ["DDPStrategy", "DDPSyncStrategy", "average_gradients", "ddp_sync_context", "prepare_ddp_module"]
 
@@ -260,18 +263,26 @@ def average_gradients(parameters: list[nn.Parameter], group: torch_dist.ProcessG
             gradients.append(parameter.grad)
     if not gradients:
         return
-    torch._foreach_div_(gradients, size)  # pyright: ignore[reportPrivateImportUsage]
-    sums: list[tuple[Any, Tensor, list[Tensor]]] = []
+    for gradient in gradients:
+        gradient.div_(size)
+    under_way: deque[tuple[Any, Tensor, list[Tensor]]] = deque()
     for bucket in _in_buckets(gradients):
         # One call for many small gradients; a large one needs no copy.
         flat = bucket[0] if len(bucket) == 1 else torch.cat([gradient.flatten() for gradient in bucket])
-        sums.append((torch_dist.all_reduce(flat, group=group, async_op=True), flat, bucket))
-    for work, flat, bucket in sums:
-        work.wait()
-        if len(bucket) > 1:
-            parts = flat.split([gradient.numel() for gradient in bucket])
-            views = [part.view(gradient.shape) for part, gradient in zip(parts, bucket, strict=True)]
-            torch._foreach_copy_(bucket, views)  # pyright: ignore[reportPrivateImportUsage]
+        under_way.append((torch_dist.all_reduce(flat, group=group, async_op=True), flat, bucket))
+        if len(under_way) > _UNDER_WAY:
+            _take_back(*under_way.popleft())
+    for sent in under_way:
+        _take_back(*sent)
+
+
+def _take_back(work: Any, flat: Tensor, bucket: list[Tensor]) -> None:
+    """Wait for a sum, and put it into the gradients."""
+    work.wait()
+    if len(bucket) > 1:
+        parts = flat.split([gradient.numel() for gradient in bucket])
+        views = [part.view(gradient.shape) for part, gradient in zip(parts, bucket, strict=True)]
+        torch._foreach_copy_(bucket, views)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _in_buckets(gradients: list[Tensor]) -> list[list[Tensor]]:
@@ -280,9 +291,10 @@ def _in_buckets(gradients: list[Tensor]) -> list[list[Tensor]]:
     filled, kind = 0, None
     for gradient in gradients:
         size = gradient.numel() * gradient.element_size()
-        if kind != (gradient.dtype, gradient.device) or filled + size > _BUCKET_BYTES:
+        is_dense = gradient.layout == torch.strided
+        if not is_dense or kind != (gradient.dtype, gradient.device) or filled + size > _BUCKET_BYTES:
             buckets.append([])
-            filled, kind = 0, (gradient.dtype, gradient.device)
+            filled, kind = 0, (gradient.dtype, gradient.device) if is_dense else None
         buckets[-1].append(gradient)
         filled += size
     return buckets

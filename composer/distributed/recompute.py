@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from composer.devices import PINNING
 from composer.distributed.wrapping import said_by_model, units_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["recompute", "recompute_as_configured", "recomputed_modules"]
 
+_PLAIN = (Tensor, nn.Parameter)
 _KEPT = {
     torch.ops.aten.mm.default,
     torch.ops.aten.bmm.default,
@@ -91,7 +93,7 @@ def recompute(
     """
     for module in modules:
         # An attribute of this one module: hooks stay around it, and it keeps its class and the names of its weights.
-        module.forward = _Sparing(module.forward, drop=drop, selective=selective, offload=offload)
+        module.forward = _Sparing(module, module.forward, drop=drop, selective=selective, offload=offload)
 
 
 class _Offloaded(saved_tensors_hooks):
@@ -99,14 +101,15 @@ class _Offloaded(saved_tensors_hooks):
 
     def __init__(self, module: nn.Module) -> None:
         # Their memory, since what is saved is often a view, such as the transposed weight of a linear layer.
-        weights = {_address(tensor) for tensor in (*module.parameters(), *module.buffers())}
-        pinned = torch.accelerator.is_available()
+        # Those of children that are sharded by themselves are not known before these run, and wait as all else does.
+        whole = (one for one in (*module.parameters(), *module.buffers()) if type(one) in _PLAIN)
+        weights = {_address(tensor) for tensor in whole}
 
         def pack(tensor: Tensor) -> Tensor | tuple[torch.device, Tensor]:
-            is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+            is_plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
             if not is_plain or _address(tensor) in weights:
                 return tensor
-            host = torch.empty_like(tensor, device="cpu", pin_memory=pinned and not tensor.is_cpu)
+            host = torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type in PINNING)
             return tensor.device, host.copy_(tensor, non_blocking=host.is_pinned())
 
         def unpack(packed: Tensor | tuple[torch.device, Tensor]) -> Tensor:
@@ -125,9 +128,9 @@ def _address(tensor: Tensor) -> int:
 class _Sparing:
     """A forward pass that does not keep its activations."""
 
-    def __init__(self, forward: Any, *, drop: bool, selective: bool, offload: bool) -> None:
+    def __init__(self, module: nn.Module, forward: Any, *, drop: bool, selective: bool, offload: bool) -> None:
         functools.update_wrapper(self, forward)
-        self._forward = forward
+        self._module, self._forward = module, forward
         self._drop, self._selective, self._offload = drop, selective, offload
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +138,7 @@ class _Sparing:
             return self._forward(*args, **kwargs)
         if not self._offload:
             return self._run(*args, **kwargs)
-        with _Offloaded(self._forward.__self__):
+        with _Offloaded(self._module):
             return self._run(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:

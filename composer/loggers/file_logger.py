@@ -41,7 +41,7 @@ class FileLogger(LoggerDestination):
             ``{world_size}`` and ``{local_world_size}``. Where it does not tell the processes apart, the first writes.
         remote_file_name: Name, with the same placeholders, under which the loggers that keep files get it; None is
             not at all.
-        capture_stdout: Whether to keep what is printed, from ``INIT`` until the run is closed or a loop fails.
+        capture_stdout: Whether to keep what is printed, from ``INIT`` until the run is closed.
         capture_stderr: The same for the error stream.
         buffer_size: Size of the buffer in bytes; 1 writes out each line.
         log_traces: Whether to keep what algorithms did, a line whenever one has acted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final, SupportsFloat, cast
 
 import torch
@@ -74,7 +74,7 @@ def _batches(name: str, value: Any) -> None:
 def _kept(name: str, value: Any) -> None:
     number = _whole(f"{name}, the number of checkpoints,", value)
     if number < -1:
-        raise ValueError(f"{name} must be positive, or -1 for all checkpoints; got {value!r}.")
+        raise ValueError(f"{name} must be 0 or more, or -1 for all checkpoints; got {value!r}.")
 
 
 def _number(name: str, value: Any) -> None:
@@ -144,7 +144,7 @@ def _names(name: str, value: Any) -> None:
     entries = cast("Sequence[Any]", value)
     if isinstance(value, str):
         raise TypeError(f"{name} must be a list of strings; got {value!r}. Give [{value!r}].")
-    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(one, str) for one in entries):
+    if not isinstance(value, (Sequence, Set)) or not all(isinstance(one, str) for one in entries):
         raise TypeError(f"{name} must be a list of strings; got {value!r}.")
 
 

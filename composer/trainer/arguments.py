@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import secrets
 import signal
@@ -36,6 +37,7 @@ __all__ = [
     "as_signals",
     "as_subset",
     "name_run",
+    "without_config",
 ]
 
 
@@ -251,6 +253,18 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
             "the number of samples in a microbatch."
         )
     return -(-batch_size // value)
+
+
+def without_config(compile_config: Mapping[str, Any] | None) -> None:
+    """Log that the model came compiled, so that ``compile_config`` is not used.
+
+    Args:
+        compile_config: As given.
+
+    >>> without_config(None)
+    """
+    ignored = "" if compile_config is None else "; compile_config is ignored"
+    logging.getLogger("composer.trainer").warning("`model` is already compiled with `torch.compile`%s.", ignored)
 
 
 def as_parallelism(config: Any, fsdp_config: Any) -> Any:

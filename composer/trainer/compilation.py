@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import sys
 from typing import Any, cast
 
 import torch
@@ -15,9 +15,6 @@ from composer.distributed.strategy import SingleProcess
 from composer.trainer.run import Run
 
 __all__ = ["compile_model"]
-
-
-_log = logging.getLogger(__name__)
 
 
 def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
@@ -33,9 +30,10 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     """
     model = cast(ComposerModel, run.state.model)
     if wrapper is not None:
-        _log.warning("`model` is already compiled with `torch.compile`; compile_config is ignored.")
         # The user has compiled it already, with arguments of their own.
         compiled = cast("Any", wrapper)
+        options = getattr(compiled.dynamo_ctx, "compiler_config", None) or {}
+        run.reuses_outputs = _has_cuda_graphs({"options": options})
 
         def forward(batch: Batch) -> Any:
             return compiled.dynamo_ctx(model._call_impl)(batch)
@@ -60,6 +58,10 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
 
 
 def _has_cuda_graphs(config: dict[str, Any]) -> bool:
-    """Whether arguments of ``torch.compile`` ask for CUDA graphs."""
+    """Whether arguments of ``torch.compile``, or inductor's settings of the process, ask for CUDA graphs."""
     options = cast("dict[str, Any]", config.get("options") or {})
-    return config.get("mode") in ("reduce-overhead", "max-autotune") or bool(options.get("triton.cudagraphs"))
+    if config.get("mode") in ("reduce-overhead", "max-autotune") or config.get("backend") == "cudagraphs":
+        return True
+    inductor: Any = sys.modules.get("torch._inductor.config")
+    everywhere = inductor is not None and inductor.triton.cudagraphs
+    return bool(options.get("triton.cudagraphs", everywhere))

@@ -291,7 +291,9 @@ class Trainer(TrainerNames):
         one_of("on_logger_error", on_logger_error, ("warn", "raise"))
         build.set_log_level(python_log_level)
         model, compiled = given.as_model(model)
-        compile_config = None if compiled is not None else compile_config
+        if compiled is not None:
+            given.without_config(compile_config)
+            compile_config = None
 
         device = get_device(device)
         if deterministic_mode:

@@ -151,7 +151,7 @@ def test_slow_is_not_hanging_and_everything_is_put_back() -> None:
 
     def slow():
         for batch in labelled_data(4):
-            time.sleep(0.2)
+            time.sleep(0.4)
             yield batch
 
     class Slow:
@@ -161,7 +161,7 @@ def test_slow_is_not_hanging_and_everything_is_put_back() -> None:
     loader = DataLoader(Items(), batch_size=2, num_workers=1, worker_init_fn=abs)
     inside = At("eval_batch_start", lambda state: loader.worker_init_fn is abs)
     run = run_with(
-        DataloaderMonitor(0.4), inside, data=Slow(), eval_dataloader=loader, eval_interval="99ep", max_duration="2ep"
+        DataloaderMonitor(1.5), inside, data=Slow(), eval_dataloader=loader, eval_interval="99ep", max_duration="2ep"
     )
     run.trainer.fit()
     run.trainer.close()

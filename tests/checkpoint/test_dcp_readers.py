@@ -58,8 +58,15 @@ def test_from_a_uri(folder, tmp_path) -> None:
 def test_from_a_store_each_file_once(folder, tmp_path) -> None:
     store = Store(tmp_path)
     reader = DistCPObjectStoreReader("ep1", tmp_path / "here", store)
-    assert torch.equal(loaded(reader), loaded(DistCPObjectStoreReader("ep1", tmp_path / "here", store)))
+    assert torch.equal(loaded(reader), loaded(reader))
     assert store.names == ["ep1/.metadata", "ep1/__0_0.distcp"]
+
+
+def test_files_of_another_checkpoint_in_the_folder_are_replaced(folder, tmp_path) -> None:
+    write(divide({"state": {"model": {"a.weight": WEIGHT + 1, "b": torch.ones(1)}}}), tmp_path / "ep2")
+    store = Store(tmp_path)
+    assert torch.equal(loaded(DistCPObjectStoreReader("ep1", tmp_path / "here", store)), WEIGHT)
+    assert torch.equal(loaded(DistCPObjectStoreReader("ep2", tmp_path / "here", store)), WEIGHT + 1)
 
 
 def test_a_file_that_the_store_does_not_have(folder, tmp_path) -> None:

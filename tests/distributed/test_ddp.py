@@ -238,3 +238,22 @@ def test_small_gradients_are_averaged_together(bucket: int, calls: int, two_rank
         assert means == [5.0, 6.0, 7.0, 8.0, 2.0, 10.0, 12.0, 13.0]
         assert all(gradient.unique().numel() == 1 for gradient in gradients)
         assert made == calls  # one of which is for which gradients there are
+
+
+def sparse_and_dense() -> list[Tensor]:
+    """Gradients of an embedding with sparse ones, between dense ones."""
+    rank = dist.get_global_rank()
+    model = nn.Sequential(nn.Linear(2, 2), nn.Embedding(5, 2, sparse=True), nn.Linear(2, 2))
+    for parameter in model[0].parameters():
+        parameter.grad = torch.full_like(parameter, float(rank))
+    model[1](torch.tensor([rank])).sum().backward()
+    for parameter in model[2].parameters():
+        parameter.grad = torch.full_like(parameter, 2.0 * rank)
+    ddp.average_gradients(list(model.parameters()))
+    return [parameter.grad.to_dense() for parameter in model.parameters()]
+
+
+def test_sparse_gradients_go_by_themselves(two_ranks: Ranks) -> None:
+    for first, _, rows, *_, last in two_ranks.run(sparse_and_dense):
+        assert (first == 0.5).all() and (last == 1.0).all()
+        assert rows.sum(1).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from composer.distributed.recompute import recompute, recomputed_modules
@@ -144,3 +146,33 @@ def test_weights_are_not_offloaded(monkeypatch):
     module(x).square().sum().backward()
     for one, other in zip(module.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
+
+
+def test_forward_passes_of_any_kind_are_offloaded():
+    """One that somebody replaced, and one that was wrapped before."""
+    module = nn.Linear(3, 3)
+    module.forward = functools.partial(type(module).forward, module)
+    recompute([module], drop=False, offload=True)
+    recompute([module], drop=False, offload=True)
+    module(torch.ones(2, 3)).sum().backward()
+    assert module.weight.grad is not None
+
+
+def test_sharded_weights_beside_others_do_not_stop_it(two_ranks):
+    assert all(two_ranks.run(offloading_with_shards))
+
+
+def offloading_with_shards() -> bool:
+    """A block with a child that is sharded by itself, as norms are in mixed precision."""
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
+    twin, x = copy.deepcopy(block), torch.randn(3, 4)
+    fully_shard(block[1])
+    fully_shard(block)
+    recompute([block], drop=False, offload=True)
+    block(x).square().sum().backward()
+    twin(x).square().sum().backward()
+    return all(
+        torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-6)
+        for one, other in zip(block.parameters(), twin.parameters(), strict=True)
+    )

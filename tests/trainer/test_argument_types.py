@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import pathlib
 import warnings
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from composer import Evaluator, Trainer
-from composer.trainer.argument_types import _CHECKS
+from composer.trainer.argument_types import _CHECKS, check_arguments
 from tests.common import Regression, regression_data, trainer_of
 
 
@@ -180,3 +181,8 @@ def test_no_number_of_batches_is_all_of_them() -> None:
     trainer.fit(eval_subset_num_batches=None)
     trainer.eval(subset_num_batches=None)
     assert len(trainer.predict(regression_data(), None)) == len(list(regression_data()))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, collections.UserList, collections.deque])
+def test_names_may_be_in_any_sequence(kind) -> None:
+    check_arguments({"load_ignore_keys": kind(["state/rng"]), "load_exclude_algorithms": kind(["EMA"])})

@@ -301,6 +301,9 @@ def test_a_model_that_is_compiled_stays_so(caplog) -> None:
     trainer = Trainer(model=model, compile_config={"backend": "unheard of"}, progress_bar=False)
     assert "`model` is already compiled with `torch.compile`; compile_config is ignored." in caplog.text
     trainer.close()
+    caplog.clear()
+    Trainer(model=model, progress_bar=False).close()
+    assert "already compiled" in caplog.text and "ignored" not in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------------- right ones

@@ -14,6 +14,7 @@ from composer import Algorithm, Callback, Trainer, trees
 from composer.algorithms import EMA, BlurPool, ChannelsLast, LabelSmoothing, MixUp, ProgressiveResizing
 from composer.loggers import InMemoryLogger
 from composer.models import ComposerClassifier
+from composer.trainer.compilation import _has_cuda_graphs
 from tests.common import Received, Recorder, Regression, regression_data, trainer_of, weights_of
 
 METHODS: dict[str, Any] = {
@@ -204,6 +205,19 @@ def test_what_outlives_a_step_is_not_in_the_memory_of_cuda_graphs(config, listen
     assert all(value.isfinite().all() for value in [*kept.found, *predicted])
     losses = [float(value) for _, value in log.data["loss/train/total"]]
     assert all(math.isfinite(loss) for loss in losses)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_cuda_graphs_are_found_wherever_they_are_asked_for() -> None:
+    import torch._inductor.config as inductor
+
+    wrapped = torch.compile(Regression(), mode="reduce-overhead")
+    assert trainer_of(wrapped)._run.reuses_outputs
+    assert not trainer_of(torch.compile(Regression(), backend="eager"))._run.reuses_outputs
+    assert _has_cuda_graphs({"backend": "cudagraphs"})
+    assert not _has_cuda_graphs({})
+    with inductor.patch({"triton.cudagraphs": True}):
+        assert _has_cuda_graphs({})
 
 
 @pytest.mark.parametrize(
