@@ -7,6 +7,7 @@ import multiprocessing
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +26,13 @@ WAIT, SHARE = "dataloader/wait_seconds", "dataloader/wait_share"
 CASE = Case(make=lambda folder: DataloaderMonitor(timeout=60), logs=(WAIT, SHARE))
 
 needs_signals = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="without POSIX signals")
+
+
+@pytest.fixture(autouse=True)
+def _no_workers_of_others() -> Iterator[None]:
+    """Loaders with workers that hang take seconds to end, which is not to be in the wait of another test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
