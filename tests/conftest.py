@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, older_torch
+from tests import apart, leftovers, older_torch
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -23,6 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So is it where the suite was started in the background; processes that tests start would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 apart.make_importable()
+leftovers.adopt_orphans()
 
 hypothesis.settings.register_profile(
     "repeatable",
@@ -54,6 +55,14 @@ def _same_start() -> Iterator[None]:
     torch.set_grad_enabled(True)
     if torch.distributed.is_initialized() and not in_group:
         torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_processes_left() -> Iterator[None]:
+    """A file of tests ends the processes that it starts."""
+    yield
+    left = leftovers.end()
+    assert not left, f"processes were left running, and are ended now: {left}"
 
 
 @pytest.fixture(scope="session")

@@ -61,12 +61,13 @@ class Indices:
     def __init__(self, loader: DataLoader[Any], share: DataShare = WHOLE, *, whole_batches: bool = False) -> None:
         self.seed = self.epoch = self.start = 0
         self.is_divided = is_divided(loader, share)
-        self._loader = loader
+        # Not the loader itself: it keeps its persistent workers' iterator, which keeps this.
+        self._sampler, self._batch_sampler = loader.sampler, loader.batch_sampler
         self._share = WHOLE if self.is_divided else share
         self._whole_batches = whole_batches
         generator = getattr(loader.sampler, "generator", None)
         self.own_seed: int | None = generator.initial_seed() if isinstance(generator, torch.Generator) else None
-        batch_sampler: Any = loader.batch_sampler
+        batch_sampler: Any = self._batch_sampler
         # The size of batches that are made here, or None where the sampler yields what is fetched at once.
         self._size: int | None = batch_sampler.batch_size if type(batch_sampler) is BatchSampler else None
         self._drops_last = self._size is not None and batch_sampler.drop_last
@@ -75,7 +76,7 @@ class Indices:
     def __len__(self) -> int:
         """Number of steps of a whole pass."""
         steps = self.steps_after(0)
-        return len(self._loader) if steps is None else steps  # which says what is missing
+        return len(self._source) if steps is None else steps  # which says what is missing
 
     def steps_after(self, start: int) -> int | None:
         """Return the number of steps from a place on to the end of a pass; None where it is not known.
@@ -104,12 +105,12 @@ class Indices:
     @property
     def _source(self) -> Any:
         """What yields the entries."""
-        is_made = self._size is None and self._loader.batch_sampler is not None
-        return self._loader.batch_sampler if is_made else self._loader.sampler
+        is_made = self._size is None and self._batch_sampler is not None
+        return self._batch_sampler if is_made else self._sampler
 
     def _computed(self, seed: int) -> _Order | None:
         """The order of a pass if it is known without asking the sampler."""
-        sampler: Any = self._loader.sampler
+        sampler: Any = self._sampler
         if self._size is None:
             return None
         if type(sampler) is SequentialSampler:
@@ -161,7 +162,7 @@ class Indices:
 
     def _entries(self, seed: int) -> Generator[Any]:
         """What the sampler yields, with its generators, or those of the process, at a seed."""
-        owners: list[Any] = [self._loader.sampler, self._loader.batch_sampler]
+        owners: list[Any] = [self._sampler, self._batch_sampler]
         drawing = [owner for owner in owners if isinstance(getattr(owner, "generator", 0), _DRAWN)]
         kept = [owner.generator for owner in drawing]
         for owner in drawing:

@@ -29,16 +29,16 @@ needs_signals = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="
 
 
 @pytest.fixture(autouse=True)
-def _no_workers_of_others() -> Iterator[None]:
-    """Loaders with workers that hang take seconds to end, which is not to be in the wait of another test."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture(autouse=True)
 def _workers_end_quickly(monkeypatch) -> None:
     """A loader that is dropped waits for its workers this long, in seconds, before it ends them."""
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def _no_workers_of_others(_workers_end_quickly) -> Iterator[None]:
+    """Loaders with workers that hang take seconds to end, which is not to be in the wait of another test."""
+    yield
+    gc.collect()
 
 
 def ends_with_a_timeout(run: Run, call: Any = None) -> tuple[str, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import multiprocessing
 
 import pytest
 import torch
@@ -61,6 +63,26 @@ def test_they_are_there_after_a_fit(kind, duration):
     gc.collect()
     assert indices_of(data) == [0, 2, 4, 6]
     data._iterator._shutdown_workers()  # as scripts end them
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("kind", [DataLoader, OwnLoader])
+def test_they_end_with_the_loader_and_the_trainer(kind, fails):
+    workers = set()
+
+    class Notes(Callback):
+        def batch_end(self, state, logger):
+            workers.update(multiprocessing.active_children())
+            if fails and state.timestamp.batch == 2:
+                raise ZeroDivisionError
+
+    data = loader(kind)
+    with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+        run(data, "1ep", eval_dataloader=loader(kind), callbacks=Notes())
+    del data
+    gc.collect()
+    assert workers
+    assert not any(worker.is_alive() for worker in workers)
 
 
 @pytest.mark.parametrize("first", ["4ba", "3ba"])
