@@ -1,6 +1,6 @@
 """Processes that a test file starts and leaves behind: named as an error of the file, and ended.
 
-They would outlive the suite, and whoever reads its output through a pipe, as ``make test | tee log``, would wait for them.
+They would outlive the suite, and whoever reads its output through a pipe (``make test | tee log``) would wait for them.
 """
 
 from __future__ import annotations
