@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 
 # Read when the thread pools are made, that is, when torch is imported.
@@ -81,6 +83,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let warnings that only older releases of torch or Python have be none of the errors."""
     for message, kind in older_torch.messages():
         config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind.__name__}")
+
+
+def pytest_unconfigure() -> None:
+    """Say what a process of the suite waits for where it does not end after its last test, and end it."""
+    faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
