@@ -68,11 +68,11 @@ def test_they_are_there_after_a_fit(kind, duration):
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("kind", [DataLoader, OwnLoader])
 def test_they_end_with_the_loader_and_the_trainer(kind, fails):
-    workers = set()
+    before, workers = set(multiprocessing.active_children()), set()
 
     class Notes(Callback):
         def batch_end(self, state, logger):
-            workers.update(multiprocessing.active_children())
+            workers.update(set(multiprocessing.active_children()) - before)
             if fails and state.timestamp.batch == 2:
                 raise ZeroDivisionError
 
