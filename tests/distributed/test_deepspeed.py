@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -399,26 +398,3 @@ def _compiled(configs: list[dict[str, Any]]) -> list[Run]:
 
 def test_a_compiled_model_trains_alike(one_rank: Ranks):
     check(one_rank.run(_compiled, [config_of(stage) for stage in STAGES]), alone(regression_data(3, 12)))
-
-
-def _chosen(index: int | None) -> list[int]:
-    """The devices that DeepSpeed's engine makes current, of a process with local rank 3."""
-    from deepspeed.runtime import engine
-
-    from composer.distributed.deepspeed import _where
-
-    chosen: list[int] = []
-    accelerator = SimpleNamespace(set_device=chosen.append, device_name=lambda index: "cpu")
-    kept = engine.get_accelerator
-    engine.get_accelerator = lambda: accelerator
-    try:
-        device = torch.device("cuda") if index is None else torch.device("cuda", index)
-        engine.DeepSpeedEngine._set_distributed_vars(SimpleNamespace(local_rank=3), _where(device))
-    finally:
-        engine.get_accelerator = kept
-    return chosen
-
-
-@pytest.mark.parametrize(("index", "chosen"), [(None, [3]), (0, [0]), (2, [2])])
-def test_the_engine_uses_the_device_of_the_run(one_rank: Ranks, index: int | None, chosen: list[int]) -> None:
-    assert one_rank.run(_chosen, index) == [chosen]
