@@ -64,13 +64,11 @@ def _chosen(index: int | None) -> list[int]:
 
     chosen: list[int] = []
     accelerator = SimpleNamespace(set_device=chosen.append, device_name=lambda index: "cpu")
-    kept = engine.get_accelerator
-    engine.get_accelerator = lambda: accelerator
-    try:
-        device = torch.device("cuda") if index is None else torch.device("cuda", index)
+    device = torch.device("cuda") if index is None else torch.device("cuda", index)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "get_accelerator", lambda: accelerator)
+        patch.setattr(engine, "dist", SimpleNamespace(get_world_size=lambda: 1, get_rank=lambda: 0))
         engine.DeepSpeedEngine._set_distributed_vars(SimpleNamespace(local_rank=3), _where(device))
-    finally:
-        engine.get_accelerator = kept
     return chosen
 
 
