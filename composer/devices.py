@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist
+from composer._copies import may_go_on
 from composer._lazy import import_extra
 from composer._text import did_you_mean
 from composer.dist.local_gpu import local_gpu
@@ -74,7 +75,7 @@ class Device(ABC):
         >>> DeviceCPU().tensor_to_device(x) is x
         True
         """
-        return tensor.to(self.torch_device, non_blocking=self._non_blocking)
+        return tensor.to(self.torch_device, non_blocking=self._non_blocking and may_go_on(tensor, self.torch_device))
 
     def batch_to_device(self, batch: Any) -> Any:
         """Return a batch with all tensors here; itself if they are here already.

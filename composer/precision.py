@@ -16,7 +16,7 @@ from composer._text import member_of
 if TYPE_CHECKING:
     from composer.devices import Device
 
-__all__ = ["STR_TO_DTYPE", "Precision", "default_precision", "get_precision_context"]
+__all__ = ["STR_TO_DTYPE", "Precision", "default_precision", "get_precision_context", "widest_dtype"]
 
 STR_TO_DTYPE = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """The dtypes of tensors by the short names that configurations have."""
@@ -153,6 +153,20 @@ def default_precision(device: Device) -> Precision:
     if kind == "mps":
         return Precision.AMP_BF16 if torch.backends.mps.is_macos_or_newer(14, 0) else Precision.AMP_FP16
     return Precision.AMP_BF16
+
+
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Return the most exact floating-point dtype of a device: float32 on MPS and on XPUs without float64.
+
+    Args:
+        device: The device.
+
+    >>> widest_dtype(torch.device("cpu")), widest_dtype(torch.device("mps"))
+    (torch.float64, torch.float32)
+    """
+    if device.type == "mps" or (device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64):
+        return torch.float32
+    return torch.float64
 
 
 def _current_device_type() -> str:

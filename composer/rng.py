@@ -23,11 +23,13 @@ __all__ = [
     "get_local_rng_state",
     "get_random_seed",
     "get_rng_state",
+    "get_torch_rng_states",
     "load_rng_state",
     "preserved",
     "seed_all",
     "seed_context",
     "set_local_rng_state",
+    "set_torch_rng_states",
 ]
 
 MAX_SEED = 2**32 - 1
@@ -70,22 +72,19 @@ def preserved() -> Generator[None]:
     >>> random.random() == first
     True
     """
-    python, torch_state = random.getstate(), torch.get_rng_state()
+    python, torch_states = random.getstate(), get_torch_rng_states()
     numpy = _numpy()
     numpy_state = None if numpy is None else numpy.random.get_state()
-    accelerators = _accelerator_states()
     seed, was_used = torch.initial_seed(), _accelerator_in_use() is not None
     try:
         yield
     finally:
         random.setstate(python)
-        torch.set_rng_state(torch_state)
         if not was_used:
             _seed_accelerator(seed)
+        set_torch_rng_states(torch_states)
         if numpy is not None:
             numpy.random.set_state(numpy_state)
-        for index, state in enumerate(accelerators):
-            _set_accelerator_state(state, index)
 
 
 @contextmanager
@@ -201,6 +200,33 @@ def set_local_rng_state(state: Mapping[str, Any]) -> None:
         _set_accelerator_state(state[kind].cpu())
 
 
+def get_torch_rng_states() -> list[torch.Tensor]:
+    """Return the states of PyTorch's generators: of the host, then of all devices of the accelerator if it is in use.
+
+    No device is waited for. Random layers draw on the device that computes, which need not be where weights are kept.
+
+    >>> states = get_torch_rng_states()
+    >>> first = torch.rand(1)
+    >>> set_torch_rng_states(states)
+    >>> bool(torch.rand(1) == first)
+    True
+    """
+    return [torch.get_rng_state(), *_accelerator_states()]
+
+
+def set_torch_rng_states(states: Sequence[torch.Tensor]) -> None:
+    """Put PyTorch's generators to states.
+
+    Args:
+        states: From :func:`get_torch_rng_states`.
+
+    >>> set_torch_rng_states(get_torch_rng_states())
+    """
+    torch.set_rng_state(states[0])
+    for index, state in enumerate(states[1:]):
+        _set_accelerator_state(state, index)
+
+
 def configure_deterministic_mode() -> None:
     """Make PyTorch compute the same bits in each run; for the whole process, at some cost in speed.
 
@@ -268,10 +294,12 @@ def _accelerator_in_use() -> Any:
 def _accelerator() -> Any:
     """The torch module with the accelerator's generators, if there is one that this process may use."""
     kind = _accelerator_type()
-    # A forked loader worker cannot use the accelerator of its parent.
-    if not kind or (kind == "cuda" and torch.cuda._is_in_bad_fork()):  # pyright: ignore
+    if not kind:
         return None
     module = cast("ModuleType", torch.get_device_module(kind))
+    # A forked loader worker cannot use the accelerator of its parent.
+    if getattr(module, "_is_in_bad_fork", lambda: False)():
+        return None
     return module if hasattr(module, "get_rng_state") else None
 
 

@@ -153,6 +153,16 @@ def test_accelerator_states(fake_accelerator):
     assert fake_accelerator[0].tolist() == list(range(800, 816))
 
 
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps", "mtia"])
+def test_a_forked_worker_leaves_the_accelerator_of_its_parent_alone(kind, fake_accelerator, monkeypatch):
+    torch.get_device_module(kind)._is_in_bad_fork = lambda: True
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind))
+    assert kind not in rng.get_local_rng_state()
+    with seed_context(0):
+        fake_accelerator[:] = [torch.tensor([7]), torch.tensor([8])]
+    assert [state.item() for state in fake_accelerator] == [7, 8]
+
+
 def test_an_accelerator_that_was_not_used_is_not_started(fake_accelerator, monkeypatch):
     seeds = []
     module = torch.get_device_module("cuda")

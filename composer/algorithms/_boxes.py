@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
+from composer._copies import copied_to
 
 __all__ = ["Box", "box_mask", "draw_box", "draw_boxes", "fill_box", "image_size", "widen"]
 
@@ -63,7 +64,7 @@ def draw_boxes(size: tuple[int, int], heights: Tensor, widths: Tensor, uniform: 
     tensor([[0, 0, 8, 8]])
     """
     extents = torch.stack((heights, widths))
-    sides = torch.tensor(size).to(extents.device, non_blocking=True).unsqueeze(1)
+    sides = copied_to(torch.tensor(size), extents.device).unsqueeze(1)
     places = torch.rand(extents.shape, device=extents.device)
     if uniform:
         starts = (places * (sides + extents - 1)).long() - extents + 1

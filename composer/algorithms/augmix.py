@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
+from composer._copies import copied_to
 from composer._lazy import import_extra
 from composer._text import positive
 from composer.algorithms._augmenting import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
@@ -238,7 +239,7 @@ def _mix_tensors(
     low, high = span
     width = shares.shape[1] - 1
     chains = apply_plan(as_bytes(images, span).repeat(width, 1, 1, 1), plan, names, severity)
-    share = shares.to(images.device, non_blocking=True).T.reshape(1 + width, -1, 1, 1, 1)
+    share = copied_to(shares, images.device).T.reshape(1 + width, -1, 1, 1, 1)
     plain = images if images.dtype == torch.uint8 else ((images.float() - low) * (255 / (high - low))).clamp_(0, 255)
     mixed = plain * share[0]
     for own, chain in zip(share[1:], chains.chunk(width), strict=True):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
+from composer._copies import copied_to
 from composer._text import in_unit_interval, non_negative
 from composer.algorithms._boxes import Box, draw_box, draw_boxes, fill_box, image_size
 from composer.algorithms._draw import draw_beta, draw_dirichlet
@@ -196,7 +197,7 @@ def _draw_boxes(first: Tensor, size: tuple[int, int], length: float | None, alph
         sides = torch.full((batch,), _side(length, 1.0), device=first.device)
     else:
         # The first of two shares that sum to one follows Beta(alpha, alpha).
-        kept = draw_dirichlet(alpha, 2, batch)[:, 0].to(first.device, non_blocking=True)
+        kept = copied_to(draw_dirichlet(alpha, 2, batch)[:, 0], first.device)
         sides = (1 - kept).sqrt_()
     return draw_boxes(size, (sides * size[0]).long(), (sides * size[1]).long(), uniform)
 

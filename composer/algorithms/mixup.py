@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
+from composer._copies import copied_to
 from composer._text import in_unit_interval, non_negative
 from composer.algorithms._draw import draw_beta, draw_dirichlet
 from composer.algorithms._images import select_samples
@@ -155,4 +156,4 @@ def _draw_share(first: Tensor, alpha: float, per_sample: bool) -> float | Tensor
         beta = draw_beta(alpha)
         return min(beta, 1 - beta)
     # The smaller of two shares that sum to one, the first of which follows Beta(alpha, alpha).
-    return draw_dirichlet(alpha, 2, first.shape[0]).amin(1).to(first.device, non_blocking=True)
+    return copied_to(draw_dirichlet(alpha, 2, first.shape[0]).amin(1), first.device)

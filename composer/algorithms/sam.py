@@ -25,6 +25,7 @@ from composer.core.sharding import Sharding
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
 from composer.dist.divided import held, inner_products, like
+from composer.rng import get_torch_rng_states, set_torch_rng_states
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -165,7 +166,7 @@ class SAMOptimizer(Optimizer):
         closure = torch.enable_grad()(closure)
         sharp = self.rho > 0 and (self.steps + 1) % self.interval == 0
         self.steps += 1
-        random_state = _random_state(self) if sharp else None
+        random_state = get_torch_rng_states() if sharp else None
         loss = closure()
         parameters = parameters_of([self, *self._also])
         if random_state is not None and parameters:
@@ -177,7 +178,7 @@ class SAMOptimizer(Optimizer):
 
     @torch.no_grad()
     def _descend_from_worst(
-        self, closure: Callable[[], Any], parameters: list[Tensor], random_state: dict[str, Tensor]
+        self, closure: Callable[[], Any], parameters: list[Tensor], random_state: list[Tensor]
     ) -> None:
         """Replace the gradients by those at the worst point."""
         plain = gradients_of(parameters)
@@ -187,7 +188,7 @@ class SAMOptimizer(Optimizer):
         del plain
         self.perturbed = True
         try:
-            _set_random_state(random_state)
+            set_torch_rng_states(random_state)
             closure()
         finally:
             self.perturbed = False
@@ -375,21 +376,3 @@ def _orthogonal(gradients: list[Tensor], plain: list[Tensor]) -> list[Tensor]:
     scale_gradients(plain, along / total_norm(plain).square().clamp_min(1e-24))
     parts = torch._foreach_sub(held(gradients), held(plain))  # pyright: ignore[reportPrivateImportUsage]
     return [like(gradient, part) for gradient, part in zip(gradients, parts, strict=True)]
-
-
-def _random_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """The state of the generators of the host and of the accelerators that the parameters are on; nobody waits."""
-    devices = {parameter.device for group in optimizer.param_groups for parameter in group["params"]}
-    states = {"cpu": torch.get_rng_state()}
-    for device in devices:
-        if device.type == "cuda":
-            states[str(device)] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def _set_random_state(states: dict[str, Tensor]) -> None:
-    for device, state in states.items():
-        if device == "cpu":
-            torch.set_rng_state(state)
-        else:
-            torch.cuda.set_rng_state(state, device)

@@ -6,12 +6,14 @@ import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 
 from composer.callbacks._flamegraph import draw_flamegraph
 
 if TYPE_CHECKING:
+    from composer.core.callback import Callback
     from composer.core.state import State
 
 __all__ = ["WRITERS", "has_cuda_memory", "record_history", "stop_recording", "take_snapshot"]
@@ -30,18 +32,30 @@ def has_cuda_memory(state: State) -> bool:
     return state.device.torch_device.type == "cuda"
 
 
-def record_history(max_entries: int) -> None:
+# Who records, with the number of events that each wants: the allocator has one history for all.
+_recording: WeakKeyDictionary[Callback, int] = WeakKeyDictionary()
+
+
+def record_history(owner: Callback, max_entries: int) -> None:
     """Begin to record what is allocated and freed, and where in the code.
 
     Args:
-        max_entries: Number of events to keep, the newest.
+        owner: Who wants to know; others may record at the same time.
+        max_entries: Number of events to keep, the newest; where several record, the most that any of them wants.
     """
-    torch.cuda.memory._record_memory_history(max_entries=max_entries)
+    _recording[owner] = max_entries
+    torch.cuda.memory._record_memory_history(max_entries=max(_recording.values()))
 
 
-def stop_recording() -> None:
-    """Record no longer, and forget."""
-    torch.cuda.memory._record_memory_history(enabled=None)
+def stop_recording(owner: Callback) -> None:
+    """Record no longer, and forget, unless somebody else records.
+
+    Args:
+        owner: Who has called :func:`record_history`.
+    """
+    del _recording[owner]
+    if not _recording:
+        torch.cuda.memory._record_memory_history(enabled=None)
 
 
 def take_snapshot() -> dict[str, Any]:

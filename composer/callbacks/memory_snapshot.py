@@ -93,7 +93,7 @@ class MemorySnapshot(Callback):
         waiting = self._enabled and not self._done and self._start is None
         if waiting and state.timestamp.count(TimeUnit.BATCH) >= self.skip_batches:
             self._start = state.timestamp
-            record_history(self.max_entries)
+            record_history(self, self.max_entries)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Write the files when it was long enough."""
@@ -123,4 +123,4 @@ class MemorySnapshot(Callback):
     def _stop(self) -> None:
         if self._start is not None:
             self._start = None
-            stop_recording()
+            stop_recording(self)

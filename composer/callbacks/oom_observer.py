@@ -84,7 +84,7 @@ class OOMObserver(Callback):
             return
         self.files.refuse_existing(state, [f"_{kind}" for kind in WRITERS])
         self._run = weakref.ref(state), weakref.ref(logger)
-        record_history(self.max_entries)
+        record_history(self, self.max_entries)
         if not self._attached:
             self._attached = True
             _attach(self)
@@ -93,7 +93,7 @@ class OOMObserver(Callback):
         """Observe no longer."""
         if self._run is not None:
             self._run = None
-            stop_recording()
+            stop_recording(self)
 
     def write(self, state: State, logger: Logger) -> list[Path]:
         """Write the files now; return those that could be written.

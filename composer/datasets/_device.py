@@ -12,8 +12,12 @@ __all__ = ["device_of_process"]
 def device_of_process() -> torch.device:
     """Return this process's accelerator, or the CPU where there is none; no setting of the process is changed.
 
+    It is that of the local rank, or the only one where each process sees one of its own.
+
     >>> device_of_process().type == "cpu" or torch.accelerator.is_available()
     True
     """
     kind = torch.accelerator.current_accelerator(check_available=True)
-    return torch.device("cpu") if kind is None else torch.device(kind.type, dist.get_local_rank())
+    if kind is None:
+        return torch.device("cpu")
+    return torch.device(kind.type, 0 if torch.accelerator.device_count() == 1 else dist.get_local_rank())

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from composer import dist, trees
+from composer._copies import copied_to
 from composer._text import non_negative
 from composer.core.dealing import DataShare, check_divided
 from composer.core.microbatches import count_samples
@@ -129,7 +130,7 @@ class DevicePrefetcher:
         yield from waiting
 
     def _move(self, batch: Batch) -> Batch:
-        return trees.map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+        return trees.map_tensors(lambda tensor: copied_to(tensor, self.device), batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place after the batch that was handed out last; in several processes, all have to call this."""

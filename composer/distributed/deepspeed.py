@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -138,7 +139,9 @@ class DeepSpeedStrategy(Strategy):
         if state.microbatch_size is None and config["gradient_accumulation_steps"] > 1:
             state.microbatch_size = config["train_micro_batch_size_per_gpu"]
         with _environment(LOCAL_RANK=str(dist.get_local_rank())), _quiet():
-            self._engine, *_ = deepspeed.initialize(model=state.model, optimizer=optimizer, config=config)
+            self._engine, *_ = deepspeed.initialize(
+                _where(state.device.torch_device), model=state.model, optimizer=optimizer, config=config
+            )
         # It calls what torch has new names for, in every step.
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         offload = config.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none") != "none"
@@ -281,6 +284,11 @@ def _read_without_code(read: Callable[..., dict[str, Any]], path: str, map_locat
     # All that it writes beside tensors and plain values; none does anything when it is made.
     known = [scaler.DynamicLossScaler, scaler.LossScaler, zero.ZeroStageEnum, fragment.fragment_address]
     return read(path, "cpu" if map_location is None else map_location, known=known)
+
+
+def _where(device: torch.device) -> SimpleNamespace | None:
+    """Tell the engine which device it is; by default it takes that of the local rank, and makes it the current one."""
+    return None if device.index is None else SimpleNamespace(device_rank=device.index)
 
 
 def _imported(device: Device) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -157,6 +158,7 @@ def make_meshes(degrees: Degrees, device_type: str, given: DeviceMesh | None = N
     made = {} if world is None else _made.setdefault(world, {})
     if (degrees, device_type) not in made:
         made[degrees, device_type] = _make(degrees, device_type)
+        _set_timeouts(made[degrees, device_type])
     return made[degrees, device_type]
 
 
@@ -176,3 +178,24 @@ def _make(degrees: Degrees, device_type: str) -> Meshes:
     divided = mesh[tuple(data)]
     whole = divided if divided.ndim == 1 else divided._flatten("data")  # pyright: ignore[reportPrivateUsage]
     return Meshes(divided, tensor, whole.get_group(), mesh)
+
+
+def _set_timeouts(meshes: Meshes) -> None:
+    """Let collectives of the parts of a mesh wait as long as those of all processes.
+
+    torch makes their groups with a timeout of its own, 10 minutes for NCCL, whatever ``dist_timeout`` says.
+    """
+    timeout = _timeout_of(torch_dist.group.WORLD)
+    groups = [] if meshes.all is None else meshes.all.get_all_groups()
+    for group in (*groups, meshes.data_group):
+        if group is not None and group is not torch_dist.group.WORLD and timeout is not None:
+            torch_dist.distributed_c10d._set_pg_timeout(timeout, group)  # pyright: ignore[reportPrivateUsage]
+
+
+def _timeout_of(group: Any) -> timedelta | None:
+    """The timeout of a group, or None where its backends do not tell."""
+    for device in group._device_types:
+        options = getattr(group._get_backend(device), "options", None)
+        if options is not None:
+            return options._timeout
+    return None

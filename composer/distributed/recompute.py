@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from composer import trees
 from composer.devices import PINNING
 from composer.distributed.wrapping import said_by_model, units_of
 
@@ -144,10 +146,33 @@ class _Sparing:
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if not self._drop:
             return self._forward(*args, **kwargs)
-        if not self._selective:
-            return checkpoint(self._forward, *args, use_reentrant=False, **kwargs)
-        context = functools.partial(create_selective_checkpoint_contexts, _policy)
-        return checkpoint(self._forward, *args, use_reentrant=False, context_fn=context, **kwargs)
+        options: dict[str, Any] = {"use_reentrant": False}
+        if self._selective:
+            options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+        sign = _sign_of_device(args, kwargs)
+        if sign is None:
+            return checkpoint(self._forward, *args, **options, **kwargs)
+        return checkpoint(functools.partial(_without_first, self._forward), sign, *args, **options, **kwargs)
+
+
+def _sign_of_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """An empty tensor on the accelerator, where torch would not find out which one a module computes on.
+
+    It looks at positional arguments, and restores the random numbers and autocast of no other device: a block that is
+    called as ``block(hidden=x)`` would drop other elements when it is computed again.
+    """
+    if torch.compiler.is_compiling() or any(_is_on_accelerator(leaf) for leaf in tree_leaves(args)):
+        return None
+    found = next(filter(_is_on_accelerator, trees.leaves((args, kwargs))), None)
+    return None if found is None else torch.empty(0, device=found.device)
+
+
+def _is_on_accelerator(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.device.type != "cpu"
+
+
+def _without_first(forward: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+    return forward(*args, **kwargs)
 
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

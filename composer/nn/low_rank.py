@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from composer._text import positive
+from composer.precision import widest_dtype
 
 __all__ = ["LowRankSolution", "factorize_conv2d", "factorize_matrix", "latent_size", "split_matrix"]
 
@@ -135,7 +136,7 @@ def factorize_matrix(
     Paper: https://doi.org/10.1016/0047-259X(75)90042-1 (Izenman 1975)
     """
     _check(X, Y, Wa, Wb)
-    exact = _exact(X)
+    exact = widest_dtype(X.device)
     given, wanted = X.to(exact), Y.to(exact)
     matrix = Wa.to(exact) if Wb is None else Wa.to(exact) @ Wb.to(exact)
     width = max(int(min(rank * X.shape[1], Wa.shape[1])) if positive("rank", rank) < 1 else int(rank), 1)
@@ -245,11 +246,6 @@ def _balanced(first: Tensor, second: Tensor, dtype: torch.dtype) -> tuple[Tensor
     ratio = (second.norm(dim=1) / first.norm(dim=0).clamp_min(torch.finfo(first.dtype).tiny)).sqrt()
     ratio = ratio.clamp(1e-6, 1e6)  # directions without weight stay finite
     return (first * ratio).to(dtype).contiguous(), (second / ratio[:, None]).to(dtype).contiguous()
-
-
-def _exact(tensor: Tensor) -> torch.dtype:
-    """The most exact format of the device of a tensor."""
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
 def _error(wanted: Tensor, found: Tensor) -> float:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from composer._copies import copied_to
+
 __all__ = ["ResidualForm", "StochasticBlock", "decide_blocks", "make_stochastic", "register_residual_block"]
 
 Part = Callable[..., Tensor]
@@ -125,7 +127,7 @@ class StochasticBlock(nn.Module):
         kept = torch.rand(()) >= self._drop_rate if depth.kept is None else depth.kept
         if torch.compiler.is_compiling():
             # One graph, which computes the block in any case.
-            return self._weighed(kept.to(input.device, input.dtype, non_blocking=True), input, *args, **kwargs)
+            return self._weighed(copied_to(kept, input.device, input.dtype), input, *args, **kwargs)
         if kept:  # on the host, so that no device is waited for
             return super().forward(input, *args, **kwargs)
         form = self._residual_form

@@ -30,7 +30,8 @@ def export_memory_timeline_html(
     Args:
         prof: Has run with ``record_shapes``, ``profile_memory`` and ``with_stack``.
         path: The page to write, with the picture in it.
-        device: Whose memory, such as "cuda:0"; by default the accelerator's, and that of the host where there is none.
+        device: Whose memory, such as "cuda:0"; by default that of the accelerator that this process uses, or of the
+            host.
         figsize: Width and height in inches.
         title: What stands above the picture.
         yxis_step_size: Distance of the lines of the grid, in GiB.
@@ -52,7 +53,7 @@ def export_memory_timeline_html(
     from torch.profiler import _memory_profiler as parts
 
     if device is None:
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+        device = _device_in_use()
     # PyTorch has no public way to the numbers but a file.
     times, sizes = parts.MemoryProfileTimeline(prof._memory_profile())._coalesce_timeline(device)  # pyright: ignore
     levels = (torch.tensor(sizes, dtype=torch.float64).cumsum(1) / _GIB).T.tolist()
@@ -75,3 +76,11 @@ def export_memory_timeline_html(
     encoded = base64.b64encode(image.getvalue()).decode()
     Path(path).write_text(f'<html><body><img src="data:image/png;base64,{encoded}"></body></html>\n')
     return None
+
+
+def _device_in_use() -> str:
+    """The accelerator as the timeline names it, with the index of the current one."""
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is None or not getattr(torch.get_device_module(kind), "is_initialized", lambda: True)():
+        return "cpu"  # to ask for the index would start it
+    return f"{kind.type}:{torch.accelerator.current_device_index()}"

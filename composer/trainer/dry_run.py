@@ -123,13 +123,20 @@ class _Shape:
 
 
 def _wait(state: State) -> None:
-    if state.device.torch_device.type != "cpu":
+    if _is_accelerated(state):
         torch.accelerator.synchronize()
 
 
 def _peak_memory(state: State) -> int:
     """Return the most memory that was in use, in bytes: of the accelerator, or of the process on the CPU."""
-    if state.device.torch_device.type == "cuda":
-        return torch.cuda.max_memory_allocated(state.device.torch_device)
+    device = state.device.torch_device
+    if _is_accelerated(state) and device.type != "mps":  # whose allocator keeps no peak
+        return torch.accelerator.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _is_accelerated(state: State) -> bool:
+    """Whether the device is the accelerator that PyTorch drives, rather than the CPU or one of another package."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == state.device.torch_device.type

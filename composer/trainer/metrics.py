@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from composer import trees
 from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.metrics.over_processes import computed
+from composer.precision import widest_dtype
 from composer.trainer.modes import model_eval_mode
 from composer.trainer.run import Run
 
@@ -30,6 +32,7 @@ __all__ = [
     "place",
     "reset_train_metrics",
     "update_train_metrics",
+    "where_metrics_are",
 ]
 
 
@@ -51,7 +54,10 @@ def update_train_metrics(run: Run, batch: Batch, *, counts: bool = True) -> None
             # Without outputs, which a callback may have let go of, this is a forward pass like any other.
             with model_eval_mode(model), nullcontext() if run.autocast is None else run.autocast():
                 outputs = model.eval_forward(batch, state.outputs)
-        for metric in state.train_metrics.values() if counts else ():
+        metrics = state.train_metrics.values() if counts else ()
+        if metrics:
+            batch, outputs = where_metrics_are(state, batch, outputs)
+        for metric in metrics:
             model.update_metric(batch, outputs, metric)
             # Checking the values of a batch waits for the device; the first batch has been checked.
             if getattr(metric, "validate_args", False):
@@ -147,6 +153,29 @@ def named_values(name: str, value: Any) -> dict[str, Any]:
     return {name: value}
 
 
+def where_metrics_are(state: State, batch: Batch, outputs: Any) -> tuple[Batch, Any]:
+    """Return a batch and its outputs on the device of the metrics.
+
+    Args:
+        state: The state.
+        batch: The batch.
+        outputs: What the model returned for it.
+
+    >>> state = State(model=torch.nn.Linear(1, 1))
+    >>> where_metrics_are(state, [torch.ones(1)], torch.zeros(1))
+    ([tensor([1.])], tensor([0.]))
+    """
+    device = _metrics_device(state)
+    if device == state.device.torch_device:
+        return batch, outputs
+    return trees.map_tensors(lambda tensor: tensor.detach().to(device), (batch, outputs))
+
+
+def _metrics_device(state: State) -> torch.device:
+    device = state.device.torch_device
+    return device if widest_dtype(device) is torch.float64 else torch.device("cpu")
+
+
 def place(metrics: dict[str, Metric], state: State) -> dict[str, Metric]:
     """Move metrics to where they are updated: the device, or the CPU where the device lacks double precision.
 
@@ -166,5 +195,5 @@ def place(metrics: dict[str, Metric], state: State) -> dict[str, Metric]:
                 f"The metric {name!r} is on the meta device, where it has no values to begin with. Make it outside of "
                 f"torch.device('meta')."
             )
-    device = torch.device("cpu") if state.device.name == "mps" else state.device.torch_device
+    device = _metrics_device(state)
     return {name: metric.to(device) for name, metric in metrics.items()}

@@ -14,7 +14,7 @@ from composer.core.data import DataSpec
 from composer.core.event import Event
 from composer.core.types import Batch
 from composer.trainer.metrics import update_train_metrics
-from composer.trainer.outputs import detach_outputs, free_unread_outputs
+from composer.trainer.outputs import detach_outputs, free_unread_outputs, own_gradients
 from composer.trainer.run import Run
 from composer.trainer.shares import Shares, agree_on_shares, averages_over_tokens, count
 from composer.trainer.zero_weight import mask_gradients, weighted
@@ -176,12 +176,22 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
     with mask_gradients(state, 1 if shares is None else shares.count(number)):
         run.strategy.backward(total, create_graph=run.options.create_graph)
     del total  # which holds the graph
+    if run.reuses_outputs and _runs_again(run, measured=measured):
+        own_gradients(run)
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:
         detach_outputs(run)
         update_train_metrics(run, untouched, counts=counts)
     free_unread_outputs(run)
     return losses
+
+
+def _runs_again(run: Run, *, measured: bool) -> bool:
+    """Whether the compiled model runs, or may run for the metrics, before the gradients have served.
+
+    In the last backward pass ``DistributedDataParallel`` copies gradients to memory of its own.
+    """
+    return (run.microbatches_left or 1) > 1 or (measured and run.strategy.module is None)
 
 
 def _forward_and_loss(run: Run) -> None:

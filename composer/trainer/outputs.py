@@ -1,4 +1,4 @@
-"""Free the model's outputs, the loss and the autograd graph once nothing reads them."""
+"""Free the model's outputs, the loss and the autograd graph once nothing reads them; copy what would be overwritten."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from torch import Tensor
 from composer import trees
 from composer.core.event import Event
 from composer.core.state import State
+from composer.distributed.unsharded import unsharded_parameters
 from composer.trainer.run import Run
 
-__all__ = ["detach_outputs", "free_outputs", "free_unread_outputs", "own_outputs"]
+__all__ = ["detach_outputs", "free_outputs", "free_unread_outputs", "own_gradients", "own_outputs"]
+
+# Marks a gradient that was copied; adding to it in place keeps the mark.
+_OWN = "_composer_own"
 
 
 def detach_outputs(run: Run) -> None:
@@ -81,3 +85,31 @@ def own_outputs(run: Run) -> None:
     """
     if run.reuses_outputs:
         run.state.outputs = trees.map_tensors(torch.clone, run.state.outputs)
+
+
+def own_gradients(run: Run) -> None:
+    """Copy new gradients out of memory that the next run of a compiled function overwrites; called before it.
+
+    Autograd does not copy the first gradient of a parameter, see https://github.com/pytorch/pytorch/issues/169545:
+    ``.grad`` is the very tensor that a CUDA graph of the backward pass writes to, so that the gradient of the next
+    microbatch would replace it and be added to itself.
+
+    Args:
+        run: The run, after a backward pass.
+
+    >>> from composer import Engine, Logger
+    >>> state = State(model=torch.nn.Linear(1, 1, bias=False))
+    >>> state.model.weight.grad = gradient = torch.ones(1, 1)
+    >>> run = Run(state, Engine(state, logger := Logger(state)), logger, reuses_outputs=True)
+    >>> own_gradients(run)
+    >>> state.model.weight.grad, state.model.weight.grad is gradient
+    (tensor([[1.]]), False)
+    """
+    if not run.reuses_outputs:
+        return
+    model = run.state.model
+    for parameter in (*model.parameters(), *unsharded_parameters(model)):
+        gradient = parameter.grad
+        if gradient is not None and not gradient.requires_grad and not hasattr(gradient, _OWN):
+            parameter.grad = own = gradient.clone()
+            setattr(own, _OWN, True)

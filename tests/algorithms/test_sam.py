@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -194,6 +195,32 @@ def test_both_evaluations_draw_the_same_random_numbers():
     def closure():
         sam.zero_grad()
         drawn.append(torch.rand(100))
+        (weight * drawn[-1]).sum().backward()
+
+    sam.step(closure)
+    sam.step(closure)
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[2], drawn[3])
+    assert not torch.equal(drawn[1], drawn[2])
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_both_evaluations_draw_the_same_random_numbers_on_any_accelerator(kind, monkeypatch):
+    # As with weights that are offloaded: the parameters are on the host, and the device draws.
+    generator, drawn = torch.Generator().manual_seed(5), []
+    module = SimpleNamespace(
+        get_rng_state=generator.get_state, set_rng_state=lambda state, index=0: generator.set_state(state)
+    )
+    if kind != "mps":
+        module.get_rng_state_all = lambda: [generator.get_state()]
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind))
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: module)
+    weight = nn.Parameter(torch.ones(9))
+    sam = SAMOptimizer(SGD([weight], lr=0.1))
+
+    def closure():
+        sam.zero_grad()
+        drawn.append(torch.rand(9, generator=generator))
         (weight * drawn[-1]).sum().backward()
 
     sam.step(closure)

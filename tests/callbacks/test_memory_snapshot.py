@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from composer.callbacks import MemorySnapshot
+from composer.callbacks import MemorySnapshot, OOMObserver
 from composer.warnings import NoEffectWarning
 from tests.callbacks.cases import Case, run_with
 from tests.callbacks.memory import SNAPSHOT, Keeper, history
-from tests.common import labelled_data
+from tests.common import labelled_data, trainer_of
 
 __all__ = ["history"]
 
@@ -39,6 +39,18 @@ def test_records_once_and_writes_at_the_first_batch_that_reaches_the_interval(
     with (tmp_path / "night" / files[1]).open("rb") as file:
         assert pickle.load(file) == SNAPSHOT
     assert "<script" in (tmp_path / "night" / files[0]).read_text()
+
+
+@pytest.mark.parametrize("first", [MemorySnapshot, OOMObserver])
+def test_the_history_of_one_callback_is_not_ended_by_another(first, history, tmp_path) -> None:
+    snapshot = MemorySnapshot(0, "1ba", 500, str(tmp_path / "window"))
+    observer = OOMObserver(900, str(tmp_path / "oom"))
+    both = [snapshot, observer] if first is MemorySnapshot else [observer, snapshot]
+    trainer = trainer_of(callbacks=both)
+    trainer.fit()
+    assert history.calls == [("record", 900), ("record", 900)]
+    trainer.close()
+    assert history.calls[2:] == [("stop", None)]
 
 
 def test_stops_recording_where_training_ends_before(history, tmp_path) -> None:

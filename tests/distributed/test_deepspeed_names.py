@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,3 +54,24 @@ def test_weights_that_both_have_can_be_loaded(two_ranks: Ranks, tmp_path: Path) 
     for saved, loaded in two_ranks.run(_begin, str(tmp_path)):
         assert loaded[0] == 1
         assert torch.equal(loaded[1:], saved)
+
+
+def _chosen(index: int | None) -> list[int]:
+    """The devices that DeepSpeed's engine makes current, of a process with local rank 3."""
+    from deepspeed.runtime import engine
+
+    from composer.distributed.deepspeed import _where
+
+    chosen: list[int] = []
+    accelerator = SimpleNamespace(set_device=chosen.append, device_name=lambda index: "cpu")
+    device = torch.device("cuda") if index is None else torch.device("cuda", index)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "get_accelerator", lambda: accelerator)
+        patch.setattr(engine, "dist", SimpleNamespace(get_world_size=lambda: 1, get_rank=lambda: 0))
+        engine.DeepSpeedEngine._set_distributed_vars(SimpleNamespace(local_rank=3), _where(device))
+    return chosen
+
+
+@pytest.mark.parametrize(("index", "chosen"), [(None, [3]), (0, [0]), (2, [2])])
+def test_the_engine_uses_the_device_of_the_run(two_ranks: Ranks, index: int | None, chosen: list[int]) -> None:
+    assert two_ranks.run(_chosen, index) == [chosen, chosen]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import get_pg_count
 
@@ -77,6 +80,24 @@ def test_meshes(four_ranks):
         (None, [0, 1, 2, 3], 1),
     ]
     assert answers[3][3] == ([1, 3], [2, 3], 2)
+
+
+def _timeouts():
+    found = set()
+    for degrees in (Degrees(1, 4, 1), Degrees(2, 2, 1), Degrees(1, 2, 2), Degrees(2, 1, 2), Degrees(1, 1, 4)):
+        make_meshes.__globals__["_made"].clear()
+        meshes = make_meshes(degrees, "cpu")
+        for group in (*meshes.all.get_all_groups(), meshes.data_group):
+            if group is not None:
+                found.add(group._get_backend(torch.device("cpu")).options._timeout)
+    world = torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout
+    return found, world
+
+
+def test_parts_of_the_mesh_wait_as_long_as_all(four_ranks):
+    for found, world in four_ranks.run(_timeouts):
+        assert found == {world}
+        assert world not in (timedelta(minutes=10), timedelta(minutes=30))
 
 
 def _number_of_groups():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 
 import pytest
@@ -73,6 +74,42 @@ def test_random_numbers_are_drawn_again():
         module(x).sum().backward()
     for one, other in zip(block.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
+
+
+@dataclasses.dataclass
+class Packed:
+    x: torch.Tensor
+
+
+class Keywords(nn.Module):
+    """Takes its input in whichever way, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, packed=None, *, hidden=None, scale=1.0):
+        return nn.functional.dropout(self.linear(packed.x if hidden is None else hidden), 0.5) * scale
+
+
+@pytest.mark.parametrize("selective", [False, True])
+@pytest.mark.parametrize("call", [
+    lambda module, x: module(hidden=x, scale=2.0),
+    lambda module, x: module(Packed(x)),
+    lambda module, x: module(packed=Packed(x)),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["cpu", "meta"])
+def test_the_device_is_found_in_whichever_way_a_module_is_called(kind, call, selective, monkeypatch):
+    # What torch takes for the device is that whose random numbers and autocast it brings back.
+    found, infer = [], torch.utils.checkpoint._infer_device_type
+    monkeypatch.setattr(
+        torch.utils.checkpoint, "_infer_device_type", lambda *args: found.append(infer(*args)) or found[-1]
+    )
+    module, x = Keywords().to(kind), torch.ones(2, 4, device=kind)
+    recompute([module], selective=selective)
+    call(module, x).sum().backward()
+    assert set(found) == {kind}
+    assert module.linear.weight.grad is not None
 
 
 def test_names_classes_and_hooks_stay():

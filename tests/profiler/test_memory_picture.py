@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
+
+from composer.profiler._memory_picture import _device_in_use
 
 pytest.importorskip("matplotlib")
 
@@ -21,3 +25,15 @@ def test_draws_what_was_in_use(tmp_path) -> None:
     assert 4e-4 < figure.gca().get_ylim()[1] < 2e-3
     assert export_memory_timeline_html(profile, tmp_path / "a.html", "cpu", yxis_step_size=1e-4) is None
     assert "data:image/png;base64," in (tmp_path / "a.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "used", "device"),
+    [("cuda", True, "cuda:3"), ("xpu", True, "xpu:3"), ("cuda", False, "cpu"), (None, False, "cpu")],
+)
+def test_by_default_it_is_the_device_that_the_process_uses(kind, used, device, monkeypatch):
+    accelerator = None if kind is None else torch.device(kind)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 3)
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: SimpleNamespace(is_initialized=lambda: used))
+    assert _device_in_use() == device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -205,6 +205,52 @@ def test_what_outlives_a_step_is_not_in_the_memory_of_cuda_graphs(config, listen
     assert all(value.isfinite().all() for value in [*kept.found, *predicted])
     losses = [float(value) for _, value in log.data["loss/train/total"]]
     assert all(math.isfinite(loss) for loss in losses)
+
+
+class StaticGradient(torch.autograd.Function):
+    """The identity; its gradient is in the same memory each time, as that of the CUDA graph of a backward pass."""
+
+    memory: ClassVar[dict[str, torch.Tensor]] = {}
+
+    @staticmethod
+    def forward(context, weight, name):
+        context.name = name
+        for tensor in StaticGradient.memory.values():
+            tensor.fill_(float("nan"))  # a new run of the graphs: what they have returned is not to be read any more
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(context, gradient):
+        memory = StaticGradient.memory.setdefault(context.name, torch.empty_like(gradient))
+        return memory.copy_(gradient).detach(), None
+
+
+class StaticRegression(Regression):
+    """Computes as with CUDA graphs, and its metrics by a pass of their own."""
+
+    def forward(self, batch):
+        weight, bias = (StaticGradient.apply(p, name) for name, p in self.linear.named_parameters())
+        return nn.functional.linear(batch[0], weight, bias)
+
+    def eval_forward(self, batch, outputs=None):
+        return self.forward(batch)
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, "auto"])
+@pytest.mark.parametrize("measured", [False, True])
+def test_gradients_outlive_the_next_run_of_cuda_graphs(size, measured, monkeypatch) -> None:
+    monkeypatch.setattr("composer.trainer.compilation._has_cuda_graphs", lambda config: True)
+    monkeypatch.setattr(StaticGradient, "memory", {})
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **config: None)
+    found = []
+    for kind, arguments in ((Regression, {}), (StaticRegression, {"compile_config": {}})):
+        torch.manual_seed(0)
+        model = kind(metrics=measured)
+        trainer_of(model, regression_data(4, 4), device_train_microbatch_size=size, **arguments).fit()
+        found.append(weights_of(model))
+    assert StaticGradient.memory
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")

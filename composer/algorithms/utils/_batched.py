@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from composer._copies import copied_to
 from composer.algorithms.utils._levels import NUM_DRAWS, parameters
 
 __all__ = ["OPERATIONS", "Plan", "apply_plan", "as_bytes", "draw_plan", "from_bytes"]
@@ -164,8 +165,8 @@ def _apply_step(images: Tensor, choices: Tensor, draws: Tensor, names: Sequence[
     sizes: list[int] = torch.bincount(choices, minlength=len(names) + 1).tolist()
     sorted_draws = draws[:, order].split(sizes, dim=1)
     strengths = [parameters(name, severity, part) for name, part in zip(names, sorted_draws, strict=False)]
-    places = torch.stack((order, order.argsort())).to(images.device, non_blocking=True)
-    strength = torch.cat([*strengths, sorted_draws[-1][0]]).to(images.device, non_blocking=True).view(-1, 1, 1, 1)
+    places = copied_to(torch.stack((order, order.argsort())), images.device)
+    strength = copied_to(torch.cat([*strengths, sorted_draws[-1][0]]), images.device).view(-1, 1, 1, 1)
     made = [
         OPERATIONS[names[kind]](part, own) if kind < len(names) else part
         for kind, (part, own) in enumerate(

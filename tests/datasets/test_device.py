@@ -1,0 +1,22 @@
+"""The device that the loaders choose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer.datasets._device import device_of_process
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+@pytest.mark.parametrize(("visible", "index"), [(8, 3), (1, 0)])
+def test_a_process_that_sees_one_accelerator_takes_that(kind, visible, index, monkeypatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: visible)
+    assert device_of_process() == torch.device(kind, index)
+
+
+def test_without_one_it_is_the_cpu(monkeypatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
+    assert device_of_process() == torch.device("cpu")

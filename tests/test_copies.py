@@ -1,0 +1,72 @@
+"""Copies between the host and devices: which of them the host may leave to themselves."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import composer
+from composer import devices
+from composer._copies import copied_to, may_go_on
+from composer.datasets import DevicePrefetcher
+
+# They copy to the host, into memory that they keep, and wait for an event of the device or for the device.
+_TO_THE_HOST = {"callbacks/_readback.py", "checkpoint/snapshot.py"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "pinned", "goes_on"),
+    [
+        ("cuda", False, True),
+        ("cuda", True, True),
+        ("xpu", False, False),
+        ("xpu", True, True),
+        ("mps", False, False),
+        ("mtia", False, False),
+        ("cpu", False, False),
+    ],
+)
+def test_the_host_goes_on_where_its_memory_has_been_read(kind, pinned, goes_on, monkeypatch) -> None:
+    asked = []
+    tensor = SimpleNamespace(
+        is_pinned=lambda: pinned,
+        dtype=torch.float32,
+        to=lambda device, dtype=None, non_blocking=False: asked.append(non_blocking),
+    )
+    assert may_go_on(tensor, torch.device(kind)) is goes_on
+    copied_to(tensor, torch.device(kind))
+    assert asked.pop() is goes_on
+    if kind != "cpu":
+        accelerator = devices.DeviceAccelerator.__new__(devices.DeviceAccelerator)
+        accelerator.torch_device = torch.device(kind)
+        accelerator.tensor_to_device(tensor)
+        assert asked.pop() is goes_on
+
+
+@pytest.mark.parametrize(("kind", "goes_on"), [("cpu", False), ("mps", False), ("xpu", False), ("cuda", True)])
+def test_batches_are_there_when_they_are_handed_out(kind, goes_on, monkeypatch) -> None:
+    asked = []
+
+    def to(tensor, device, dtype=None, non_blocking=False):
+        asked.append(non_blocking)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    prefetcher = DevicePrefetcher([torch.ones(2)], kind)
+    prefetcher._move(torch.ones(2))
+    assert asked == [goes_on]
+
+
+def test_nobody_leaves_a_copy_to_itself_without_asking() -> None:
+    root = Path(composer.__file__).parent
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "non_blocking" and getattr(node.value, "value", None) is True
+    }
+    assert found == _TO_THE_HOST

@@ -1,0 +1,53 @@
+"""Metrics of a device without float64, such as MPS, are kept and updated on the host."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from composer.precision import widest_dtype
+from composer.trainer import metrics
+from composer.trainer.metrics import place
+from tests.common import Regression, regression_data, trainer_of
+
+
+class Seeing(Regression):
+    """Notes where its metrics and what they are given lie."""
+
+    def __init__(self) -> None:
+        super().__init__(metrics=True)
+        self.seen: set[str] = set()
+
+    def update_metric(self, batch, outputs, metric):
+        self.seen |= {str(tensor.device) for tensor in (*batch, outputs, metric.sum_squared_error)}
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method of metric:UserWarning")
+def test_metrics_are_given_tensors_of_their_device(monkeypatch) -> None:
+    # Meta stands for the host, and the CPU for the device.
+    monkeypatch.setattr(metrics, "_metrics_device", lambda state: torch.device("meta"))
+    monkeypatch.setattr("composer.trainer.metrics.computed", lambda *_: {})
+    monkeypatch.setattr("composer.trainer.evaluate.computed", lambda *_: {})
+    # Which refuses metrics that are on meta, as they are when it is called again.
+    monkeypatch.setattr(
+        "composer.trainer.evaluate.place", lambda found, state: {name: each.to("meta") for name, each in found.items()}
+    )
+    model = Seeing()
+    trainer = trainer_of(model, eval_dataloader=regression_data())
+    trainer.fit()
+    assert model.seen == {"meta"}
+    assert trainer.state.model.linear.weight.is_cpu
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_float64", "expected"),
+    [("cpu", True, "cpu"), ("cuda", True, "cuda"), ("xpu", True, "xpu"), ("xpu", False, "cpu"), ("mps", False, "cpu")],
+)
+def test_where_they_are_kept(kind, has_float64, expected, monkeypatch) -> None:
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: SimpleNamespace(has_fp64=has_float64))
+    state = SimpleNamespace(device=SimpleNamespace(torch_device=torch.device(kind)))
+    metric = SimpleNamespace(metric_state={}, to=lambda device: device)
+    assert place({"one": metric}, state) == {"one": torch.device(expected)}
+    assert widest_dtype(torch.device(kind)) is (torch.float64 if has_float64 else torch.float32)
