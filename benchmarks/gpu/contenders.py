@@ -199,9 +199,7 @@ def train_transformers(job: Job) -> None:
         torch_compile_backend=job.backend or None,
         use_cpu=job.device == "cpu",
     )
-    Trainer(
-        model=Model(), args=arguments, train_dataset=job.loader.dataset, optimizers=(job.optimizer(), None)
-    ).train()
+    Trainer(model=Model(), args=arguments, train_dataset=job.loader.dataset, optimizers=(job.optimizer(), None)).train()
 
 
 @dataclass(frozen=True)

@@ -110,20 +110,8 @@ def _start(
         if name not in NEEDED and time.monotonic() > latest:
             run.left_out = "left out: no time to start it"
             return
-        _attempt(
-            run,
-            lambda: run.facts.update(
-                workers[name].call(
-                    _at("start"),
-                    name=name,
-                    work=work,
-                    tiny=options.tiny,
-                    device=options.device,
-                    backend=backend,
-                    **counts,
-                )
-            ),
-        )
+        arguments = {"name": name, "work": work, "tiny": options.tiny, "device": options.device, "backend": backend}
+        _attempt(run, lambda: run.facts.update(workers[name].call(_at("start"), **arguments, **counts)))
 
     with ThreadPoolExecutor(1 if options.tiny else AT_ONCE) as pool:
         list(pool.map(start, runs))
@@ -168,6 +156,16 @@ def works_alike(facts: dict[str, Any], raw: dict[str, Any]) -> str:
     return "; ".join(differs)
 
 
+def _differs(name: str, runs: dict[str, Runs]) -> str:
+    """In what the work was other than that of the raw loop of the same mode; of that, than that of the eager one."""
+    base = RAW_COMPILED if CONTENDERS[name].compiled and name != RAW_COMPILED else RAW
+    return works_alike(runs[name].facts, runs[base].facts) if _ran(runs, base) else "there is no raw loop"
+
+
+def _ran(runs: dict[str, Runs], name: str) -> bool:
+    return name in runs and not runs[name].left_out
+
+
 def mfu(units_a_second: float, flops: float, peak: float | None) -> float:
     """Return the share of a device's peak that a training uses, NaN where that is not known.
 
@@ -198,7 +196,7 @@ def _row(name: str, runs: dict[str, Runs], work: Workload, peak: dict[str, Any],
     speed = work.units / middle["device"]
 
     def over(other: str, source: str = "device") -> float:
-        found = [] if runs[other].left_out else ratios(run, runs[other], source)
+        found = ratios(run, runs[other], source) if _ran(runs, other) else []
         return statistics.median(found) if found else math.nan
 
     return [
@@ -223,7 +221,7 @@ def _goals(runs: dict[str, Runs], differs: dict[str, str]) -> list[Goal]:
     """The two of composer's compiled loop, as times rather than speeds, since goals are upper limits."""
     goals = []
     for base, least in ((RAW_COMPILED, 0.98), (RAW, 1.1)):
-        if runs[base].left_out or runs[OURS_COMPILED].left_out:
+        if not _ran(runs, base) or not _ran(runs, OURS_COMPILED):
             continue
         found = [1 / ratio for ratio in ratios(runs[OURS_COMPILED], runs[base])]
         times = runs[base].seconds("device")
@@ -246,9 +244,8 @@ def _report(
 ) -> Report:
     task = workload(work, options.tiny)
     ran = {name: run for name, run in runs.items() if not run.left_out}
-    raw = runs[RAW]
-    differs = {name: works_alike(run.facts, raw.facts) for name, run in ran.items() if not raw.left_out}
-    rows = [_row(name, runs, task, peak, differs.get(name, "no raw loop")) for name in ran]
+    differs = {name: _differs(name, runs) for name in ran}
+    rows = [_row(name, runs, task, peak, differs[name]) for name in ran]
     notes = _notes(task, options, counts, peak)
     notes += [f"{CONTENDERS[name].title}: {run.left_out}" for name, run in runs.items() if run.left_out]
     notes += [f"{CONTENDERS[name].title} differs: {how}" for name, how in differs.items() if how]
@@ -302,7 +299,8 @@ def _notes(task: Workload, options: Options, counts: dict[str, int], peak: dict[
         "on a batch that is not trained on was the same before, and after the last step within "
         f"{LOSS_TOLERANCE:.0%} of what the raw loop gained; if the weights moved as far within {MOVED_TOLERANCE:.0%}; "
         "and if the number of updates, the dtypes of logits and weights, and the settings of TF32, cuDNN and "
-        "determinism at the end are those of the raw loop.",
+        "determinism at the end are those of the raw loop. That is the one of the same mode; the compiled one is "
+        "itself compared with the eager one.",
         "No loop clips, logs, checkpoints or shows a bar. Transformers computes the norm of the gradients in each step "
         "all the same; its check of the loss for NaN, which waits for the device, is off.",
     ]
