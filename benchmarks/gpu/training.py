@@ -242,8 +242,8 @@ def prepare(device: str) -> None:
     torch.backends.cudnn.benchmark = True
 
 
-def start(name: str, work: str, tiny: bool, device: str, backend: str, **counts: int) -> dict[str, Any]:
-    """Begin the training of a contender, up to its first turn; return the seconds of that and its loss before.
+def build(name: str, work: str, tiny: bool, device: str, backend: str, **counts: int) -> None:
+    """Import what a contender needs, and make its model and data.
 
     Args:
         name: The contender.
@@ -258,7 +258,17 @@ def start(name: str, work: str, tiny: bool, device: str, backend: str, **counts:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path.cwd() / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(Path.cwd() / "triton")
     prepare(device)
-    training = _trainings[name] = Training(name, workload(work, tiny), Counts(**counts), device, backend)
+    CONTENDERS[name].load()
+    _trainings[name] = Training(name, workload(work, tiny), Counts(**counts), device, backend)
+
+
+def warm_up(name: str) -> dict[str, Any]:
+    """Begin the training of a contender, up to its first turn; return the seconds of that.
+
+    Args:
+        name: The contender.
+    """
+    training = _trainings[name]
     begin = time.perf_counter()
     training.start()
     training.wait()

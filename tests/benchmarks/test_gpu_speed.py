@@ -275,8 +275,14 @@ def test_peak_is_that_of_the_data_sheet_and_of_a_product() -> None:
 
 
 def test_columns_fit_the_rows() -> None:
-    text = throughput._notes(workload("resnet50", tiny=True), TINY, {"settle": 1, "steps": 1, "warmup": 1}, {
-        "sheet": 989.4e12, "measured": 7e14,
-    })
+    text = throughput._notes(
+        workload("resnet50", tiny=True),
+        TINY,
+        {"settle": 1, "steps": 1, "warmup": 1},
+        {
+            "sheet": 989.4e12,
+            "measured": 7e14,
+        },
+    )
     assert re.search(r"data sheet.*989 TFLOP/s.*700 TFLOP/s", " ".join(text))
     assert make_loader([1], 1, 0, lambda: None).dataset.length == 11
