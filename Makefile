@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+PART ?=
+GPU_ARGS ?=
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -13,7 +15,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test coverage wheel-test test-torch lint format types docs bench bench-env clean
+.PHONY: help quickstart test coverage wheel-test test-torch lint format types docs bench bench-env gpu clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -96,6 +98,10 @@ $(BENCH)/stamp-composer: pyproject.toml $(BENCH)/stamp-peers
 
 bench: $(BENCH)/stamp-composer  ## run every benchmark beside its peers and write benchmarks/results/
 	@$(BENCH)/bin/python -m benchmarks.run
+
+# Nothing is installed: machines with a GPU have a torch of their own, and often no network.
+gpu:  ## check and measure everything on a GPU (PART=tests, nccl, speed or memory; GPU_ARGS="--tiny --device cpu")
+	@$(PYTHON) -m benchmarks.gpu $(PART) $(GPU_ARGS)
 
 clean:  ## remove environments and everything built
 	rm -rf $(VENV) $(BENCH) $(WHEEL) site build dist .coverage .coverage.* htmlcov .hypothesis .pytest_cache .ruff_cache

@@ -56,6 +56,7 @@ class Report:
         notes: How it was measured: counts, what is compared with what.
         samples: Every single measurement, by contender and figure.
         machine: Where.
+        failed: What went wrong, if the benchmark is of something that either works or does not.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Report:
     notes: list[str]
     samples: dict[str, Any]
     machine: dict[str, Any] = field(default_factory=dict)
+    failed: str = ""
 
     def text(self) -> str:
         """Return the table in columns of text, with the goals below."""
@@ -82,20 +84,22 @@ class Report:
 
     def markdown(self) -> str:
         """Return the same as a page, with machine and notes."""
-        rows = [[_cell(value) for value in row] for row in self.rows]
-        table = ["| " + " | ".join(row) + " |" for row in (self.columns, *rows)]
-        table.insert(1, "| --- |" + " ---: |" * (len(self.columns) - 1))
-        goals = ["| goal | measured | limit | |", "| --- | ---: | ---: | --- |"]
-        goals += [
-            f"| {g.what} | {_number(g.value)} {g.unit} | {g.limit:g} {g.unit} | {g.verdict} |" for g in self.goals
-        ]
         libraries = ", ".join(f"{name} {version}" for name, version in self.machine.get("libraries", {}).items())
         machine = [f"- {name}: {value}" for name, value in self.machine.items() if name != "libraries"]
         machine.append(f"- libraries: {libraries}")
-        notes = [f"- {note}" for note in self.notes]
         command = f"`make bench`, or alone: `.bench/bin/python -m benchmarks.{self.name}`"
-        parts = [[f"# {self.title}", "", command], table, goals, notes, machine]
-        return "\n\n".join("\n".join(part) for part in parts) + "\n"
+        return "\n\n".join([f"# {self.title}", command, self.tables(), "\n".join(machine)]) + "\n"
+
+    def tables(self) -> str:
+        """Return figures, goals and notes in Markdown."""
+        rows = [[_cell(value) for value in row] for row in self.rows]
+        table = ["| " + " | ".join(row) + " |" for row in (self.columns, *rows)]
+        table.insert(1, "| --- |" + " ---: |" * (len(self.columns) - 1))
+        goals = [f"| {g.what} | {_number(g.value)} {g.unit} | {g.limit:g} {g.unit} | {g.verdict} |" for g in self.goals]
+        if goals:
+            goals = ["| goal | measured | limit | |", "| --- | ---: | ---: | --- |", *goals]
+        parts = [table, goals, [f"- {note}" for note in self.notes]]
+        return "\n\n".join("\n".join(part) for part in parts if part)
 
     def write(self, folder: Path = RESULTS) -> None:
         """Write the page and all measurements below ``folder``."""
