@@ -96,6 +96,31 @@ class Event:
         (stream or FakeCuda.now().current[-1]).wait_event(self)
 
 
+class Runtime:
+    """As torch.cuda.cudart(): notes which addresses are pinned in place, with their sizes."""
+
+    pinned: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        already = any(address < start + length and start < address + size for start, length in self.pinned.items())
+        self.pinned[address] = size
+        return 712 if already else 0  # cudaErrorHostMemoryAlreadyRegistered
+
+    @classmethod
+    @contextlib.contextmanager
+    def counted(cls) -> Iterator[dict[int, int]]:
+        """The sizes of what is pinned in a block, by address."""
+        before, cls.pinned = cls.pinned, {}
+        try:
+            yield cls.pinned
+        finally:
+            cls.pinned = before
+
+    def cudaHostUnregister(self, address: int) -> int:
+        self.pinned.pop(address, None)
+        return 0
+
+
 class Memory:
     """What the allocator knows of the memory of a tensor, and what the model knows besides."""
 
@@ -167,6 +192,7 @@ class FakeCuda(TorchFunctionMode):
             "synchronize": self.synchronize,
         }.items():
             self._patch.setattr(cuda, name, value)
+        self._patch.setattr(cuda, "cudart", Runtime)
         self._patch.setattr(torch, "Event", Event)
         self._patch.setattr(torch.accelerator, "synchronize", self.synchronize)
         self._patch.setattr(
