@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from composer import dist
+from composer.dist.local_gpu import local_gpu
 
 __all__ = ["device_of_process"]
 
@@ -16,4 +16,4 @@ def device_of_process() -> torch.device:
     True
     """
     kind = torch.accelerator.current_accelerator(check_available=True)
-    return torch.device("cpu") if kind is None else torch.device(kind.type, dist.get_local_rank())
+    return torch.device("cpu") if kind is None else torch.device(kind.type, local_gpu(kind.type))
