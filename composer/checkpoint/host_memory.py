@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ class FlatBuffer:
             # A set of tensors that grows with each save is not to need a new buffer each time.
             grows = 0 < self.num_bytes < size
             for tensor in self._known.values():
-                tensor.set_()  # the old buffer is freed before there is a new one
+                cast("Any", tensor).set_()  # the old buffer is freed before there is a new one
             self._memory, self._known = None, {}
             self._memory = _host_memory(size + size // _SLACK if grows else size, self._device_type)
         storage, offset = self._memory.untyped_storage(), self._memory.storage_offset()

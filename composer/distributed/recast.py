@@ -7,13 +7,19 @@ in float32 and resharded after the forward pass, these copies of all layers woul
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
-__all__ = ["recast_weights"]
+if TYPE_CHECKING:
+    from composer.distributed.config import FSDPConfig
+    from composer.distributed.wrapping import Unit
+
+__all__ = ["recast_as_configured", "recast_weights"]
 
 _LAYERS = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
@@ -39,6 +45,29 @@ def recast_weights(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) in _LAYERS and not _pads_itself(module):
             module.forward = _Recasting(module, module.forward)
+
+
+def recast_as_configured(
+    model: nn.Module, config: FSDPConfig, units: Sequence[Unit], policy: MixedPrecisionPolicy
+) -> None:
+    """Recast weights where a block's are resharded after its forward pass, and may be float32 under autocast.
+
+    Args:
+        model: The model.
+        config: Where it recomputes or offloads activations, which casts are among, nothing is to be done.
+        units: The blocks, some of which may have a precision of their own.
+        policy: In which formats the other weights are gathered.
+
+    >>> from composer.distributed.config import FSDPConfig
+    >>> layer = nn.Linear(2, 2)
+    >>> recast_as_configured(layer, FSDPConfig(), [], MixedPrecisionPolicy())
+    >>> "forward" in vars(layer)
+    True
+    """
+    keeps = config.reshards is False or config.activation_checkpointing or config.activation_cpu_offload
+    may_be_wide = policy.param_dtype is None or any("mixed_precision" in unit.settings for unit in units)
+    if may_be_wide and not keeps:
+        recast_weights(model)
 
 
 def _pads_itself(module: nn.Module) -> bool:
