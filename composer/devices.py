@@ -174,10 +174,10 @@ class DeviceAccelerator(Device):
 
     Args:
         kind: Its device type, as in ``torch.device(kind)``.
-        device_id: Its index; ``None`` is this process's local rank.
+        device_id: Its index; ``None`` is this process's local rank, or 0 where it sees one only.
 
     Raises:
-        ValueError: PyTorch sees none of this kind.
+        ValueError: PyTorch sees none of this kind, or none of this index.
 
     >>> try:
     ...     DeviceAccelerator("xpu")
@@ -191,8 +191,10 @@ class DeviceAccelerator(Device):
     def __init__(self, kind: str, device_id: int | None = None) -> None:
         _require(kind, kind)
         self.name = kind
-        self.dist_backend = torch.distributed.get_default_backend_for_device(kind) if dist.is_available() else ""
-        self.torch_device = torch.device(kind, dist.get_local_rank() if device_id is None else device_id)
+        # Empty where torch knows of none; such a device trains in a single process.
+        known = torch.distributed.Backend.default_device_backend_map if dist.is_available() else {}
+        self.dist_backend = known.get(kind, "")
+        self.torch_device = torch.device(kind, _checked_index(kind, device_id))
         torch.accelerator.set_device_index(self.torch_device)
 
 
@@ -221,13 +223,7 @@ class DeviceGPU(Device):
 
     def __init__(self, device_id: int | None = None, *, allow_tf32: bool = True) -> None:
         _require("cuda", self.name)
-        index = local_gpu() if device_id is None else device_id
-        if not 0 <= index < torch.cuda.device_count():
-            raise ValueError(
-                f"device_id must be less than the number of GPUs that PyTorch sees, {torch.cuda.device_count()}, "
-                f"but is {index}{' (the local rank)' if device_id is None else ''}."
-            )
-        self.torch_device = torch.device("cuda", index)
+        self.torch_device = torch.device("cuda", _checked_index("cuda", device_id))
         torch.cuda.set_device(self.torch_device)
         _set_tf32(allow_tf32)
 
@@ -364,6 +360,20 @@ def _require(kind: str, name: str) -> None:
             f"device {name!r} is not available here: PyTorch {torch.__version__} sees none. Available: {_available()}. "
             "With device=None the best one available is used."
         )
+
+
+def _checked_index(kind: str, given: int | None) -> int:
+    """Return the index that was given, or else that of this process, if there is a device of that index."""
+    index = local_gpu(kind) if given is None else given
+    module: Any = torch.get_device_module(kind)
+    number = module.device_count()
+    if not 0 <= index < number:
+        what = "GPUs" if kind == "cuda" else f"devices of type {kind!r}"
+        raise ValueError(
+            f"device_id must be less than the number of {what} that PyTorch sees, {number}, "
+            f"but is {index}{' (the local rank)' if given is None else ''}."
+        )
+    return index
 
 
 def _set_tf32(allow: bool) -> None:

@@ -94,6 +94,7 @@ def get_precision_context(
     precision_config: Mapping[str, Any] | None = None,
     fp8_autocast_enabled: bool = True,
     device_type: str | None = None,
+    cache_enabled: bool = True,
 ) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which the forward pass and the loss run at a precision.
 
@@ -103,6 +104,8 @@ def get_precision_context(
         precision_config: Keyword arguments of TransformerEngine's ``DelayedScaling``; with ``amp_fp8`` only.
         fp8_autocast_enabled: Whether those layers use 8 bits; ``False`` for evaluation in 16 bits.
         device_type: As in ``torch.device(...).type``; ``None`` is the current accelerator, else ``"cpu"``.
+        cache_enabled: Whether autocast keeps the weights that it has cast until the context ends; ``False`` where
+            weights are sharded, as it would keep a short copy of all of them in memory.
 
     Raises:
         ValueError: Float16 or 8 bits on the CPU, or ``precision_config`` with another precision.
@@ -123,12 +126,12 @@ def get_precision_context(
     if precision is Precision.FP32:
         return _NoAutocast(device_type)
     if precision is Precision.AMP_BF16:
-        return torch.autocast(device_type, torch.bfloat16)
+        return torch.autocast(device_type, torch.bfloat16, cache_enabled=cache_enabled)
     if device_type == "cpu":
         raise ValueError(f"precision {precision.value} needs an accelerator; on the CPU use 'amp_bf16' or 'fp32'.")
     if precision is Precision.AMP_FP16:
-        return torch.autocast(device_type, torch.float16)
-    return _fp8_context(device_type, precision_config or {}, fp8_autocast_enabled)
+        return torch.autocast(device_type, torch.float16, cache_enabled=cache_enabled)
+    return _fp8_context(device_type, precision_config or {}, fp8_autocast_enabled, cache_enabled)
 
 
 def default_precision(device: Device) -> Precision:
@@ -176,13 +179,15 @@ def _current_device_type() -> str:
 
 
 @contextlib.contextmanager
-def _fp8(engine: Any, recipe: Any, enabled: bool, device_type: str) -> Any:
+def _fp8(engine: Any, recipe: Any, enabled: bool, short: torch.autocast) -> Any:
     """Both contexts of 8-bit training: TransformerEngine's for its layers, autocast for the others."""
-    with torch.autocast(device_type, torch.bfloat16), engine.fp8_autocast(enabled=enabled, fp8_recipe=recipe):
+    with short, engine.fp8_autocast(enabled=enabled, fp8_recipe=recipe):
         yield
 
 
-def _fp8_context(device_type: str, config: Mapping[str, Any], enabled: bool) -> contextlib.AbstractContextManager[Any]:
+def _fp8_context(
+    device_type: str, config: Mapping[str, Any], enabled: bool, cache_enabled: bool
+) -> contextlib.AbstractContextManager[Any]:
     """The context for ``amp_fp8``, after checks of the GPU and the package."""
     if device_type != "cuda" or torch.cuda.get_device_capability() < (8, 9):
         found = (
@@ -197,4 +202,5 @@ def _fp8_context(device_type: str, config: Mapping[str, Any], enabled: bool) -> 
     engine: Any = import_extra("transformer_engine.pytorch", "fp8", purpose, install)
     recipes: Any = import_extra("transformer_engine.common.recipe", "fp8", purpose, install)
     settings = {"fp8_format": recipes.Format.HYBRID, "amax_history_len": 16, "amax_compute_algo": "max", **config}
-    return _fp8(engine, recipes.DelayedScaling(**settings), enabled, device_type)
+    short = torch.autocast(device_type, torch.bfloat16, cache_enabled=cache_enabled)
+    return _fp8(engine, recipes.DelayedScaling(**settings), enabled, short)

@@ -6,7 +6,9 @@ allocator does, on which stream it was made. Every operation on such a tensor is
 - it may read only what is complete as far as its stream knows (same stream, ``wait_event``, ``wait_stream``, or a
   synchronization of the host in between);
 - memory that goes back to the allocator may be used again by its own stream at once, so whatever another stream did
-  with it must have been told by ``record_stream``, or be known to the stream of the memory.
+  with it must have been told by ``record_stream``, or be known to the stream of the memory;
+- the host may read pinned memory only once a copy into it is known to be complete, and write it only once those out of
+  it are. (Freeing it is safe: the allocator of pinned memory waits for the streams that it was used on.)
 
 Time is a vector clock (Fidge 1988; Mattern 1989): a count of operations for each stream and for the host.
 """
@@ -96,21 +98,59 @@ class Event:
         (stream or FakeCuda.now().current[-1]).wait_event(self)
 
 
+class Runtime:
+    """As torch.cuda.cudart(): notes which addresses are pinned in place, with their sizes."""
+
+    pinned: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        already = any(address < start + length and start < address + size for start, length in self.pinned.items())
+        self.pinned[address] = size
+        return 712 if already else 0  # cudaErrorHostMemoryAlreadyRegistered
+
+    @classmethod
+    @contextlib.contextmanager
+    def counted(cls) -> Iterator[dict[int, int]]:
+        """The sizes of what is pinned in a block, by address."""
+        before, cls.pinned = cls.pinned, {}
+        try:
+            yield cls.pinned
+        finally:
+            cls.pinned = before
+
+    def cudaHostUnregister(self, address: int) -> int:
+        self.pinned.pop(address, None)
+        return 0
+
+
+class Host:
+    """The host, as one that uses memory beside the streams."""
+
+    name = "host"
+
+    def tick(self) -> Clock:
+        """It does something, and knows what it has waited for."""
+        host = FakeCuda.now().host
+        host[self.name] = host.get(self.name, 0) + 1
+        return dict(host)
+
+
 class Memory:
     """What the allocator knows of the memory of a tensor, and what the model knows besides."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream | Host) -> None:
         self.stream = stream
         self.written: Clock = {}
         self.uses: dict[str, Clock] = {}
         self.recorded: set[str] = set()
         self.holders = 0
 
-    def touch(self, stream: Stream, write: bool) -> None:
+    def touch(self, stream: Stream | Host, write: bool) -> None:
         time = stream.tick()
         earlier = [self.written, *self.uses.values()] if write else [self.written]
         if not all(includes(time, clock) for clock in earlier):
-            raise RaceError(f"stream {stream.name!r} uses what stream {self.stream.name!r} may not have finished")
+            late = next(name for name in (*self.uses, self.stream.name) if name != stream.name)
+            raise RaceError(f"stream {stream.name!r} uses what stream {late!r} may not have finished")
         if write:
             self.written = time
         self.uses[stream.name] = time
@@ -131,6 +171,16 @@ class OnCuda(torch.Tensor):
 
     def record_stream(self, stream: Stream) -> None:
         self.memory.recorded.add(stream.name)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return FakeCuda.now().run(function, args, kwargs or {})
+
+
+class Pinned(torch.Tensor):
+    """A tensor in pinned memory of the host."""
+
+    memory: Memory
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -167,6 +217,7 @@ class FakeCuda(TorchFunctionMode):
             "synchronize": self.synchronize,
         }.items():
             self._patch.setattr(cuda, name, value)
+        self._patch.setattr(cuda, "cudart", Runtime)
         self._patch.setattr(torch, "Event", Event)
         self._patch.setattr(torch.accelerator, "synchronize", self.synchronize)
         self._patch.setattr(
@@ -196,9 +247,13 @@ class FakeCuda(TorchFunctionMode):
         first = args[0] if args else None
         if isinstance(first, OnCuda) and name == "__get__":
             return self._property(function, first)
-        if function is torch.Tensor.to and _device_of(args, kwargs) == "cuda":
-            return first if isinstance(first, OnCuda) else self.made(first.detach().clone())
+        if name == "is_pinned":
+            return isinstance(first, Pinned)
         stream = self.current[-1]
+        if function is torch.Tensor.to and _device_of(args, kwargs) == "cuda":
+            return first if isinstance(first, OnCuda) else self._to_device(first, kwargs)
+        if any(isinstance(leaf, Pinned) for leaf in tree_leaves((args, kwargs))):
+            return self._with_pinned(function, args, kwargs)
         # In place: what the name says, and the first argument.
         writes = [id(leaf) for leaf in tree_leaves(first)] if name.endswith("_") and not name.endswith("__") else []
         touched = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, OnCuda)]
@@ -208,15 +263,58 @@ class FakeCuda(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             kwargs_left = {key: value for key, value in plain[1].items() if key not in ("non_blocking", "pin_memory")}
             result = function(*plain[0], **kwargs_left)
-        if name in ("item", "tolist", "__bool__", "__float__", "__int__", "cpu") and touched:
+        to_host = name == "cpu" or (name == "to" and _device_of(args, kwargs) == "cpu")
+        if touched and to_host and kwargs.get("non_blocking"):
+            return self._pin(result, stream)
+        if touched and (to_host or name in ("item", "tolist", "__bool__", "__float__", "__int__")):
             stream.synchronize()
-        if not touched or name == "cpu" or not isinstance(result, torch.Tensor) or kwargs.get("device") == "cpu":
+        if kwargs.get("pin_memory"):
+            return self._pin(result, Host())
+        if not touched or to_host or not isinstance(result, torch.Tensor) or kwargs.get("device") == "cpu":
             return result
         if writes:
             return first
         address = result.untyped_storage().data_ptr()
         views = [leaf.memory for leaf in touched if _plain(leaf).untyped_storage().data_ptr() == address]
         return self.made(result, views[0] if views else None)
+
+    def _pin(self, value: torch.Tensor, writer: Stream | Host) -> Pinned:
+        """A tensor in pinned memory, which the host has just made or a stream is writing."""
+        tensor = value.clone().as_subclass(Pinned)
+        tensor.memory = Memory(writer)
+        tensor.memory.touch(writer, write=True)
+        return tensor
+
+    def _to_device(self, value: torch.Tensor, kwargs: dict[str, Any]) -> OnCuda:
+        """Copy from the host, beside it; ordinary memory is taken for memory that a loader has pinned."""
+        if isinstance(value, Pinned):
+            value.memory.touch(self.current[-1], write=False)
+        made = self.made(_plain(value).detach().clone())
+        if isinstance(value, Pinned) and not kwargs.get("non_blocking"):
+            self.current[-1].synchronize()
+        return made
+
+    def _with_pinned(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run what reads or writes pinned memory: a copy from the device, or else an operation of the host."""
+        first, stream = args[0], self.current[-1]
+        from_device = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, OnCuda)]
+        name = getattr(function, "__name__", "")
+        if name == "__get__":
+            return self._property(function, first)
+        is_write = name.endswith("_") and not name.endswith("__")
+        actor = stream if from_device else Host()
+        for leaf in from_device:
+            leaf.memory.touch(stream, write=is_write and leaf is first)
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Pinned):
+                leaf.memory.touch(actor, write=is_write and leaf is first)
+        blocking = not kwargs.get("non_blocking")
+        plain = tree_map(_plain, (args, {key: kwargs[key] for key in kwargs if key != "non_blocking"}))
+        with torch._C.DisableTorchFunction():
+            result = function(*plain[0], **plain[1])
+        if from_device and blocking:
+            stream.synchronize()
+        return first if is_write else result
 
     def made(self, value: torch.Tensor, memory: Memory | None = None) -> OnCuda:
         """A tensor of the device: a view of memory, or one that the current stream has just written."""
@@ -238,16 +336,18 @@ class FakeCuda(TorchFunctionMode):
                 self.races.append(race)
 
     @staticmethod
-    def _property(function: Any, tensor: OnCuda) -> Any:
+    def _property(function: Any, tensor: OnCuda | Pinned) -> Any:
         with torch._C.DisableTorchFunction():
             value = function(tensor)
         named = getattr(function, "__self__", None)
-        known = {"is_cuda": True, "is_cpu": False, "device": torch.device("cuda", 0)}
+        known: dict[str, Any] = {"is_cuda": True, "is_cpu": False, "device": torch.device("cuda", 0)}
+        if isinstance(tensor, Pinned):
+            known = {}
         return known.get(getattr(named, "__name__", ""), value)
 
 
 def _plain(value: Any) -> Any:
-    return value.as_subclass(torch.Tensor) if isinstance(value, OnCuda) else value
+    return value.as_subclass(torch.Tensor) if isinstance(value, (OnCuda, Pinned)) else value
 
 
 def _device_of(args: Any, kwargs: dict[str, Any]) -> str | None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from composer import devices
+from composer.datasets._device import device_of_process
 from composer.devices import Device, DeviceAccelerator, DeviceCPU, DeviceGPU, DeviceMPS, get_device
 from tests.design import ROOT
 
@@ -191,11 +192,34 @@ def test_other_accelerators(monkeypatch):
     accelerator, chosen = torch.device("xpu"), []
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
     monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 4)
     device = get_device()
     assert isinstance(device, DeviceAccelerator)
     assert (device.name, device.dist_backend, device.torch_device) == ("xpu", "xccl", torch.device("xpu", 0))
     assert chosen == [torch.device("xpu", 0)]
     assert get_device("xpu:3").torch_device.index == 3
+    with pytest.raises(
+        ValueError, match="less than the number of devices of type 'xpu' that PyTorch sees, 4, but is 4"
+    ):
+        get_device("xpu:4")
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mtia"])
+def test_each_process_has_the_accelerator_of_its_local_rank_or_the_only_one(kind, monkeypatch):
+    accelerator, chosen, seen = torch.device(kind), [], {"count": 4}
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.get_device_module(kind), "device_count", lambda: seen["count"])
+    for count, index in ((4, 3), (1, 0)):  # one by CUDA_VISIBLE_DEVICES, ZE_AFFINITY_MASK or the scheduler
+        seen["count"] = count
+        made = DeviceGPU() if kind == "cuda" else get_device(kind)
+        assert made.torch_device == device_of_process() == chosen[-1] == torch.device(kind, index)
+    assert (DeviceGPU(0) if kind == "cuda" else get_device(f"{kind}:0")).torch_device.index == 0
+    seen["count"] = 2
+    with pytest.raises(ValueError, match=r"PyTorch sees, 2, but is 3 \(the local rank\)"):
+        DeviceGPU() if kind == "cuda" else get_device(kind)
 
 
 def test_mps(monkeypatch):

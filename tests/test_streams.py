@@ -69,3 +69,41 @@ def test_freeing_what_another_stream_uses_is_a_race_until_it_is_recorded() -> No
     use(recorded=True)
     with pytest.raises(RaceError, match="is freed while stream 'default' may be using it"):
         use(recorded=False)
+
+
+def to_pinned(device_tensor: torch.Tensor, **options: bool) -> torch.Tensor:
+    host = torch.empty_like(device_tensor, device="cpu", pin_memory=True)
+    assert host.is_pinned()
+    assert host.device.type == "cpu"
+    return host.copy_(device_tensor, **options)
+
+
+@pytest.mark.parametrize("how", ["copy_", "to"])
+@pytest.mark.parametrize("read", [lambda x: x.sum().item(), lambda x: x + 1, lambda x: x.tolist()])
+def test_reading_pinned_memory_before_a_copy_has_arrived_is_a_race(how, read) -> None:
+    def run(non_blocking: bool, wait: bool) -> None:
+        with FakeCuda():
+            x = on_device()
+            copy = to_pinned(x, non_blocking=non_blocking) if how == "copy_" else x.to("cpu", non_blocking=non_blocking)
+            if wait:
+                torch.cuda.synchronize()
+            read(copy)
+
+    run(non_blocking=False, wait=False)
+    run(non_blocking=True, wait=True)
+    with pytest.raises(RaceError, match="stream 'host' uses what stream 'default' may not have finished"):
+        run(non_blocking=True, wait=False)
+
+
+def test_writing_pinned_memory_that_is_being_copied_is_a_race() -> None:
+    for wait in (True, False):
+        with FakeCuda():
+            host = torch.ones(2).to("cuda").to("cpu", non_blocking=True)
+            torch.cuda.synchronize()
+            host.to("cuda", non_blocking=True)
+            if wait:
+                torch.cuda.synchronize()
+                host.zero_()
+            else:
+                with pytest.raises(RaceError):
+                    host.zero_()

@@ -212,7 +212,10 @@ class SelectiveBackprop(Algorithm):
         state.batch_get_item(self.target_key)  # a wrong key is to be noticed here
         whole = state.batch
         context = get_precision_context(
-            state.precision, state.precision_config, device_type=state.device.torch_device.type
+            state.precision,
+            state.precision_config,
+            device_type=state.device.torch_device.type,
+            cache_enabled=not any(map(is_divided, model.parameters())),
         )
         losses: list[Tensor] = []
         parts = _microbatches(state, size)

@@ -15,6 +15,7 @@ import torch
 from composer import dist
 from composer._text import one_of
 from composer._version import __version__
+from composer.dist.local_gpu import local_gpu
 
 __all__ = ["DIVISIONS", "STATUSES", "get_system_description"]
 
@@ -114,7 +115,7 @@ def _accelerator() -> tuple[str, str]:
     if not torch.cuda.is_available():
         kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return ("" if kind is None else kind.type), ""
-    properties = torch.cuda.get_device_properties(dist.get_local_rank() % torch.cuda.device_count())
+    properties = torch.cuda.get_device_properties(local_gpu() % torch.cuda.device_count())
     return properties.name, _gigabytes(properties.total_memory)
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from composer.devices import PINNING
+from composer.checkpoint.host_memory import FlatBuffer
 
 __all__ = ["PLAIN", "Snapshot"]
 
@@ -19,8 +19,8 @@ class Snapshot:
     """Copies nested containers with their tensors to the host, into the same memory each time.
 
     Memory that is used again is several times as fast as new memory, which the system has to map page by page. On an
-    accelerator the copies go to pinned memory, all on their way at once. Tensors that share their elements share them
-    in the copy too.
+    accelerator the copies go to pinned memory, all on their way at once. Dense tensors are in one :class:`.FlatBuffer`
+    for each type of device. Tensors that share their elements share them in the copy too.
 
     >>> snapshot, weight = Snapshot(), torch.ones(2)
     >>> copy = snapshot.take({"a": weight, "b": [weight, 1]})
@@ -30,7 +30,7 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self._memory: dict[Any, list[Tensor]] = {}
+        self._buffers: dict[str, FlatBuffer] = {}
 
     def take(self, content: dict[str, Any]) -> dict[str, Any]:
         """Return a copy, complete when this returns; the one before is overwritten.
@@ -38,10 +38,9 @@ class Snapshot:
         Args:
             content: Dicts, lists and tuples with tensors; other values are taken to never change.
         """
-        taking = _Taking(self._memory)
+        taking = _Taking(self._buffers)
         copy = taking.copy(content)
         taking.fill()
-        self._memory = taking.used
         return copy
 
 
@@ -49,12 +48,12 @@ class _Taking:
     """One copy: first its structure, then all elements in one call.
 
     Args:
-        memory: Tensors of before, by what they are like.
+        buffers: Those of before, by the type of the device; those without tensors are dropped.
     """
 
-    def __init__(self, memory: dict[Any, list[Tensor]]) -> None:
-        self.used: dict[Any, list[Tensor]] = {}
-        self._memory = memory
+    def __init__(self, buffers: dict[str, FlatBuffer]) -> None:
+        self._buffers = buffers
+        self._used: dict[str, FlatBuffer] = {}
         self._copies: dict[Any, Tensor] = {}
         self._sources: list[Tensor] = []
         self._targets: list[Tensor] = []
@@ -62,7 +61,7 @@ class _Taking:
     def copy(self, node: Any) -> Any:
         """The same containers, with memory in place of the tensors."""
         if isinstance(node, Tensor):
-            return self._tensor(node.detach())
+            return self._tensor(node)
         if isinstance(node, dict):
             items = cast("dict[Any, Any]", node).items()
             return {key: value if type(value) in PLAIN else self.copy(value) for key, value in items}
@@ -77,6 +76,11 @@ class _Taking:
     @torch.no_grad()
     def fill(self) -> None:
         """Copy the elements; complete when this returns."""
+        for kind in self._buffers.keys() - self._used.keys():
+            del self._buffers[kind]
+        self._buffers.update(self._used)
+        for buffer in self._used.values():
+            buffer.allocate()
         if self._sources:
             torch._foreach_copy_(self._targets, self._sources, non_blocking=True)  # pyright: ignore[reportPrivateImportUsage]
         accelerator = torch.accelerator.current_accelerator()
@@ -84,18 +88,30 @@ class _Taking:
             if accelerator is not None and device.type == accelerator.type:
                 torch.accelerator.synchronize(device)
 
-    def _tensor(self, tensor: Tensor) -> Tensor:
-        like = (tensor.device, tensor.dtype, tensor.shape, tensor.stride())
-        key = (tensor.data_ptr(), like)
-        # Tensors without elements all have the same address.
-        if key in self._copies and tensor.numel():
+    def _tensor(self, node: Tensor) -> Tensor:
+        tensor = node.detach()
+        if not _is_dense(tensor):
+            if id(node) not in self._copies:
+                self._copies[id(node)] = tensor.to("cpu", copy=True)
+            return self._copies[id(node)]
+        if not tensor.numel():  # without an address; in a file it may not seem to share that of its neighbor
+            return torch.empty_like(tensor, device="cpu").as_subclass(Tensor)
+        # A lazy conjugate differs from its base by a bit only.
+        bits = tensor.is_conj(), tensor.is_neg()
+        key = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride(), bits)
+        if key in self._copies:
             return self._copies[key]
-        before = self._memory.get(like)
-        memory = (
-            before.pop() if before else torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type in PINNING)
-        )
-        self.used.setdefault(like, []).append(memory)
-        self._copies[key] = memory
+        kind = tensor.device.type
+        buffer = self._used.get(kind)
+        if buffer is None:
+            buffer = self._used[kind] = self._buffers.get(kind) or FlatBuffer(kind)
+        self._copies[key] = target = buffer.tensor_like(tensor)
         self._sources.append(tensor)
-        self._targets.append(memory)
-        return memory
+        self._targets.append(target)
+        return target
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements are all that there is, in memory of the tensor's own."""
+    wraps = hasattr(type(tensor), "__tensor_flatten__")
+    return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized or wraps)

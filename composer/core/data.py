@@ -25,6 +25,12 @@ IGNORED_TARGET = -100
 class DataSpec:
     """A data loader with the functions that count, split and transform its batches.
 
+    Training time is counted on the host, from the batch as the loader yields it, before it is copied to the device.
+    With ``batch_transforms`` it is counted from what they return, and a loader such as :class:`.TensorLoader` yields
+    batches that are on the device already: there a function that reads values, rather than shapes, makes each step wait
+    for the device. Microbatches are counted on the device, after the methods that edit batches; a tensor returned for
+    one stays there.
+
     Args:
         dataloader: Yields batches; a :class:`torch.utils.data.DataLoader` or any iterable. None, which an attribute
             of this name replaces before the data is used, is for code that only counts and splits.

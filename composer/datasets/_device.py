@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from composer import dist
+from composer.dist.local_gpu import local_gpu
 
 __all__ = ["device_of_process"]
 
@@ -18,6 +18,4 @@ def device_of_process() -> torch.device:
     True
     """
     kind = torch.accelerator.current_accelerator(check_available=True)
-    if kind is None:
-        return torch.device("cpu")
-    return torch.device(kind.type, 0 if torch.accelerator.device_count() == 1 else dist.get_local_rank())
+    return torch.device("cpu") if kind is None else torch.device(kind.type, local_gpu(kind.type))

@@ -1,6 +1,8 @@
-"""Which GPU belongs to this process."""
+"""Which GPU or other accelerator belongs to this process, by its local rank."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -9,13 +11,19 @@ from composer.dist.ranks import get_local_rank
 __all__ = ["local_gpu"]
 
 
-def local_gpu() -> int:
-    """Return the index of this process's GPU: its local rank, or 0 where each process sees one GPU of its own.
+def local_gpu(kind: str = "cuda") -> int:
+    """Return the index of this process's accelerator: its local rank, or 0 where each process sees one of its own.
 
-    The latter is what schedulers with ``--gpus-per-task=1`` and containers with one GPU do. Processes that share one
-    GPU by mistake are told so by NCCL.
+    The latter is what schedulers with ``--gpus-per-task=1`` and containers with one GPU do, and variables such as
+    ``CUDA_VISIBLE_DEVICES`` and ``ZE_AFFINITY_MASK`` that differ from process to process. Processes that share one GPU
+    by mistake are told so by NCCL.
 
-    >>> local_gpu()
-    0
+    Args:
+        kind: Type of the accelerator, as in ``torch.device(kind)``.
+
+    >>> local_gpu(), local_gpu("mps")
+    (0, 0)
     """
-    return 0 if torch.cuda.device_count() == 1 else get_local_rank()
+    module: Any = getattr(torch, kind, None)
+    count = getattr(module, "device_count", None)
+    return 0 if count is not None and count() == 1 else get_local_rank()

@@ -15,6 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from composer._lazy import import_extra
 from composer._text import one_of, positive
+from composer.dist.group_exit import destroy_at_exit
 from composer.dist.interfaces import choose_loopback
 from composer.dist.local_gpu import local_gpu
 from composer.dist.meeting import meet
@@ -98,6 +99,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
         choose_loopback()
         store = torch_dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         torch_dist.init_process_group(backend or "gloo", store=store, world_size=1, rank=0, timeout=delta)
+        destroy_at_exit()
         return
     if "RANK" not in os.environ:
         raise MissingEnvironmentError(missing_environment("RANK", world_size))
@@ -106,6 +108,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     torch_dist.init_process_group(
         backend, store=store, rank=rank, world_size=world_size, timeout=delta, device_id=_gpu_of(device, kind)
     )
+    destroy_at_exit()
     start_roll_call(timeout)
 
 

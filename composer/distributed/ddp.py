@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from composer import dist
 from composer._text import one_of
+from composer.dist.group_exit import release_at_exit
 from composer.distributed.buckets import Buckets
 from composer.distributed.strategy import Strategy
 
@@ -158,6 +159,7 @@ class DDPStrategy(Strategy):
         wrapped = prepare_ddp_module(model, self._unused)
         self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
         if self.module is not None:
+            release_at_exit(self.close)
             # By begin() instead; when it is made, the wrapper has to.
             cast("Any", self.module).broadcast_buffers = False
         self._count_buckets()

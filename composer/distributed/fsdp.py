@@ -36,6 +36,7 @@ from composer.distributed.deferred import Placement
 from composer.distributed.gathering import Gathering
 from composer.distributed.mesh import Meshes, degrees_of, make_meshes
 from composer.distributed.mixed_precision import mixed_precision_policy
+from composer.distributed.recast import recast_as_configured
 from composer.distributed.recompute import recompute_as_configured
 from composer.distributed.repoint import Names, divide_optimizers
 from composer.distributed.scaling import DividedGradScaler
@@ -220,6 +221,7 @@ class FSDPStrategy(Strategy):
         self._whole = [parameter for parameter in model.parameters() if not is_divided(parameter)]
         self._divided = [parameter for parameter in model.parameters() if is_divided(parameter)]
         self._root = cast(FSDPModule, model)
+        recast_as_configured(model, config, units, self._policy)
         Gathering(model, [cast(FSDPModule, unit.module) for unit in wide])
         prefetch([cast(FSDPModule, unit.module) for unit in reversed(units)], self._root, config)
 

@@ -294,7 +294,9 @@ def set_precision(run: Run, precision: str | Precision | None, config: dict[str,
         run.autocast = state.scaler = None
         return
     kind = state.device.torch_device.type
-    context = functools.partial(get_precision_context, state.precision, config, device_type=kind)
+    # Of sharded weights it would keep a copy of each block whose weights are resharded, and of all of them in the end.
+    cached = not strategy.divides_weights
+    context = functools.partial(get_precision_context, state.precision, config, device_type=kind, cache_enabled=cached)
     context()  # refuses now what the device cannot do
     run.autocast = None if state.precision is Precision.FP32 else context
     scales = state.precision is Precision.AMP_FP16 and not strategy.steps_itself

@@ -78,7 +78,8 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         share_statistics(state.model)
         for state.batch in batches:
             fire(Event.EVAL_BATCH_START)
-            batches.count(_evaluate_batch(run, evaluator, counts=not batches.is_idle))
+            _evaluate_batch(run, evaluator, batches.samples, counts=not batches.is_idle)
+            batches.count()
             fire(Event.EVAL_BATCH_END)
             batches.leave_if_asked()
         values: dict[str, Any] = {}
@@ -111,14 +112,13 @@ def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
     state.eval_values = {label: values for label, values in state.eval_values.items() if label != evaluator.label}
 
 
-def _evaluate_batch(run: Run, evaluator: Evaluator, *, counts: bool) -> int:
-    """Run one batch through the model and the metrics; return its number of samples."""
+def _evaluate_batch(run: Run, evaluator: Evaluator, samples: int, *, counts: bool) -> None:
+    """Run one batch through the model and the metrics."""
     state, spec = run.state, evaluator.dataloader
-    samples = spec.__num_samples__(state.batch)
     if evaluator.auto_microbatching:
         finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
         finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))
-        return samples
+        return
     size = evaluator.microbatch_size
     microbatches = spec.__microbatches__(state.batch, size, samples)
     several = len(microbatches)
@@ -126,7 +126,6 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, *, counts: bool) -> int:
         microbatches = as_many_as_others(microbatches)
     for number, microbatch in enumerate(microbatches):
         _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < several)
-    return samples
 
 
 def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, counts: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
@@ -93,13 +93,12 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
         if batch is END:
             run.fetched = None
             break
-        state.batch = batch = load(batch, spec, state.device, run.strategy.batch_dtype)
-        if run.lockstep is None or not run.lockstep.is_idle:
-            run.samples = spec.__num_samples__(batch)
-            run.tokens = int(spec.get_num_tokens_in_batch(batch))
-            if run.lockstep is not None:
-                _tell(run)
-                run.lockstep.meet()
+        is_idle = run.lockstep is not None and run.lockstep.is_idle
+        counts = None if is_idle else (lambda batch: _set_counts(run, spec, batch))
+        state.batch = load(batch, spec, state.device, run.strategy.batch_dtype, counts)
+        if run.lockstep is not None and not is_idle:
+            _tell(run)
+            run.lockstep.meet()
         fire(Event.AFTER_DATALOADER)
         yield state.batch
         if watch is not None:
@@ -158,6 +157,12 @@ def _in_step(run: Run, lockstep: Lockstep, batch: Batch) -> Batch:
         return END  # as all know
     run.samples = run.tokens = 0
     return lockstep.substitute(lambda: _tell(run, has_batch=False))
+
+
+def _set_counts(run: Run, spec: DataSpec, batch: Batch) -> None:
+    """Note the samples and tokens of the batch in work."""
+    run.samples = spec.__num_samples__(batch)
+    run.tokens = int(spec.get_num_tokens_in_batch(batch))
 
 
 def _tell(run: Run, *, has_batch: bool = True) -> None:
@@ -288,7 +293,13 @@ def to_device(batch: Batch, device: Device) -> Batch:
     return send(batch, device.torch_device, device.batch_to_device).receive()
 
 
-def load(batch: Batch, spec: DataSpec, device: Device, dtype: torch.dtype | None = None) -> Batch:
+def load(
+    batch: Batch,
+    spec: DataSpec,
+    device: Device,
+    dtype: torch.dtype | None = None,
+    count: Callable[[Batch], object] | None = None,
+) -> Batch:
     """Move a batch to the device and apply the data's transforms.
 
     Args:
@@ -296,14 +307,20 @@ def load(batch: Batch, spec: DataSpec, device: Device, dtype: torch.dtype | None
         spec: Describes the data.
         device: Where to.
         dtype: Format that floating-point numbers are brought to then; None leaves them as they are.
+        count: Called with the batch on the host, where a function of the user's that reads values waits for no device;
+            or, as that counts what the transforms return, with the transformed batch where there are any.
 
     >>> from composer.devices import get_device
     >>> load(torch.ones(2), DataSpec([], batch_transforms=lambda batch: batch * 2), get_device("cpu"))
     tensor([2., 2.])
     """
+    if count is not None and spec.batch_transforms is None:
+        count(batch)
     batch = to_device(batch, device)
     if spec.batch_transforms is not None:
         batch = spec.batch_transforms(batch)
+        if count is not None:
+            count(batch)
     if dtype is None:
         return batch
     return trees.map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, batch)

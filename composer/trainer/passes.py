@@ -37,6 +37,9 @@ class OnePass:
         run: The run.
         phase: The active phase.
 
+    Attributes:
+        samples: Number of samples of the batch in work, of this process, also of one that is not to count.
+
     >>> from types import SimpleNamespace
     >>> from composer.core import TrainerMode
     >>> OnePass(SimpleNamespace(exchange=None), Phase(TrainerMode.EVAL)).is_idle
@@ -45,6 +48,7 @@ class OnePass:
 
     def __init__(self, run: Run, phase: Phase) -> None:
         self._run, self._phase = run, phase
+        self.samples = 0
         self._exchange = None if run.exchange is None else Exchange(run.exchange.copies)
         self._lockstep = None if self._exchange is None else Lockstep(self._exchange)
 
@@ -70,9 +74,9 @@ class OnePass:
                     self._lockstep.keep(batch)
             if batch is END:
                 break
-            batch = load(batch, spec, run.state.device, run.strategy.batch_dtype)
+            batch = load(batch, spec, run.state.device, run.strategy.batch_dtype, self._note_samples)
             if self._lockstep is not None and not self.is_idle:
-                self._tell(spec.__num_samples__(batch))
+                self._tell(self.samples)
                 self._lockstep.meet()
             yield batch
             phase.mark = time.perf_counter()
@@ -82,16 +86,14 @@ class OnePass:
             message = f"The data {phase.label!r} yielded no batch, so there is nothing to report: {spec.dataloader!r}."
             warnings.warn(message, ComposerWarning, stacklevel=2)
 
-    def count(self, samples: int) -> None:
-        """Count the batch in work.
-
-        Args:
-            samples: Number of samples in it; of this process, where there are several.
-        """
-        if self._exchange is not None:
-            samples = self._exchange.counts().samples
+    def count(self) -> None:
+        """Count the batch in work, that of all processes where there are several."""
+        samples = self.samples if self._exchange is None else self._exchange.counts().samples
         phase = self._phase
         phase.timestamp = phase.timestamp.to_next_batch(samples, duration=time.perf_counter() - phase.mark)
+
+    def _note_samples(self, batch: Batch) -> None:
+        self.samples = self._phase.loader.__num_samples__(batch)
 
     def leave_if_asked(self) -> None:
         """Leave where a signal asks to stop, in all processes after the same batch.

@@ -51,7 +51,7 @@ def predict(run: Run, spec: DataSpec, subset_num_batches: int = -1, *, return_ou
                 # In a list, or nothing where the batch only keeps step with other processes.
                 done = [trees.map_tensors(lambda tensor: tensor.detach().cpu(), state.outputs)]
                 outputs.append([] if batches.is_idle else done)
-            batches.count(spec.__num_samples__(state.batch))
+            batches.count()
             fire(Event.PREDICT_BATCH_END)
         fire(Event.PREDICT_END)
     if run.exchange is not None:

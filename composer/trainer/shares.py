@@ -11,6 +11,7 @@ from torch import Tensor
 
 from composer import dist
 from composer.core.data import DataSpec, as_number
+from composer.core.microbatches import count_samples
 from composer.core.types import Batch
 from composer.precision import widest_dtype
 from composer.trainer.run import Run
@@ -22,7 +23,7 @@ class Counts(NamedTuple):
     """What the microbatches of one process average over.
 
     Attributes:
-        parts: Of each microbatch; token counts stay where they were counted.
+        parts: Of each microbatch; tensors stay where they were counted.
         by_tokens: Whether they are tokens, rather than samples.
 
     >>> Counts([3, 1], by_tokens=False).parts
@@ -102,7 +103,7 @@ class Shares:
             return count > 0 if isinstance(count, Tensor) else float(count > 0)
         if isinstance(self._total, Tensor):
             # A batch without any token that counts has no loss to weight.
-            return count * self._world_size / self._total.clamp(min=1)
+            return count * self._world_size / torch.where(self._total > 0, self._total, 1)
         return count * self._world_size / (self._total or 1)
 
 
@@ -151,9 +152,12 @@ def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
 
 
 def _sum(run: Run, counts: Counts) -> Tensor:
-    """What a process averages over; tokens on the device, where nobody waits for them, and samples on the host."""
+    """What a process averages over; on the device, where nobody waits for it, unless only shapes are looked at.
+
+    Which of the two, all processes must agree on, also one that has counted nothing.
+    """
     device = run.state.device.torch_device
-    if not counts.by_tokens:
+    if not counts.by_tokens and run.state.train_phase.loader.get_num_samples_in_batch is count_samples:
         # Of one type in all processes, though parts of samples count in some.
         return torch.tensor(sum(cast("Sequence[float]", counts.parts)), dtype=torch.float64)
     wide = widest_dtype(device)
@@ -163,9 +167,11 @@ def _sum(run: Run, counts: Counts) -> Tensor:
     return total + torch.stack(tensors).sum() if tensors else total
 
 
-def _count_samples(spec: DataSpec, microbatch: Batch) -> int | float:
+def _count_samples(spec: DataSpec, microbatch: Batch) -> int | float | Tensor:
     """The samples of a microbatch; of packed ones, parts of a sample may count."""
-    count = spec.get_num_samples_in_batch(microbatch)
+    count: Any = spec.get_num_samples_in_batch(microbatch)
+    if isinstance(count, Tensor) and not count.is_cpu and count.ndim == 0 and count.dtype != torch.bool:
+        return count  # which would have to be waited for
     return count if type(count) is int else as_number("get_num_samples_in_batch", count)
 
 

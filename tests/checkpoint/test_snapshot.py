@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import random
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from composer.checkpoint import archive, host_memory
 from composer.checkpoint.snapshot import Snapshot
 from tests.checkpoint.content import same
-from tests.streams import FakeCuda, side_stream
+from tests.streams import FakeCuda, Runtime, side_stream
 
 shapes = st.lists(st.integers(0, 3), max_size=3)
 dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
@@ -97,6 +101,11 @@ def test_what_is_let_go_of_is_forgotten() -> None:
     memory = [weakref.ref(tensor) for tensor in snapshot.take({"a": torch.ones(2), "b": torch.ones(3)}).values()]
     snapshot.take({"a": torch.ones(2)})
     assert [one() is None for one in memory] == [False, True]
+    snapshot.take({"a": torch.ones(1 << 20)})
+    (buffer,) = snapshot._buffers.values()
+    assert buffer.num_bytes == 9 << 19  # grown, by an eighth more than was asked for
+    snapshot.take({"a": torch.ones(1)})
+    assert buffer.num_bytes == 4
 
 
 def test_copies_from_a_device_are_complete_when_take_returns() -> None:
@@ -112,21 +121,158 @@ def test_copies_from_a_device_are_complete_when_take_returns() -> None:
         weight.record_stream(side)
 
 
-@pytest.mark.parametrize(("kind", "pins"), [("cuda", True), ("xpu", True), ("mps", False)])
-def test_every_accelerator_is_waited_for(kind: str, pins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    waited, made, empty_like = [], [], torch.empty_like
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_every_accelerator_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
 
     class There(torch.Tensor):
         """A tensor that says that it lies on the accelerator."""
 
         device = torch.device(kind, 0)
 
-    def noted(like: Tensor, *, device: str, pin_memory: bool) -> Tensor:
-        made.append(pin_memory)
-        return empty_like(like.as_subclass(Tensor), device=device)
-
-    monkeypatch.setattr(torch, "empty_like", noted)
+    monkeypatch.setattr(host_memory, "_host_memory", lambda size, kind: torch.empty(size, dtype=torch.uint8))
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
     monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
     Snapshot().take({"a": torch.ones(2).as_subclass(There)})
-    assert (waited, made) == ([torch.device(kind, 0)], [pins])
+    assert waited == [torch.device(kind, 0)]
+
+
+DTYPES = [
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool,
+    torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16,
+]  # fmt: skip
+
+
+def nbytes(tensors: list[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def test_pinned_memory_is_the_sum_of_the_bytes() -> None:
+    generator = random.Random(1)
+    snapshot = Snapshot()
+    with FakeCuda(), Runtime.counted() as pinned:
+        for _ in range(12):
+            number = generator.randrange(1, 30)
+            on_host = [
+                (torch.rand(generator.randrange(3000), generator.randrange(1, 30)) * 9).to(generator.choice(DTYPES))
+                for _ in range(number)
+            ]
+            copy = snapshot.take({"a": [tensor.to("cuda") for tensor in on_host]})["a"]
+            assert all(map(same_bits, copy, on_host))
+            assert not any(one.is_cuda for one in copy)
+            assert len(pinned) == 1, "one buffer, and those of before are not pinned any more"
+            exact = nbytes(on_host)
+            assert exact <= sum(pinned.values()) <= exact * 5 // 4 + (1 << 16) + 64 * number + mmap.PAGESIZE
+        del snapshot
+        assert not pinned
+
+
+def test_the_first_buffer_has_no_slack() -> None:
+    sizes = [(1 << 20) + 1, (1 << 21) + 1, 5]
+    with FakeCuda(), Runtime.counted() as pinned:
+        snapshot = Snapshot()
+        snapshot.take({"a": [torch.ones(size, dtype=torch.uint8).to("cuda") for size in sizes]})
+        assert sum(sizes) <= sum(pinned.values()) < sum(sizes) + 64 * len(sizes) + mmap.PAGESIZE
+        snapshot.take({"a": torch.ones(2)})
+        assert not pinned, "nothing of the device is saved any more"
+
+
+def test_a_set_that_grows_by_a_little_does_not_need_a_new_buffer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = [], host_memory._host_memory
+    monkeypatch.setattr(host_memory, "_host_memory", lambda size, kind: made.append(size) or make(size, kind))
+    snapshot = Snapshot()
+    for number in range(100, 200):
+        content = {"a": [torch.full((100,), float(each)) for each in range(number)]}
+        assert same(snapshot.take(content), content)
+    assert len(made) < 10
+
+
+def test_old_memory_is_freed_before_new_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive, make = [], host_memory._host_memory
+
+    def noted(size: int, kind: str) -> Tensor:
+        assert not any(one() is not None for one in alive)
+        memory = make(size, kind)
+        alive.append(weakref.ref(memory))
+        return memory
+
+    monkeypatch.setattr(host_memory, "_host_memory", noted)
+    snapshot = Snapshot()
+    copy = snapshot.take({"a": torch.ones(1000), "b": torch.ones(4)})
+    snapshot.take({"a": torch.ones(1000), "b": torch.ones(100_000)})
+    assert len(alive) == 2
+    assert copy["a"].untyped_storage().nbytes() == 4000  # the one before: reused
+
+
+def test_memory_that_cannot_be_pinned_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runtime, "cudaHostRegister", lambda self, address, size, flags: 2)
+    with FakeCuda(), pytest.raises(RuntimeError, match=r"4096 bytes.*cudaHostRegister returned 2.*asynchronous=False"):
+        Snapshot().take({"a": torch.ones(2).to("cuda")})
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    in_bytes = [tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)]
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*in_bytes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_and_a_file_of_it(dtype: torch.dtype, tmp_path: Path) -> None:
+    big = (torch.rand(2, 5, 3) * 9).to(dtype)
+    content = {"whole": big, "turned": big.transpose(0, 2), "none": big[:0], "one": big[0, 0, 0], "column": big[:, 1]}
+    snapshot = Snapshot()
+    for _ in range(2):
+        copy = snapshot.take(content)
+        archive.write(copy, tmp_path / "a.pt")
+        read = archive.read(tmp_path / "a.pt")
+        for found in (copy, read):
+            assert found.keys() == content.keys()
+            assert all(same_bits(found[name], content[name]) for name in content)
+        held = [one.untyped_storage().nbytes() for one in read.values() if one.numel()]
+        assert held == [one.numel() * one.element_size() for one in content.values() if one.numel()]
+
+
+def test_tensors_that_differ_by_a_bit_of_their_view() -> None:
+    number = torch.tensor([1 + 2j])
+    content = {"a": number, "b": number.conj(), "imag": number.imag, "negative": number.conj().imag}
+    copy = Snapshot().take(content)
+    assert {name: one.tolist() for name, one in copy.items()} == {
+        "a": [1 + 2j], "b": [1 - 2j], "imag": [2.0], "negative": [-2.0],
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:torch.quantize_per_tensor")
+def test_tensors_that_are_not_dense() -> None:
+    dense = torch.eye(3)
+    compressed = [getattr(dense, f"to_sparse_{kind}")() for kind in ("csr", "csc")]
+    odd = [dense.to_sparse(), *compressed, torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8)]
+    snapshot = Snapshot()
+    for one in odd:
+        copy = snapshot.take({"a": one, "b": one, "c": dense})
+        assert copy["a"] is copy["b"]
+        assert copy["a"].layout == one.layout
+        one.copy_(torch.quantize_per_tensor(-dense, 0.1, 0, torch.qint8)) if one.is_quantized else one.values().zero_()
+        back = copy["a"].dequantize() if one.is_quantized else copy["a"].to_dense()
+        assert torch.allclose(back, dense)
+        assert same(copy["c"], dense)
+
+
+def test_wide_views_take_their_elements() -> None:
+    content = {"wide": torch.ones(1).expand(5), "skips": torch.arange(10.0)[::3], "b": torch.ones(2, 1, 3)[:, :, 1:]}
+    copy = Snapshot().take(content)
+    assert same(copy, content)
+    assert {name: one.untyped_storage().nbytes() for name, one in copy.items()} == {"wide": 20, "skips": 16, "b": 16}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_a_device_copies_into_pinned_memory() -> None:
+    snapshot = Snapshot()
+    for number in (3, 4, 1):
+        tensors = [torch.rand(1000, 1001, device="cuda") for _ in range(number)]
+        before = torch.cuda.memory_allocated()
+        copy = snapshot.take({"a": tensors})["a"]
+        assert all(one.is_pinned() for one in copy)
+        assert all(torch.equal(one, other.cpu()) for one, other in zip(copy, tensors, strict=True))
+        assert torch.cuda.memory_allocated() == before
+    del snapshot
+    assert not copy[0].is_pinned()

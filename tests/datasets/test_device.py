@@ -13,7 +13,7 @@ from composer.datasets._device import device_of_process
 def test_a_process_that_sees_one_accelerator_takes_that(kind, visible, index, monkeypatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind))
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: visible)
+    monkeypatch.setattr(getattr(torch, kind), "device_count", lambda: visible)
     assert device_of_process() == torch.device(kind, index)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from composer import ComposerModel
 from tests.common import trainer_of
@@ -159,3 +161,76 @@ def test_another_precision_is_refused(two_ranks: Ranks) -> None:
         assert message.startswith("precision='amp_bf16', but the weights are sharded for another precision")
         assert "Give the precision to the Trainer" in message
     assert two_ranks.run(other_precision, "FULL") == ["amp_bf16"] * 2
+
+
+class Casts(TorchDispatchMode):
+    """Notes what is cast to bfloat16 and is as large as a weight of a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[StorageWeakRef] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        is_cast = function is torch.ops.aten._to_copy.default and result.dtype == torch.bfloat16
+        if is_cast and result.numel() == LARGE * LARGE:
+            self.found.append(StorageWeakRef(result.untyped_storage()))
+        return result
+
+    def alive(self) -> int:
+        return sum(not one.expired() for one in self.found)
+
+
+LARGE = 32
+
+
+class Deep(ComposerModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(LARGE, LARGE), nn.Tanh()) for _ in range(5)])
+        self.alive: list[int] = []
+
+    def forward(self, batch):
+        x = batch[0]
+        for block in self.blocks:
+            x = block(x)
+            if casts:
+                self.alive.append(casts[-1].alive())
+        return x
+
+    def loss(self, outputs, batch):
+        return (outputs - batch[1]).square().mean()
+
+
+casts: list[Casts] = []
+
+
+def copies_in_memory(fsdp: dict[str, Any]) -> tuple[list[int], list[int], int, list[float]]:
+    generator = torch.Generator().manual_seed(1)
+    data = [tuple(torch.randn(2, 3, LARGE, generator=generator)) for _ in range(2)]
+    torch.manual_seed(0)
+    model, config = Deep(), {"parallelism_config": {"fsdp": fsdp}} if fsdp else {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = trainer_of(model, data, precision="amp_bf16", max_duration="2ba", optimizers=optimizer, **config)
+    with Casts() as watched:
+        casts.append(watched)
+        try:
+            trainer.fit()
+            training, model.alive = model.alive, []
+            found = len(watched.found)
+            watched.found.clear()
+            trainer.eval(data)
+        finally:
+            casts.clear()
+    weights = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    return training, model.alive, found, [weight.sum().item() for weight in weights]
+
+
+def test_weights_that_autocast_casts_do_not_stay_when_their_block_is_resharded(two_ranks: Ranks) -> None:
+    plain = two_ranks.run(copies_in_memory, {})[0]
+    assert max(plain[0]) == max(plain[1]) == 5, "data parallelism keeps them, which shows that the watch sees them"
+    for training, evaluation, found, weights in two_ranks.run(copies_in_memory, {"mixed_precision": "FULL"}):
+        assert found >= 5, "nothing was cast"
+        assert max(training) <= 1
+        assert max(evaluation) <= 1
+        assert weights == pytest.approx(plain[3], rel=1e-3)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -10,9 +11,11 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from composer.distributed.recompute import recompute, recomputed_modules
+from composer.distributed import recompute as module_of_recompute
+from composer.distributed.recompute import _Offloaded, recompute, recomputed_modules
 from tests.distributed.sharded import Block, Blocks
 from tests.distributed.test_wrapping import Net, Saying
+from tests.streams import FakeCuda, OnCuda, RaceError, side_stream
 
 
 class Counting(TorchDispatchMode):
@@ -213,3 +216,42 @@ def offloading_with_shards() -> bool:
         torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-6)
         for one, other in zip(block.parameters(), twin.parameters(), strict=True)
     )
+
+
+def test_offloading_has_no_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies are queued behind what makes a tensor, and before what uses it or its memory again."""
+    monkeypatch.setattr(module_of_recompute, "_PLAIN", (OnCuda,))
+    with FakeCuda():
+        hooks = _Offloaded(nn.Linear(1, 1))
+        packed = []
+        for number in range(3):
+            activation = torch.full((2,), float(number)).to("cuda") + 1
+            packed.append(hooks.pack_hook(activation))
+            activation.add_(10)  # in place, as a later layer may, and its memory is used again
+            del activation
+        for number in reversed(range(3)):
+            device, host = packed.pop()
+            assert host.is_pinned()
+            back = hooks.unpack_hook((device, host))
+            del host  # before the copy has ended
+            assert (back.is_cuda, (back * 2).tolist()) == (True, [2.0 * (number + 1)] * 2)
+
+
+@pytest.mark.parametrize("where", ["pack", "unpack", "both"])
+def test_offloading_on_a_stream_that_nobody_waits_for_would_be_a_race(where, monkeypatch) -> None:
+    monkeypatch.setattr(module_of_recompute, "_PLAIN", (OnCuda,))
+
+    def run() -> None:
+        with FakeCuda():
+            hooks = _Offloaded(nn.Linear(1, 1))
+            activation = torch.ones(2).to("cuda") + 1
+            with side_stream() if where != "unpack" else contextlib.nullcontext():
+                packed = hooks.pack_hook(activation)
+            activation.add_(10)
+            del activation
+            with side_stream() if where != "pack" else contextlib.nullcontext():
+                back = hooks.unpack_hook(packed)
+            (back * 2).tolist()
+
+    with pytest.raises(RaceError):
+        run()

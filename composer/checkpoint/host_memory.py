@@ -1,0 +1,125 @@
+"""Flat buffers in pinned or ordinary host memory, from which the tensors of an asynchronous checkpoint are cut."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import weakref
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from composer.devices import PINNING
+
+__all__ = ["FlatBuffer"]
+
+_ALIGNMENT = 64  # of torch's own tensors on the CPU
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device
+_SLACK = 8  # a buffer that had to grow has room for an eighth more
+
+
+class FlatBuffer:
+    """One buffer for many tensors, reused as long as its size fits.
+
+    It takes the sum of the bytes of its tensors, each aligned to 64 bytes. PyTorch's pinned allocator would round each
+    tensor up to a power of two, and a single large buffer as well; so for CUDA ordinary memory is pinned in place. Each
+    tensor has a storage of its own, hence writers see nothing of the others.
+
+    Args:
+        device_type: The type of the device from which tensors are copied here.
+
+    >>> buffer = FlatBuffer("cpu")
+    >>> a, b = buffer.tensor_like(torch.ones(3)), buffer.tensor_like(torch.ones(2, dtype=torch.bool))
+    >>> buffer.allocate()
+    >>> a.shape, b.dtype, b.data_ptr() - a.data_ptr(), buffer.num_bytes
+    (torch.Size([3]), torch.bool, 64, 66)
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self._memory: Tensor | None = None
+        self._known: dict[Any, Tensor] = {}
+        self._tensors: dict[Any, Tensor] = {}
+        self._end = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the buffer."""
+        return 0 if self._memory is None else self._memory.numel()
+
+    def tensor_like(self, tensor: Tensor) -> Tensor:
+        """Reserve room for a tensor; the result has its shape and strides after :meth:`allocate`.
+
+        Args:
+            tensor: A dense one, on any device, with at least one element.
+
+        >>> FlatBuffer("cpu").tensor_like(torch.ones(3)).dtype
+        torch.float32
+        """
+        shape, strides, dtype = tensor.shape, tensor.stride(), tensor.dtype
+        start = -(-self._end // _ALIGNMENT) * _ALIGNMENT
+        self._end = start + math.prod(shape) * dtype.itemsize
+        key = (start, dtype, shape, strides)
+        known = self._known.get(key)
+        if known is None:
+            known = torch.empty(0, dtype=dtype, device="cpu")
+        self._tensors[key] = known
+        return known
+
+    @torch.no_grad()
+    def allocate(self) -> None:
+        """Give the tensors that were reserved since the last call their memory; earlier tensors are overwritten.
+
+        Raises:
+            RuntimeError: The memory cannot be pinned.
+
+        >>> FlatBuffer("cpu").allocate()
+        """
+        tensors, size = self._tensors, self._end
+        self._tensors, self._end = {}, 0
+        if self._memory is None or not size <= self.num_bytes <= size + size // 4 + (1 << 16):
+            # A set of tensors that grows with each save is not to need a new buffer each time.
+            grows = 0 < self.num_bytes < size
+            for tensor in self._known.values():
+                cast("Any", tensor).set_()  # the old buffer is freed before there is a new one
+            self._memory, self._known = None, {}
+            self._memory = _host_memory(size + size // _SLACK if grows else size, self._device_type)
+        storage, offset = self._memory.untyped_storage(), self._memory.storage_offset()
+        for key, tensor in tensors.items():
+            if key not in self._known:
+                start, dtype, shape, strides = key
+                begin = offset + start
+                own: Any = storage[begin : begin + math.prod(shape) * dtype.itemsize]
+                tensor.set_(own, 0, shape, _dense_strides(shape, strides))
+        self._known = tensors
+
+
+def _dense_strides(shape: torch.Size, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a copy without gaps, in the same order of dimensions, as ``torch.empty_like`` chooses them."""
+    return torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
+
+
+def _host_memory(size: int, device_type: str) -> Tensor:
+    """Bytes in host memory, pinned if copies from this type of device are asynchronous only then."""
+    if device_type not in PINNING:
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
+    if device_type != "cuda":
+        # There is no call to pin memory in place: the allocator rounds this up, yet only once.
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+    # Whole pages, since two buffers with a page in common cannot both be pinned.
+    page = mmap.PAGESIZE
+    num_bytes = -(-size // page) * page
+    memory = torch.empty(num_bytes + page, dtype=torch.uint8, device="cpu")
+    offset = -memory.data_ptr() % page
+    runtime: Any = torch.cuda.cudart()
+    address = memory.data_ptr() + offset
+    if status := int(runtime.cudaHostRegister(address, num_bytes, _PORTABLE)):
+        raise RuntimeError(
+            f"{num_bytes} bytes of host memory for asynchronous checkpoints could not be pinned (cudaHostRegister "
+            f"returned {status}). Give the process more memory, or save with asynchronous=False."
+        )
+    pinned = memory[offset : offset + size]
+    # At exit the system frees it; before, nothing copies here any more once it is let go of.
+    weakref.finalize(pinned, runtime.cudaHostUnregister, address).atexit = False
+    return pinned

@@ -1,0 +1,77 @@
+"""A rank that exits in a way, and says at its very end what has become of the process group.
+
+    exiting.py HOW
+
+``MASTER_PORT``, ``RANK`` and the others are as a launcher sets them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+import time
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+
+from composer import dist
+from composer.dist import group_exit
+
+
+def tell(group: Any) -> None:
+    """Registered first, so called last."""
+    gc.collect()
+    print("initialized" if torch_dist.is_initialized() else "destroyed", "held" if group() else "ended", flush=True)
+
+
+class Holder:
+    """Refers to the group, as wrappers of models do."""
+
+    def __init__(self) -> None:
+        self.group: Any = torch_dist.group.WORLD
+        self.itself = self
+        group_exit.release_at_exit(self.release)
+
+    def release(self) -> None:
+        del self.group
+
+
+def main(how: str) -> Any:
+    first, world = dist.get_global_rank() == 0, []
+    atexit.register(lambda: tell(world[0]))
+    if how == "own":
+        torch_dist.init_process_group("gloo")
+    dist.initialize_dist("cpu", timeout=30)
+    world.append(weakref.ref(torch_dist.group.WORLD))
+    dist.barrier()
+    if how == "replaced":
+        torch_dist.destroy_process_group()
+        torch_dist.init_process_group("gloo")
+        world[0] = weakref.ref(torch_dist.group.WORLD)
+    if how == "forked" and not os.fork():
+        sys.exit()  # as a child that does not know of the group
+    group_exit._PATIENCE = group_exit._PATIENCE_AFTER_ERROR = 1.0 if how in ("stuck", "error") else 30.0
+    holder = Holder() if how == "late" else None
+    if how in ("late", "stuck", "error") and first:
+        # Nobody waits for it, and the other is late, or does not come while this one exits.
+        torch_dist.all_reduce(torch.zeros(1), async_op=True)
+    elif how == "late":
+        time.sleep(0.5)
+        torch_dist.all_reduce(torch.zeros(1))
+    elif how in ("stuck", "error"):
+        sys.stdin.read()  # until the test lets it go
+        os._exit(0)
+    if how == "forked":
+        time.sleep(0.5)
+        dist.barrier()
+    if how == "error":
+        raise RuntimeError("an error of the user's")
+    return holder
+
+
+if __name__ == "__main__":
+    kept = main(sys.argv[1])

@@ -1,0 +1,109 @@
+"""Process groups at exit: those of this library are destroyed, and nothing hangs or aborts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as torch_dist
+
+from composer import dist
+from composer.dist import group_exit
+from composer.dist.ports import get_free_tcp_port
+
+SCRIPT = Path(__file__).with_name("exiting.py")
+
+
+def run(how: str, size: int = 2) -> tuple[list[int], list[str], float]:
+    """Return what the ranks exit with, what they print, and how many seconds the first took to exit."""
+    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(get_free_tcp_port()), "WORLD_SIZE": str(size)}
+    given |= {"LOCAL_WORLD_SIZE": str(size), "NODE_RANK": "0", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", str(SCRIPT), how],
+            env={**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        start = time.monotonic()
+        texts = [ranks[0].stdout.read()]
+        codes = [ranks[0].wait(120)]
+        seconds = time.monotonic() - start
+        for rank in ranks[1:]:
+            texts.append(rank.communicate("", timeout=120)[0])
+            codes.append(rank.returncode)
+        return codes, texts, seconds
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+            rank.stdin.close()
+            rank.stdout.close()
+
+
+def test_a_collective_in_work_ends_before_the_interpreter_does() -> None:
+    """A thread of gloo that ends it later aborts the process."""
+    codes, texts, _ = run("late")
+    assert codes == [0, 0], texts
+    assert [text.splitlines()[-1] for text in texts] == ["destroyed ended"] * 2, texts
+
+
+@pytest.mark.parametrize("how", ["own", "replaced"])
+def test_a_group_of_the_user_is_left_alone(how: str) -> None:
+    codes, texts, _ = run(how)
+    assert codes == [0, 0], texts
+    assert [text.splitlines()[-1].partition(" ")[0] for text in texts] == ["initialized"] * 2, texts
+
+
+def test_a_forked_process_leaves_the_group_of_its_parent() -> None:
+    codes, texts, _ = run("forked")
+    assert codes == [0, 0], texts
+    assert [text.count("destroyed") for text in texts] == [1, 1], texts
+
+
+@pytest.mark.parametrize(("how", "code"), [("stuck", 0), ("error", 1)])
+def test_exit_does_not_wait_for_a_rank_that_is_stuck(how: str, code: int) -> None:
+    codes, texts, seconds = run(how)
+    assert codes[0] == code, texts
+    assert ("was not destroyed in 1 s, as a collective waits" in texts[0]) == (how == "stuck") or how == "error", texts
+    assert ("an error of the user's" in texts[0]) == (how == "error")
+    assert seconds < 60  # of which most is for imports; the timeout of collectives is not waited for
+
+
+def test_a_single_process_too() -> None:
+    codes, texts, _ = run("alone", 1)
+    assert (codes, texts[0].splitlines()[-1]) == ([0], "destroyed ended"), texts
+
+
+def test_a_group_that_the_user_destroyed_is_forgotten() -> None:
+    before = {thread for thread in threading.enumerate() if thread.name == "process-group"}
+    for _ in range(3):
+        dist.initialize_dist("cpu")
+        torch_dist.destroy_process_group()
+    group_exit._end()
+    assert not torch_dist.is_initialized()
+    left = {thread for thread in threading.enumerate() if thread.name == "process-group"} - before
+    assert len(left) <= 1, "threads of groups that are gone"
+
+
+def test_what_releases_a_group_may_go_before() -> None:
+    class Owner:
+        def release(self) -> None:
+            raise AssertionError("nobody has it any more")
+
+    owner = Owner()
+    group_exit.release_at_exit(owner.release)
+    del owner
+    dist.initialize_dist("cpu")
+    group_exit._end()
+    assert not torch_dist.is_initialized()
