@@ -13,9 +13,10 @@ import torch
 
 from composer import Callback
 from composer.warnings import ComposerWarning
+from tests.accelerator import FakeAccelerator
 from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of, run_with
 from tests.common import Received, classifier, labelled_data, weights
-from tests.trainer.test_sync_free import Step, watched
+from tests.trainer.test_sync_free import Step
 
 CASES = all_cases()
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -112,25 +113,25 @@ def test_takes_the_state_of_a_version_that_saved_nothing(case, tmp_path):
 
 
 @every_case
-def test_SyncFree_between_log_points(case, tmp_path, monkeypatch):
+def test_SyncFree_between_log_points(case, tmp_path):
     """Nothing is read from the device in a step in which no destination is due, unless the case says why."""
-    with watched(monkeypatch) as reads:
+    with FakeAccelerator() as reads:
         callback = case.make(tmp_path)
         # Stands first, so that an epoch has ended for it before the callback acts at the end of the epoch.
         step = Step(lambda step: setattr(reads, "step", step))
         run = run_of(case, step, callback, loggers=Received(50))
         run.trainer.fit()
         run.trainer.close()
-    found = [(step, what) for step, what in reads.found if not case.reads(step)]
+    found = [wait for wait in reads.found if not case.reads(wait.step)]
     assert not found
 
 
-def test_SyncFree_with_the_full_set(tmp_path, monkeypatch):
+def test_SyncFree_with_the_full_set(tmp_path):
     """All callbacks that train a classifier, at once: what is read is read when a destination is due."""
     plain = [case for case in CASES if case.model is classifier and case.batches is labelled_data]
     cases = [case for case in plain if not any(map(case.reads, range(1, 51)))]
     assert len(cases) > 12
-    with watched(monkeypatch) as reads:
+    with FakeAccelerator() as reads:
         step = Step(lambda step: setattr(reads, "step", step))
         watching = [case.make(_folder(tmp_path, f"{case.name}{place}")) for place, case in enumerate(cases)]
         with warnings.catch_warnings():
@@ -145,7 +146,7 @@ def test_SyncFree_with_the_full_set(tmp_path, monkeypatch):
             )
             run.trainer.fit()
             run.trainer.close()
-    assert {step for step, _ in reads.found} <= {50}, reads.found
+    assert {wait.step for wait in reads.found} <= {50}, reads.found
 
 
 def _for_all(cases):
