@@ -92,8 +92,10 @@ class OnDevice(torch.Tensor):
         return f"OnDevice({self.values!r})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # Where it lies is saved with a tensor, as of all devices.
-        return _loaded, (self.cpu(), self.requires_grad, isinstance(self, nn.Parameter))
+        # As what is saved from any device is read again with map_location="cpu".
+        values = self.detach().cpu()
+        values = nn.Parameter(values, self.requires_grad) if isinstance(self, nn.Parameter) else values
+        return values.__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
@@ -107,11 +109,6 @@ class OnDevice(torch.Tensor):
                 copied.grad = copy.deepcopy(self.grad, memo)
             memo[id(self)] = copied
         return memo[id(self)]
-
-
-def _loaded(values: torch.Tensor, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
-    tensor = OnDevice(values)
-    return nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
 
 
 class FakeDevice(Device):
@@ -265,6 +262,7 @@ def _as_on_cuda(patch: pytest.MonkeyPatch) -> None:
                 devices_of = getattr(module, name)
                 patch.setattr(module, name, lambda devices_of=devices_of: [*devices_of(), DEVICE.type])
     patch.setattr(optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, OnDevice])
+    patch.setattr(_decoupled, "_PLAIN", (*_decoupled._PLAIN, OnDevice))
     patch.setattr(_decoupled, "_FUSED", type(_decoupled._FUSED)([*_decoupled._FUSED, DEVICE.type]))
 
 

@@ -221,7 +221,8 @@ def _follow(running: Tensor, statistics: Tensor, momenta: list[float]) -> None:
     for momentum in reversed(momenta):
         shares.append(kept * momentum)
         kept *= 1 - momentum
-    weights = torch.tensor(shares[::-1], dtype=running.dtype, device=running.device)
+    # Else a GPU would have to finish all it was given before.
+    weights = torch.tensor(shares[::-1], dtype=running.dtype).to(running.device, non_blocking=True)
     running.mul_(kept).add_(weights @ statistics.to(running.dtype))
 
 
