@@ -375,6 +375,8 @@ def _check_copy(name: str, args: Any, kwargs: dict[str, Any]) -> None:
     else:
         target, source = (isinstance(tree_leaves(part)[0], OnDevice) for part in args[:2])
     waits = not kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
+    if all(tensor.numel() == 0 for tensor in tree_leaves(args[0])):
+        return  # there is nothing to copy
     if source and not target:
         targets = [] if name == "_to_copy" else tree_leaves(args[0])
         if waits:

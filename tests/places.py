@@ -37,6 +37,11 @@ def places_of(state: State) -> Places:
     return found
 
 
+def differences(one: Places, other: Places) -> dict[str, tuple[str, str]]:
+    """Return what lies in two different places; what only one of both has is made when it is needed."""
+    return {name: (place, other[name]) for name, place in one.items() if other.get(name, place) != place}
+
+
 def _walk(thing: Any, name: str, found: Places, seen: set[int], through_modules: bool) -> None:
     if isinstance(thing, torch.Tensor):
         found[name] = thing.device.type
