@@ -261,6 +261,13 @@ def _as_on_cuda(patch: pytest.MonkeyPatch) -> None:
             if hasattr(module, name):
                 devices_of = getattr(module, name)
                 patch.setattr(module, name, lambda devices_of=devices_of: [*devices_of(), DEVICE.type])
+    for module in [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
+        if devices_of := getattr(module, "_get_capturable_supported_devices", None):
+            patch.setattr(
+                module,
+                "_get_capturable_supported_devices",
+                lambda *args, devices_of=devices_of, **more: [*devices_of(*args, **more), DEVICE.type],
+            )
     patch.setattr(optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, OnDevice])
     patch.setattr(_decoupled, "_PLAIN", (*_decoupled._PLAIN, OnDevice))
     patch.setattr(_decoupled, "_FUSED", type(_decoupled._FUSED)([*_decoupled._FUSED, DEVICE.type]))
