@@ -142,7 +142,8 @@ class _GhostBatchNorm(_BatchNorm):
     def _traced(self, input: Tensor, momenta: list[float]) -> Tensor:
         """Normalise all ghost batches at once: what a compiler makes few kernels of, whatever their number."""
         number = len(momenta)
-        size, longer = divmod(input.shape[0], number)
+        # Not divmod, which Dynamo does not take of the size of a batch that may be of any.
+        size, longer = input.shape[0] // number, input.shape[0] % number
         parts = [(longer, size + 1), (number - longer, size)]
         outputs, means, variances = [], [], []
         start = 0
