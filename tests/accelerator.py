@@ -1,13 +1,14 @@
 """A pretend accelerator, to see on a CPU where tensors lie and when the host would wait for the device.
 
-Inside ``FakeAccelerator()`` tensors can be created on and moved to ``DEVICE``. Such a tensor says that it lies there, and
-keeps its values in a tensor on the CPU, so that everything computes real values. Each operator is seen as it is
+Inside ``FakeAccelerator()`` tensors can be created on and moved to ``DEVICE``. Such a tensor says that it lies there,
+and keeps its values in a tensor on the CPU, so that everything computes real values. Each operator is seen as it is
 dispatched, the backward pass and the optimizer included:
 
-- tensors of different devices in one operator raise, as on CUDA (where scalars of the host and indices may be mixed in);
-- whatever makes the host wait for CUDA is noted: ``item`` and all that calls it, results whose size depends on values, and
-  copies in either direction that are not asked to be non-blocking. A copy of pageable memory to CUDA waits for all work
-  that the stream has queued before, so ``torch.tensor(x, device=...)`` in a step is as bad as ``item``.
+- tensors of different devices in one operator raise, as on CUDA (where scalars and indices of the host may be mixed
+  in);
+- whatever makes the host wait for CUDA is noted: ``item`` and all that calls it, results whose size depends on
+  values, and copies in either direction that are not asked to be non-blocking. A copy of pageable memory to CUDA waits
+  for all work that the stream has queued before, so ``torch.tensor(x, device=...)`` in a step is as bad as ``item``.
 
 The device is ``lazy``: of the device types that every build of torch knows, the one whose backward pass runs in the
 calling thread and that has no kernels of its own that would be called in place of these.
@@ -33,8 +34,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from composer import devices
 from composer.callbacks import _readback, memory_monitor
 from composer.checkpoint import snapshot
-from composer.distributed import recompute
 from composer.devices import Device
+from composer.distributed import recompute
 
 DEVICE = torch.device("lazy", 0)
 
@@ -369,8 +370,8 @@ def _check(name: str, args: Any, kwargs: dict[str, Any], tensors: list[torch.Ten
         _note("repeat_interleave without output_size")
     if ours and any(tensor.ndim > 0 for tensor in hosts):
         raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {DEVICE} and cpu! ({name}, "
-            f"tensors of the host of shapes {[tuple(tensor.shape) for tensor in hosts]})"
+            f"Expected all tensors to be on the same device, but found at least two devices, {DEVICE} and cpu! "
+            f"({name}, tensors of the host of shapes {[tuple(tensor.shape) for tensor in hosts]})"
         )
 
 

@@ -27,7 +27,12 @@ class Declared:
     def covers(self, wait: Wait) -> bool:
         file, _, function = self.where.partition(" ")
         place, _, caller = wait.where.partition(" ")
-        return self.what in ("", wait.what) and place.startswith(f"{file}:") and caller == function and self.steps(wait.step)
+        return (
+            self.what in ("", wait.what)
+            and place.startswith(f"{file}:")
+            and caller == function
+            and self.steps(wait.step)
+        )
 
 
 FIRST_BATCH = Declared(

@@ -61,7 +61,13 @@ def _walk(thing: Any, name: str, found: Places, seen: set[int], through_modules:
         children = {slot: getattr(thing, slot) for slot in slots if hasattr(thing, slot)}
         children |= getattr(thing, "__dict__", {})
     for key, child in children.items():
-        _walk(child, f"{name}.{key}" if not isinstance(key, torch.Tensor) else f"{name}.tensor", found, seen, through_modules)
+        _walk(
+            child,
+            f"{name}.{key}" if not isinstance(key, torch.Tensor) else f"{name}.tensor",
+            found,
+            seen,
+            through_modules,
+        )
 
 
 def _is_metric(module: nn.Module) -> bool:

@@ -193,7 +193,10 @@ def test_after_loading_tensors_lie_where_the_first_step_put_them(case, tmp_path)
     """Device by device: at the first batch after loading, nothing that belongs on the accelerator lies on the host."""
     found = []
     with FakeAccelerator():
-        for more in ({"save_folder": str(tmp_path), "save_interval": "2ba"}, {"load_path": f"{tmp_path}/ep0-ba2-rank0.pt"}):
+        for more in (
+            {"save_folder": str(tmp_path), "save_interval": "2ba"},
+            {"load_path": f"{tmp_path}/ep0-ba2-rank0.pt"},
+        ):
             watching = At("batch_start", places_of), At("batch_end", places_of)
             trainer = _trainer(case, *watching, run_name="run", **more)
             trainer.fit()

@@ -66,7 +66,9 @@ TORCH = {
     "ASGD": lambda model: torch.optim.ASGD(model.parameters()),
 }
 RATES = {
-    "DecoupledAdamW, rate on the device": lambda model: DecoupledAdamW(model.parameters(), lr=torch.tensor(0.1, device=DEVICE)),
+    "DecoupledAdamW, rate on the device": lambda model: DecoupledAdamW(
+        model.parameters(), lr=torch.tensor(0.1, device=DEVICE)
+    ),
 }
 WAITS = {
     "ASGD": "PyTorch makes the steps on the device, reads them there in each step, and loads them to the host.",
@@ -172,11 +174,16 @@ def test_no_step_waits_for_the_device_before_or_after_loading(name: str) -> None
 def test_a_trainer_that_resumes_waits_no_more_than_before(kind: type[torch.optim.Optimizer], tmp_path: Path) -> None:
     found = []
     with FakeAccelerator() as accelerator:
-        for more in ({"save_folder": str(tmp_path), "save_interval": "2ba"}, {"load_path": f"{tmp_path}/ep0-ba2-rank0.pt"}):
+        for more in (
+            {"save_folder": str(tmp_path), "save_interval": "2ba"},
+            {"load_path": f"{tmp_path}/ep0-ba2-rank0.pt"},
+        ):
             model = classifier()
             optimizer = kind(model.parameters(), lr=0.1)
             step = Step(lambda step: setattr(accelerator, "step", step if step in (1, 3) else None))
-            run_with(step, model=model, optimizers=optimizer, loggers=Received(50), run_name="run", **more).trainer.fit()
+            run_with(
+                step, model=model, optimizers=optimizer, loggers=Received(50), run_name="run", **more
+            ).trainer.fit()
             found.append(places(optimizer))
     assert found[0] == found[1]
     assert accelerator.found == []
