@@ -31,6 +31,9 @@ __all__ = [
 PINNING = frozenset({"cuda", "xpu"})
 """Kinds of devices from which a copy into pinned memory, and only into that, runs beside the host."""
 
+_READ_BY_HOST = frozenset({"step", "mu_product"})
+# What optimizers of PyTorch read in each step; on the device each would be a wait.
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -95,8 +98,8 @@ class Device(ABC):
     def optimizer_to_device(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Move an optimizer's state here, in place, and return it.
 
-        Step counters stay on the CPU unless the optimizer is capturable or fused, as PyTorch's optimizers require, or
-        its class has ``step_on_device = True``.
+        Step counters, and the product that ``NAdam`` keeps beside them, stay on the CPU unless the optimizer is
+        capturable or fused, as PyTorch's optimizers require, or its class has ``step_on_device = True``.
 
         Args:
             optimizer: Any optimizer.
@@ -111,7 +114,7 @@ class Device(ABC):
             group = groups.get(id(parameter), {})
             step_moves = bool(steps_move or group.get("capturable") or group.get("fused"))
             for name, value in cast("dict[str, Any]", state).items():
-                if name != "step" or step_moves:
+                if name not in _READ_BY_HOST or step_moves:
                     state[name] = map_tensors(self.tensor_to_device, value)
         return optimizer
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -43,7 +43,8 @@ def replace_module_classes(
     """Replace the descendants of a module that are of given classes, in place.
 
     A module that occurs in several places is replaced in all of them, by one replacement. The replacement gets the
-    device, the floating dtype and the training mode of what it replaces. ``module`` itself stays.
+    device, the floating dtype and the training mode of what it replaces; one of a layer without tensors, such as a
+    pooling, gets the device of the tensors around it. ``module`` itself stays.
 
     Args:
         module: The model.
@@ -132,11 +133,12 @@ class _Walk:
     replaced: dict[nn.Module, nn.Module] = field(default_factory=dict[nn.Module, nn.Module])
     seen: set[nn.Module] = field(default_factory=set[nn.Module])
 
-    def __call__(self, parent: nn.Module, keep: nn.Module | None = None) -> None:
-        """Replace the children of a module, then theirs, all but ``keep``."""
+    def __call__(self, parent: nn.Module, keep: nn.Module | None = None, around: tuple[nn.Module, ...] = ()) -> None:
+        """Replace the children of a module that lies in others, then theirs, all but ``keep``."""
         if parent in self.seen:
             return
         self.seen.add(parent)
+        around = (parent, *around)
         # named_children() would leave out the second name of a module that has two.
         for name, child in list(parent._modules.items()):  # pyright: ignore[reportPrivateUsage]
             if child is None:
@@ -144,15 +146,15 @@ class _Walk:
             if child is not keep and child not in self.replaced and child not in self.seen:
                 new = _replacement(child, self.policies, self.counts)
                 if new is not None and new is not child:
-                    _adapt(new, child)
+                    _adapt(new, child, around)
                     self.replaced[child] = new
             if child is keep or child not in self.replaced:
-                self(child, keep)
+                self(child, keep, around)
                 continue
             parent._modules[name] = self.replaced[child]  # pyright: ignore[reportPrivateUsage]
             if self.recurse:
                 # A replacement often holds what it replaces, which must stay there.
-                self(self.replaced[child], keep=child)
+                self(self.replaced[child], child, around)
 
 
 def _replacement(
@@ -170,22 +172,30 @@ def _replacement(
     return None
 
 
-def _adapt(new: nn.Module, old: nn.Module) -> None:
-    """Give a new module the device, dtype and mode of the old one; parts that it shares with the old one stay."""
-    if tensors := [*old.parameters(), *old.buffers()]:
-        devices = {tensor.device for tensor in tensors}
-        dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-        own = [tensor for tensor in (*new.parameters(), *new.buffers()) if all(tensor is not each for each in tensors)]
-        device = next(iter(devices)) if len(devices) == 1 else None
-        dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
-        if device is not None and any(tensor.device != device for tensor in own):
-            new.to(device)
-        if dtype is not None and any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in own):
-            new.to(dtype)
+def _adapt(new: nn.Module, old: nn.Module, around: Sequence[nn.Module]) -> None:
+    """Give a new module the device, dtype and mode of the old one; parts that it shares with the old one stay.
+
+    Where the old module has no tensors, as a pooling layer, the device is that of the innermost module around it that
+    has some; values for a model on the meta device are kept until that has values.
+    """
+    tensors = _tensors_of(old)
+    devices = {tensor.device for tensor in tensors or next(filter(None, map(_tensors_of, around)), ())}
+    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    own = [tensor for tensor in _tensors_of(new) if all(tensor is not each for each in tensors)]
+    device = next(iter(devices)) if len(devices) == 1 else None
+    dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
+    if device is not None and (tensors or device.type != "meta") and any(tensor.device != device for tensor in own):
+        new.to(device)
+    if dtype is not None and any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in own):
+        new.to(dtype)
     kept = set(old.modules())
     for part in new.modules():
         if part not in kept:
             part.training = old.training
+
+
+def _tensors_of(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
 
 
 def _follow(model: nn.Module, replaced: Mapping[nn.Module, nn.Module], optimizers: list[Optimizer]) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel
 
 from composer.surgery import count_module_instances, replace_module_classes, update_params_in_optimizer
+from tests.accelerator import DEVICE, FakeAccelerator, FakeDevice
 
 
 class Wrapper(nn.Module):
@@ -254,3 +255,22 @@ def test_update_keeps_the_others_in_order(removed, num_new, num_before):
     assert [id(p) for p in params[:num_before]] == [id(p) for p in others]
     assert {id(p) for p in params} == {id(p) for p in [*others, *new]}
     assert len(params) == len(others) + len(new)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_replacement_of_a_layer_without_tensors_lies_where_the_tensors_around_it_lie(nested) -> None:
+    """As a pooling that becomes a blurred one with its filter, in a model that is on its device already."""
+
+    class WithFilter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("filter", torch.ones(3))
+
+    with FakeAccelerator():
+        layers = [nn.Linear(2, 2), nn.Sequential(nn.MaxPool2d(2)) if nested else nn.MaxPool2d(2)]
+        model = FakeDevice().module_to_device(nn.Sequential(*layers))
+        (made,) = replace_module_classes(model, {nn.MaxPool2d: lambda module, module_index: WithFilter()}).values()
+        assert made.filter.device == DEVICE
+        alone = nn.Sequential(nn.MaxPool2d(2))
+        (made,) = replace_module_classes(alone, {nn.MaxPool2d: lambda module, module_index: WithFilter()}).values()
+        assert made.filter.device == torch.device("cpu")

@@ -112,8 +112,10 @@ class SWA(Algorithm):
         self._rates: list[float] | None = None
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Take note of the parameters that a loaded average belongs to."""
+        """Set the parameters beside a loaded average, which goes to their device."""
         self._pairs = None
+        if self._averages:
+            self._pair(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Update the average if batches are counted; end when it is time."""

@@ -172,7 +172,7 @@ class GradientNoiseScale(Callback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._averages is None else {"averages": self._averages.cpu()}
+        return {} if self._averages is None else {"averages": self._averages}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import NAdam, Optimizer
 
 from composer._text import first_of, plural
 from composer.checkpoint.tensors import Layout
@@ -123,6 +123,17 @@ def set_optimizer_state(
             ],
         }
     )
+    if isinstance(optimizer, NAdam):
+        _products_to_host(optimizer)
+
+
+def _products_to_host(optimizer: NAdam) -> None:
+    """Put the products back where ``NAdam`` makes and reads them; load_state_dict moves all but steps to the device."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if "mu_product" in state and not group["capturable"]:
+                state["mu_product"] = state["mu_product"].cpu()
 
 
 def _warn(kind: str, message: str, names: set[str]) -> None:

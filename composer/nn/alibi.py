@@ -50,9 +50,10 @@ def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Te
     if num_heads < 1:
         raise ValueError(f"num_heads must be at least 1, but got {num_heads}.")
     lower = 2 ** int(math.log2(num_heads))
-    powers = [8 * head / lower for head in range(1, lower + 1)]
-    powers += [4 * head / lower for head in range(1, 2 * lower, 2)][: num_heads - lower]
-    return torch.tensor([2.0**-power for power in powers], device=device)
+    # Computed where they are needed: a copy of numbers of the host would wait for a GPU in each pass.
+    head = torch.arange(1, num_heads + 1, dtype=torch.float32, device=device)
+    powers = torch.where(head > lower, 8 * (head - lower) - 4, 8 * head) / lower
+    return torch.exp2(-powers)
 
 
 def alibi_bias(

@@ -142,7 +142,8 @@ class _GhostBatchNorm(_BatchNorm):
     def _traced(self, input: Tensor, momenta: list[float]) -> Tensor:
         """Normalise all ghost batches at once: what a compiler makes few kernels of, whatever their number."""
         number = len(momenta)
-        size, longer = divmod(input.shape[0], number)
+        # Not divmod, which Dynamo does not take of the size of a batch that may be of any.
+        size, longer = input.shape[0] // number, input.shape[0] % number
         parts = [(longer, size + 1), (number - longer, size)]
         outputs, means, variances = [], [], []
         start = 0
@@ -221,7 +222,8 @@ def _follow(running: Tensor, statistics: Tensor, momenta: list[float]) -> None:
     for momentum in reversed(momenta):
         shares.append(kept * momentum)
         kept *= 1 - momentum
-    weights = torch.tensor(shares[::-1], dtype=running.dtype, device=running.device)
+    # Else a GPU would have to finish all it was given before.
+    weights = torch.tensor(shares[::-1], dtype=running.dtype).to(running.device, non_blocking=True)
     running.mul_(kept).add_(weights @ statistics.to(running.dtype))
 
 

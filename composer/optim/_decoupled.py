@@ -25,6 +25,8 @@ __all__ = ["Parameters", "adamw_", "bias_correction", "decay_share", "evaluate",
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 _FUSED = frozenset({"cpu", "cuda", "mps", "xpu"})
+# Subclasses, such as sharded tensors, do not have all of these kernels.
+_PLAIN = (Tensor, nn.Parameter)
 # From here on a decay was most likely meant to be multiplied with the learning rate, as everywhere else.
 _HIGH_DECAY = 1e-3
 
@@ -205,8 +207,7 @@ def _may_fuse(params: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:
     return (
         first.device.type in _FUSED
         and first.is_floating_point()
-        # Subclasses, such as sharded tensors, do not have all of these kernels.
-        and all(type(param) in (Tensor, nn.Parameter) for param in params)
+        and all(type(param) in _PLAIN for param in params)
         and all(
             other.layout is torch.strided and other.dtype == param.dtype and other.stride() == param.stride()
             for tensors in others

@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from composer import functional, trees
+from composer import Trainer, functional, trees
 from composer.core.algorithm import Algorithm
 from composer.warnings import NoEffectWarning
 from tests import loop
+from tests.accelerator import FakeAccelerator
 from tests.algorithms.cases import Case, all_cases, copied, make_batches, make_model, public_classes, same, weights
+from tests.common import At, Received
+from tests.declared_waits import compare
+from tests.places import differences, places_of
+from tests.trainer.test_sync_free import Step
 
 CASES = all_cases()
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -171,6 +176,72 @@ def _fit_part(engine, batches, begin):
         state.timestamp = state.timestamp.to_next_batch(samples=1)
         engine.run_event("batch_end")
     return len(batches)
+
+
+@every_case
+def test_SyncFree(case):
+    """The host waits for the device only where that is declared."""
+    with FakeAccelerator() as accelerator:
+        trainer = _trainer(case, Step(lambda step: setattr(accelerator, "step", step)))
+        trainer.fit()
+        trainer.close()
+    assert compare(case.name, accelerator.found, 4) == ([], [])
+
+
+@every_case
+def test_after_loading_tensors_lie_where_the_first_step_put_them(case, tmp_path):
+    """Device by device: at the first batch after loading, nothing that belongs on the accelerator lies on the host."""
+    found = []
+    with FakeAccelerator():
+        for more in (
+            {"save_folder": str(tmp_path), "save_interval": "2ba"},
+            {"load_path": f"{tmp_path}/ep0-ba2-rank0.pt"},
+        ):
+            watching = At("batch_start", places_of), At("batch_end", places_of)
+            trainer = _trainer(case, *watching, run_name="run", **more)
+            trainer.fit()
+            trainer.close()
+            found.append([at.found for at in watching])
+    (_, fresh), (starts, ends) = found
+    assert (len(fresh), len(starts)) == (4, 2)
+    assert differences(fresh[1], starts[0]) == {}
+    assert differences(fresh[2], ends[0]) == {}
+    # The tables are no emptier than what they are about.
+    assert sum(name.startswith(("model.", "optimizer")) for name in starts[0]) > 1
+
+
+def test_losses_on_the_accelerator_are_those_on_the_cpu():
+    """Nothing depends on where it runs, but for what is sampled there."""
+    for case in CASES:
+        if case.precision == "fp32":
+            with FakeAccelerator():
+                one = _trainer(case)
+                one.fit()
+                found = [value.cpu() for value in one.state.model.state_dict().values()]
+            other = _trainer(case, device="cpu")
+            other.fit()
+            for here, there in zip(found, other.state.model.state_dict().values(), strict=True):
+                torch.testing.assert_close(here, there, msg=lambda text, case=case: f"{case.name}: {text}")
+
+
+def _trainer(case, *watching, **more):
+    if case.precision != "fp32":
+        pytest.skip("Autocast does nothing to tensors of the pretend accelerator.")
+    torch.manual_seed(3)
+    model = case.model()
+    return Trainer(
+        model=model,
+        train_dataloader=case.batches(),
+        max_duration="1ep",
+        optimizers=case.optimizer(model) or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        algorithms=case.make(),
+        callbacks=list(watching),
+        loggers=Received(50),
+        progress_bar=False,
+        seed=3,
+        precision="fp32",
+        **more,
+    )
 
 
 @every_case

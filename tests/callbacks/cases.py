@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ class Case:
         model: Makes the same model each time; by default a linear classifier.
         batches: Makes the same four batches each time, which the model takes.
         arguments: Makes further arguments of the trainer, such as ``eval_dataloader``.
-        reads: Tells whether the callback may read from the device in a step, counted from 1; by default in none. Say
-            why beside it.
         warns: Whether the run may warn, because something that the callback watches is not there.
     """
 
@@ -40,7 +38,6 @@ class Case:
     model: Callable[[], ComposerModel] = classifier
     batches: Callable[[], list[Any]] = labelled_data
     arguments: Callable[[], dict[str, Any]] = dict
-    reads: Callable[[int], bool] = field(default=lambda step: False)
     warns: bool = False
 
     @property

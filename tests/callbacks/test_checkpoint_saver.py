@@ -20,13 +20,7 @@ from tests.common import At, classifier, labelled_data, trainer_of, weights
 
 both = pytest.mark.parametrize("asynchronous", [False, True])
 
-CASES = [
-    # A checkpoint is read from the device in the steps that end with one.
-    Case(
-        make=lambda folder: CheckpointSaver(folder, save_interval="2ba", overwrite=True),
-        reads=lambda step: step % 2 == 0,
-    ),
-]
+CASES = [Case(make=lambda folder: CheckpointSaver(folder, save_interval="2ba", overwrite=True))]
 
 
 def trainer(saver: CheckpointSaver, *more: Callback, **arguments: Any) -> Trainer:

@@ -13,9 +13,12 @@ import torch
 
 from composer import Callback
 from composer.warnings import ComposerWarning
+from tests.accelerator import FakeAccelerator
 from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of, run_with
-from tests.common import Received, classifier, labelled_data, weights
-from tests.trainer.test_sync_free import Step, watched
+from tests.common import At, Received, classifier, labelled_data, weights
+from tests.declared_waits import WAITS, compare
+from tests.places import differences, places_of
+from tests.trainer.test_sync_free import Step
 
 CASES = all_cases()
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -112,26 +115,25 @@ def test_takes_the_state_of_a_version_that_saved_nothing(case, tmp_path):
 
 
 @every_case
-def test_SyncFree_between_log_points(case, tmp_path, monkeypatch):
-    """Nothing is read from the device in a step in which no destination is due, unless the case says why."""
-    with watched(monkeypatch) as reads:
+def test_SyncFree_between_log_points(case, tmp_path):
+    """In a step in which no destination is due, the host waits for the device only where that is declared."""
+    with FakeAccelerator() as accelerator:
         callback = case.make(tmp_path)
         # Stands first, so that an epoch has ended for it before the callback acts at the end of the epoch.
-        step = Step(lambda step: setattr(reads, "step", step))
+        step = Step(lambda step: setattr(accelerator, "step", step))
         run = run_of(case, step, callback, loggers=Received(50))
         run.trainer.fit()
         run.trainer.close()
-    found = [(step, what) for step, what in reads.found if not case.reads(step)]
-    assert not found
+    assert compare(case.name, accelerator.found, 4) == ([], [])
 
 
-def test_SyncFree_with_the_full_set(tmp_path, monkeypatch):
+def test_SyncFree_with_the_full_set(tmp_path):
     """All callbacks that train a classifier, at once: what is read is read when a destination is due."""
     plain = [case for case in CASES if case.model is classifier and case.batches is labelled_data]
-    cases = [case for case in plain if not any(map(case.reads, range(1, 51)))]
+    cases = [case for case in plain if case.name not in WAITS]
     assert len(cases) > 12
-    with watched(monkeypatch) as reads:
-        step = Step(lambda step: setattr(reads, "step", step))
+    with FakeAccelerator() as accelerator:
+        step = Step(lambda step: setattr(accelerator, "step", step))
         watching = [case.make(_folder(tmp_path, f"{case.name}{place}")) for place, case in enumerate(cases)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ComposerWarning)  # of those that watch what is not there
@@ -145,7 +147,25 @@ def test_SyncFree_with_the_full_set(tmp_path, monkeypatch):
             )
             run.trainer.fit()
             run.trainer.close()
-    assert {step for step, _ in reads.found} <= {50}, reads.found
+    assert {wait.step for wait in accelerator.found} <= {50}, accelerator.found
+
+
+@every_case
+def test_after_loading_tensors_lie_where_the_first_step_put_them(case, tmp_path):
+    """Device by device: on resuming, nothing that a callback keeps stays behind on the host."""
+
+    def places_in_a_run(folder, **arguments):
+        run = run_of(case, case.make(folder), at := At("batch_end", places_of), run_name="run", **arguments)
+        run.trainer.fit()
+        run.trainer.close()
+        return at.found
+
+    with FakeAccelerator():
+        fresh = places_in_a_run(_folder(tmp_path, "fresh"), save_folder=str(tmp_path / "saved"), save_interval="2ba")
+        (saved,) = (tmp_path / "saved").glob("*ba2*.pt")
+        resumed = places_in_a_run(_folder(tmp_path, "resumed"), load_path=str(saved))
+    assert len(fresh) == 4
+    assert differences(fresh[2], resumed[0]) == {}
 
 
 def _for_all(cases):

@@ -71,8 +71,6 @@ CASE = Case(
     logs=("table:generations",),
     model=Writer,
     batches=text_batches,
-    # Generating reads each token, at the end of the step in which it is due.
-    reads=lambda step: step in (2, 4),
 )
 
 

@@ -12,8 +12,7 @@ from composer.core.timestamp import Timestamp
 from tests.callbacks.cases import Case, run_with
 from tests.common import labelled_data
 
-# What is on the CPU is read at once, and nothing is waited for; a GPU has a test of its own below.
-CASE = Case(make=lambda folder: NaNMonitor(), reads=lambda step: True)
+CASE = Case(make=lambda folder: NaNMonitor())
 
 NAN, FINE = torch.tensor(float("nan")), torch.tensor(1.0)
 

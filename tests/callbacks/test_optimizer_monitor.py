@@ -6,9 +6,10 @@ import torch
 from composer import Algorithm, Callback
 from composer.callbacks import OptimizerMonitor
 from composer.optim import DecoupledAdamW
+from tests.accelerator import FakeAccelerator
 from tests.callbacks.cases import Case, run_with
 from tests.common import At, Received, TwoLayers, classifier, regression_data
-from tests.trainer.test_sync_free import Step, watched
+from tests.trainer.test_sync_free import Step
 
 CASE = Case(
     make=lambda folder: OptimizerMonitor(batch_log_interval=2),
@@ -162,12 +163,12 @@ def test_nothing_is_trained():
     assert not any(name.startswith("l2_norm") for name in run.names)
 
 
-def test_SyncFree_with_an_optimizer_that_tells_of_itself(monkeypatch):
+def test_SyncFree_with_an_optimizer_that_tells_of_itself():
     """Nothing is read that is not read without the monitor."""
     found = []
     for watching in ([], [OptimizerMonitor(batch_log_interval=1)]):
         model = classifier()
-        with watched(monkeypatch) as reads:
+        with FakeAccelerator() as reads:
             tell = Step(lambda step, reads=reads: setattr(reads, "step", step))
             optimizer = DecoupledAdamW(model.parameters(), lr=0.1)
             log = Received(flush_interval=50)

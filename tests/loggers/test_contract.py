@@ -14,8 +14,12 @@ import torch
 
 import composer.loggers
 from composer.core import Engine, Logger, LoggerDestination, State
+from tests.accelerator import FakeAccelerator
+from tests.common import trainer_of
+from tests.declared_waits import compare
 from tests.loggers.loop import Loop
 from tests.loggers.trackers import as_rank
+from tests.trainer.test_sync_free import Step
 
 CASES = {}
 for path in sorted([*Path(__file__).parent.glob("test_*_logger.py"), Path("test_remote_uploader_downloader.py")]):
@@ -121,6 +125,29 @@ def test_can_be_saved_and_loaded(make) -> None:
     other.load_state_dict(state)
     other.load_state_dict({"of another version": {"n": 3}})
     Loop([other]).init().fit().close()
+
+
+def test_SyncFree_between_deliveries(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host waits for the device in steps only in which the destination is due."""
+    due: set[int | None] = set()
+    poll = Logger.poll
+    with FakeAccelerator() as accelerator:
+
+        def noting(logger: Logger) -> bool:
+            is_due = poll(logger)
+            due.update({accelerator.step} if is_due else ())
+            return is_due
+
+        monkeypatch.setattr(Logger, "poll", noting)
+        destination = make()
+        trainer = trainer_of(
+            callbacks=Step(lambda step: setattr(accelerator, "step", step)), loggers=destination, run_name="run"
+        )
+        trainer.fit()
+        trainer.close()
+    undeclared, missing = compare(type(destination).__name__, accelerator.found, 4)
+    assert [wait for wait in undeclared if wait.step not in due] == []
+    assert missing == []
 
 
 @pytest.mark.parametrize("ticks", range(12))

@@ -12,7 +12,8 @@ from composer import dist
 from composer.trainer.exchange import Told
 from composer.trainer.shares import Shares
 from tests.ranks import Ranks
-from tests.trainer.test_sync_free import Step, run_of_80_steps, watched
+from tests.trainer.cpu_reads import watched
+from tests.trainer.test_sync_free import Step, run_of_80_steps
 
 
 @contextlib.contextmanager
