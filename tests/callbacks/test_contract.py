@@ -14,7 +14,7 @@ import torch
 from composer import Callback
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of, run_with
-from tests.common import Received, classifier, labelled_data, weights
+from tests.common import Lives, Received, classifier, labelled_data, weights
 from tests.trainer.test_sync_free import Step, watched
 
 CASES = all_cases()
@@ -166,6 +166,18 @@ def test_closes_twice_and_leaves_nothing_behind(case, tmp_path):
     callback.close(state, logger)
     callback.post_close()
     assert set(threading.enumerate()) <= before
+
+
+@every_case
+def test_keeps_nothing_of_a_closed_run(case, tmp_path):
+    """Model, batches and outputs are freed while the callback itself lives on."""
+    callback, watch = case.make(tmp_path), Lives()
+    run = run_of(case, callback, watch)
+    run.trainer.fit()
+    run.trainer.close()
+    watch.note(trainer=run.trainer, state=run.trainer.state)
+    del run
+    assert watch.left() == []
 
 
 @every_case
