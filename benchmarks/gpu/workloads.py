@@ -1,0 +1,101 @@
+"""What is trained: GPT-2 and ResNet-50, with their optimizers and data, in full size and tiny."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.gpu import gpt2, resnet
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained; under bfloat16 autocast, with weights and optimizer in float32.
+
+    Attributes:
+        title: How reports name it.
+        unit: What is counted, "tokens" or "images".
+        batch_size: Number of sequences or images in a batch.
+        units: Number of what is counted in a batch.
+        flops: Floating-point operations of a training step for each unit.
+        module: Makes the model, the same weights each time.
+        loss: The loss of a module on a batch.
+        logits: The logits of a module on a batch, for loops that ask for both in turn.
+        loss_of: The loss of the logits of a batch.
+        optimizer: Makes the optimizer of a model.
+        batches: Makes so many batches, the same each time.
+    """
+
+    title: str
+    unit: str
+    batch_size: int
+    units: int
+    flops: float
+    module: Callable[[], nn.Module]
+    loss: Callable[[nn.Module, Any], Tensor]
+    logits: Callable[[nn.Module, Any], Tensor]
+    loss_of: Callable[[Tensor, Any], Tensor]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    batches: Callable[[int], list[Any]]
+
+
+def _gpt2(shape: gpt2.Shape, size: int) -> Workload:
+    return Workload(
+        title=f"GPT-2 with {shape.num_layers} layers of {shape.width}, vocabulary {shape.vocabulary}, "
+        f"batches of {size} x {shape.sequence} tokens, AdamW (fused)",
+        unit="tokens",
+        batch_size=size,
+        units=size * shape.sequence,
+        flops=gpt2.flops(shape),
+        module=lambda: _seeded(partial(gpt2.GPT2, shape)),
+        loss=lambda module, batch: module(batch["input_ids"], batch["labels"]),
+        logits=lambda module, batch: module(batch["input_ids"]),
+        loss_of=lambda logits, batch: gpt2.loss(logits, batch["labels"]),
+        # So high a rate that a wrong loop would show; all parameters in one group, as all loops can have it.
+        optimizer=lambda module: torch.optim.AdamW(
+            module.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+        ),
+        batches=partial(gpt2.batches, shape, size),
+    )
+
+
+def _resnet(shape: resnet.Shape, size: int) -> Workload:
+    return Workload(
+        title=f"ResNet of {shape.blocks} blocks, width {shape.width}, batches of {size} x 3 x {shape.extent} x "
+        f"{shape.extent}, channels last, SGD with momentum (fused)",
+        unit="images",
+        batch_size=size,
+        units=size,
+        flops=resnet.flops(shape),
+        module=lambda: _seeded(partial(resnet.ResNet, shape)).to(memory_format=torch.channels_last),
+        loss=lambda module, batch: F.cross_entropy(module(batch[0]), batch[1]),
+        logits=lambda module, batch: module(batch[0]),
+        loss_of=lambda logits, batch: F.cross_entropy(logits, batch[1]),
+        optimizer=lambda module: torch.optim.SGD(
+            module.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
+        ),
+        batches=partial(resnet.batches, shape, size),
+    )
+
+
+def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return make()
+
+
+def workload(name: str, tiny: bool) -> Workload:
+    """Return a workload.
+
+    Args:
+        name: "gpt2" or "resnet50".
+        tiny: Whether it takes milliseconds a step on a CPU.
+    """
+    if name == "gpt2":
+        return _gpt2(gpt2.TINY, 4) if tiny else _gpt2(gpt2.Shape(), 16)
+    return _resnet(resnet.TINY, 8) if tiny else _resnet(resnet.Shape(), 128)
