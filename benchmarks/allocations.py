@@ -32,7 +32,8 @@ class Allocations:
     """Counts the bytes of tensors and workspaces that torch gives out within a block, exactly.
 
     On a GPU these are the figures of the caching allocator. On the CPU each allocation is noted by torch's profiler,
-    those of kernels and of the backward pass included.
+    those of kernels and of the backward pass included; what was there before counts for nothing there, also when it is
+    freed.
 
     >>> with Allocations("cpu") as allocations:
     ...     kept = torch.empty(1000, dtype=torch.uint8)
