@@ -58,21 +58,25 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 class Model:
-    """A training of linear layers whose state has about a given size."""
+    """A training of linear layers whose state has about a given size, or of GPT-2.
 
-    def __init__(self, megabytes: int, device: str) -> None:
-        from composer import Trainer
-        from composer.models import ComposerClassifier
+    Args:
+        megabytes: Size of the state.
+        device: "cpu" or "cuda".
+        gpt2: "full" or "tiny", for that model instead, whose state has the size that it has.
+    """
 
-        self._layers, self._device = number_of_layers(megabytes), device
-        self._trainer, self._model = Trainer, ComposerClassifier
+    def __init__(self, megabytes: int, device: str, gpt2: str = "") -> None:
+        self._layers, self._device, self._gpt2 = number_of_layers(megabytes), device, gpt2
 
     def trainer(self, **arguments: Any) -> Any:
         """Make a trainer of two steps."""
-        model = self._model(layers(self._layers, self._device), num_classes=_WIDTH)
-        return self._trainer(
+        from composer import Trainer
+
+        model, data = self._of_gpt2() if self._gpt2 else self._of_layers()
+        return Trainer(
             model=model,
-            train_dataloader=batches(),
+            train_dataloader=data,
             optimizers=torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True),
             device="gpu" if self._device == "cuda" else self._device,
             precision="fp32",
@@ -80,6 +84,18 @@ class Model:
             seed=1,
             **arguments,
         )
+
+    def _of_layers(self) -> tuple[Any, Any]:
+        from composer.models import ComposerClassifier
+
+        return ComposerClassifier(layers(self._layers, self._device), num_classes=_WIDTH), batches()
+
+    def _of_gpt2(self) -> tuple[Any, Any]:
+        from benchmarks.gpu import contenders, gpt2
+
+        shape = gpt2.TINY if self._gpt2 == "tiny" else gpt2.Shape()
+        model = contenders.composer_model(gpt2.GPT2(shape), gpt2.logits_of, gpt2.loss_of)
+        return model.to(self._device), gpt2.batches(shape, 1, 4)
 
 
 def tensors_of(node: Any) -> list[Tensor]:
@@ -90,13 +106,17 @@ def tensors_of(node: Any) -> list[Tensor]:
     return [tensor for value in values for tensor in tensors_of(value)]
 
 
-def time_all(megabytes: int, rounds: int, device: str = "cpu") -> dict[str, Any]:
-    """Time everything in turn; return the seconds by name, and the size of the state in MB.
+def time_all(
+    megabytes: int, rounds: int, device: str = "cpu", gpt2: str = "", names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Time everything in turn; return the seconds by name, those of the first time, and the size of the state in MB.
 
     Args:
         megabytes: Size of the state.
-        rounds: Number of times that each is timed, after one that is not.
+        rounds: Number of times that each is timed, after one that does not count.
         device: "cpu" or "cuda".
+        gpt2: See :class:`Model`.
+        names: What is timed, without what needs a file that another one of them would have written; None is all.
     """
     environment.define_torchvision_operators()
     from composer.callbacks import CheckpointSaver
@@ -104,9 +124,11 @@ def time_all(megabytes: int, rounds: int, device: str = "cpu") -> dict[str, Any]
     from composer.checkpoint.load import read_checkpoint
     from composer.checkpoint.save import collect
 
-    model = Model(megabytes, device)
-    peer = lightning_jobs(megabytes, device) if environment.has("lightning") else None
-    times: dict[str, list[float]] = {name: [] for name in (*NAMES, *(LIGHTNING if peer else ()))}
+    model = Model(megabytes, device, gpt2)
+    peer = lightning_jobs(megabytes, device) if names is None and environment.has("lightning") else None
+    names = names or (*NAMES, *(LIGHTNING if peer else ()))
+    times: dict[str, list[float]] = {name: [] for name in names}
+    first: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         saver = CheckpointSaver(
@@ -115,7 +137,8 @@ def time_all(megabytes: int, rounds: int, device: str = "cpu") -> dict[str, Any]
         trainer = model.trainer(callbacks=saver, max_duration="1ba")
         trainer.fit()
         content = collect(trainer.state)
-        tensors = tensors_of(content)
+        # Weights that two layers share are one tensor to all that save them.
+        tensors = list({tensor.untyped_storage().data_ptr(): tensor for tensor in tensors_of(content)}.values())
         memory = [torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda) for tensor in tensors]
 
         def into() -> None:
@@ -143,18 +166,21 @@ def time_all(megabytes: int, rounds: int, device: str = "cpu") -> dict[str, Any]
             **({} if peer is None else peer.jobs(folder)),
         }
         for number in range(rounds + 1):
-            for what, job in jobs.items():
+            for what in names:
                 _settle(device)
                 begin = time.perf_counter()
-                job()
+                jobs[what]()
                 _synchronize(device)
+                seconds = time.perf_counter() - begin
                 if number:
-                    times[what].append(time.perf_counter() - begin)
+                    times[what].append(seconds)
+                else:
+                    first[what] = seconds
                 saver._writer.wait()
                 if peer is not None:
                     peer.wait()
         trainer.close()
-    return {"times": times, "megabytes": sum(tensor.nbytes for tensor in tensors) / 1e6}
+    return {"times": times, "first": first, "megabytes": sum(tensor.nbytes for tensor in tensors) / 1e6}
 
 
 def lightning_jobs(megabytes: int, device: str) -> Any:

@@ -75,21 +75,10 @@ def _to(batch: Any, device: torch.device) -> Any:
 
 def train_composer(job: Job) -> None:
     """This library; compiled by its argument ``compile_config``."""
-    from composer import ComposerModel, Trainer
-
-    class Model(ComposerModel):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = job.module
-
-        def forward(self, batch: Any) -> Tensor:
-            return job.workload.logits(self.module, batch)
-
-        def loss(self, outputs: Tensor, batch: Any) -> Tensor:
-            return job.workload.loss_of(outputs, batch)
+    from composer import Trainer
 
     with Trainer(
-        model=Model(),
+        model=composer_model(job.module, job.workload.logits, job.workload.loss_of),
         train_dataloader=job.loader,
         max_duration="1ep",
         optimizers=job.optimizer(),
@@ -101,6 +90,32 @@ def train_composer(job: Job) -> None:
         seed=1,
     ) as trainer:
         trainer.fit()
+
+
+def composer_model(
+    module: nn.Module, logits: Callable[[nn.Module, Any], Tensor], loss_of: Callable[..., Tensor]
+) -> Any:
+    """Return the model of composer's that a user would write around a module.
+
+    Args:
+        module: The module.
+        logits: Its logits on a batch.
+        loss_of: The loss of logits and batch, and the reduction where a method asks for another than "mean".
+    """
+    from composer import ComposerModel
+
+    class Model(ComposerModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, batch: Any) -> Tensor:
+            return logits(self.module, batch)
+
+        def loss(self, outputs: Tensor, batch: Any, **reduction: str) -> Tensor:
+            return loss_of(outputs, batch, **reduction)
+
+    return Model()
 
 
 def train_lightning(job: Job) -> None:

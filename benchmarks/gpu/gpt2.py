@@ -31,6 +31,13 @@ class Shape:
 TINY = Shape(vocabulary=64, sequence=16, width=32, num_layers=2, num_heads=2)
 
 
+class Positions(nn.Embedding):
+    """Learned positions."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(torch.arange(input.shape[1], device=input.device))
+
+
 class Attention(nn.Module):
     """Causal self-attention."""
 
@@ -89,7 +96,7 @@ class GPT2(nn.Module):
         super().__init__()
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.positions = nn.Embedding(shape.sequence, shape.width)
+        self.positions = Positions(shape.sequence, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
@@ -109,8 +116,7 @@ class GPT2(nn.Module):
             input_ids: Tokens, (B, S).
             labels: The token that follows each, (B, S).
         """
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)
-        x = self.tokens(input_ids) + self.positions(places)
+        x = self.tokens(input_ids) + self.positions(input_ids)
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))
@@ -126,6 +132,16 @@ def loss(logits: Tensor, labels: Tensor) -> Tensor:
         labels: (B, S).
     """
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def logits_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Return the logits of a batch of :func:`batches`."""
+    return model(batch["input_ids"])
+
+
+def loss_of(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Return the loss of the logits of a batch of :func:`batches`."""
+    return loss(logits, batch["labels"])
 
 
 def batches(shape: Shape, size: int, number: int) -> list[dict[str, Tensor]]:

@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.gpu import throughput
+from benchmarks import step_overhead
+from benchmarks.gpu import augmentations, method_steps, stall, throughput
 from benchmarks.gpu.options import Options
 from benchmarks.report import Report
+
+# Of the loops that benchmarks.step_overhead knows, those that say most in the time that there is.
+_LOOPS = ["raw", "composer", "accelerate", "lightning"]
+
+
+def _step_overhead(options: Options) -> Report:
+    """The small MLP of :mod:`benchmarks.step_overhead`, whose steps are shorter than what launches their kernels."""
+    steps, warmup = (5, 2) if options.tiny else (2000, 200)
+    # A process takes about ten seconds to start with CUDA.
+    loops = _LOOPS if options.tiny or options.seconds > 10 * len(_LOOPS) * options.rounds else _LOOPS[:2]
+    return step_overhead.measure(loops, options.rounds, 1, steps, warmup, options.device)
+
 
 CHECKS: dict[str, Callable[[Options], Report]] = {
     "gpt2": partial(throughput.measure, "gpt2"),
     "resnet50": partial(throughput.measure, "resnet50"),
+    "step_overhead": _step_overhead,
+    "checkpoint_stall": stall.measure,
+    "augmentations": augmentations.measure,
+    "methods": method_steps.measure,
 }

@@ -23,7 +23,6 @@ from benchmarks.gpu.contenders import CONTENDERS, Job
 from benchmarks.gpu.workloads import Workload, workload
 
 SOURCES = ("device", "host")
-NUM_BATCHES = 2  # different ones from each source; the same in both
 _trainings: dict[str, Training] = {}
 
 
@@ -92,7 +91,8 @@ class Turns(Dataset[Any]):
         return self._batch(SOURCES[stretch], index)
 
     def _batch(self, source: str, index: int) -> Any:
-        return self.batches[source][index % NUM_BATCHES]
+        batches = self.batches[source]
+        return batches[index % len(batches)]
 
     def _end(self, source: str) -> None:
         began, first = self._began
@@ -140,7 +140,7 @@ class Training(threading.Thread):
         super().__init__(daemon=True)
         contender = CONTENDERS[name]
         self.workload, self.device = workload, device
-        host = workload.batches(NUM_BATCHES + 1)
+        host = workload.batches(workload.num_batches + 1)
         if device == "cuda":
             host = [_map(batch, lambda tensor: tensor.pin_memory()) for batch in host]
         *host, self._unseen = host

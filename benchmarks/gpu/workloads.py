@@ -23,6 +23,7 @@ class Workload:
         unit: What is counted, "tokens" or "images".
         batch_size: Number of sequences or images in a batch.
         units: Number of what is counted in a batch.
+        num_batches: Number of different batches that are trained on, in turn.
         flops: Floating-point operations of a training step for each unit.
         module: Makes the model, the same weights each time.
         loss: The loss of a module on a batch.
@@ -36,11 +37,12 @@ class Workload:
     unit: str
     batch_size: int
     units: int
+    num_batches: int
     flops: float
     module: Callable[[], nn.Module]
     loss: Callable[[nn.Module, Any], Tensor]
     logits: Callable[[nn.Module, Any], Tensor]
-    loss_of: Callable[[Tensor, Any], Tensor]
+    loss_of: Callable[..., Tensor]
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     batches: Callable[[int], list[Any]]
 
@@ -52,14 +54,15 @@ def _gpt2(shape: gpt2.Shape, size: int) -> Workload:
         unit="tokens",
         batch_size=size,
         units=size * shape.sequence,
+        num_batches=64,
         flops=gpt2.flops(shape),
         module=lambda: _seeded(partial(gpt2.GPT2, shape)),
         loss=lambda module, batch: module(batch["input_ids"], batch["labels"]),
-        logits=lambda module, batch: module(batch["input_ids"]),
-        loss_of=lambda logits, batch: gpt2.loss(logits, batch["labels"]),
-        # So high a rate that a wrong loop would show; all parameters in one group, as all loops can have it.
+        logits=gpt2.logits_of,
+        loss_of=gpt2.loss_of,
+        # All parameters in one group, as all loops can have it.
         optimizer=lambda module: torch.optim.AdamW(
-            module.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+            module.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
         ),
         batches=partial(gpt2.batches, shape, size),
     )
@@ -72,6 +75,7 @@ def _resnet(shape: resnet.Shape, size: int) -> Workload:
         unit="images",
         batch_size=size,
         units=size,
+        num_batches=4,  # 77 MB each in full size
         flops=resnet.flops(shape),
         module=lambda: _seeded(partial(resnet.ResNet, shape)).to(memory_format=torch.channels_last),
         loss=lambda module, batch: F.cross_entropy(module(batch[0]), batch[1]),
@@ -89,13 +93,14 @@ def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
     return make()
 
 
-def workload(name: str, tiny: bool) -> Workload:
+def workload(name: str, tiny: bool, size: int | None = None) -> Workload:
     """Return a workload.
 
     Args:
         name: "gpt2" or "resnet50".
         tiny: Whether it takes milliseconds a step on a CPU.
+        size: Number of sequences or images in a batch, if another than usual.
     """
     if name == "gpt2":
-        return _gpt2(gpt2.TINY, 4) if tiny else _gpt2(gpt2.Shape(), 16)
-    return _resnet(resnet.TINY, 8) if tiny else _resnet(resnet.Shape(), 128)
+        return _gpt2(gpt2.TINY, size or 4) if tiny else _gpt2(gpt2.Shape(), size or 16)
+    return _resnet(resnet.TINY, size or 8) if tiny else _resnet(resnet.Shape(), size or 128)

@@ -1,0 +1,69 @@
+"""How long the training of GPT-2 stands still for a checkpoint of its 1.5 GB."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from benchmarks import environment
+from benchmarks.checkpoints import COPY, INTO, SAVE, STALL, TORCH
+from benchmarks.gpu.options import Options
+from benchmarks.report import Goal, Report, spread
+
+NAMES = (TORCH, COPY, INTO, SAVE, STALL)
+
+
+def measure(options: Options) -> Report:
+    """Time the ways to save GPT-2 with the state of AdamW, in turns.
+
+    Args:
+        options: Device, size and rounds.
+    """
+    arguments: dict[str, Any] = {
+        "megabytes": 0,
+        "rounds": options.rounds,
+        "device": options.device,
+        "gpt2": "tiny" if options.tiny else "full",
+        "names": NAMES,
+    }
+    found = environment.call("benchmarks.checkpoints:time_all", arguments)
+    times: dict[str, list[float]] = found["times"]
+    rows = [
+        [
+            name,
+            statistics.median(times[name]) * 1e3,
+            spread(times[name]) * 1e3,
+            min(times[name]) * 1e3,
+            found["first"][name] * 1e3,
+            over(times[name], times[TORCH]),
+            over(times[name], times[SAVE]),
+        ]
+        for name in NAMES
+    ]
+    goals = [
+        Goal("asynchronous save, over a plain copy", over(times[STALL], times[COPY]), 1.2, "x"),
+        Goal("asynchronous save, over torch.save", over(times[STALL], times[TORCH]), 0.25, "x"),
+    ]
+    notes = [
+        f"GPT-2 ({arguments['gpt2']}) with the moments of AdamW, {found['megabytes']:.0f} MB on device "
+        f"{options.device}; {options.rounds} rounds in turn, after a first one that has a column of its own, in one "
+        "process. Median and half the interquartile range; ratios are medians of those of each round.",
+        "The asynchronous save is how long training stands still; each time, the writer has ended before the next. The "
+        "first one takes its pinned memory from the system, the others keep it. The blocking save returns when the "
+        "file is on the disk; torch.save when the system has it.",
+        "A plain copy makes new host tensors that are not pinned; 'copy into old memory' fills pinned ones, which is "
+        "what the bus can do.",
+    ]
+    columns = ["milliseconds", "median", "spread", "least", "the first", "times torch.save", "times blocking save"]
+    title = "How long training stands still for a checkpoint of GPT-2"
+    return Report("checkpoint_stall", title, columns, rows, goals, notes, found, environment.describe(options.device))
+
+
+def over(times: list[float], reference: list[float]) -> float:
+    """Return the median of the ratios, round by round, so that a slow moment hits both.
+
+    Args:
+        times: Seconds of each round.
+        reference: Those of what it is compared with.
+    """
+    return statistics.median(one / other for one, other in zip(times, reference, strict=True))
