@@ -1,4 +1,4 @@
-"""What torch's allocators give out: bytes at the peak and at the end of each stretch of a run, on a GPU and on the CPU alike."""
+"""What torch's allocators give out in each stretch of a run, on a GPU and on the CPU alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 import torch
+from torch.autograd import DeviceType
 
 _MARK = "benchmarks.allocations: mark "
 
@@ -19,8 +20,8 @@ class Stretch:
     Attributes:
         peak: The most that was given out at once.
         end: What was given out at the end.
-        reserved: The most that the allocator held from the device, with what was there before; 0 on the CPU, whose allocator
-            keeps nothing.
+        reserved: The most that the allocator held from the device, with what was there before; 0 on the CPU, whose
+            allocator keeps nothing.
     """
 
     peak: int
@@ -133,7 +134,7 @@ class _OfCpu:
         live = most = 0
         found: list[Stretch] = []
         for event in sorted(events, key=lambda event: event.start_ns()):
-            if event.name() == "[memory]" and event.device_type() == torch.profiler._utils.DeviceType.CPU:
+            if event.name() == "[memory]" and event.device_type() == DeviceType.CPU:
                 live += event.nbytes()
                 most = max(most, live)
             elif event.name() == _MARK:
