@@ -35,7 +35,7 @@ def cached_by_class(function: Callable[[type[Any]], Found]) -> Callable[[type[An
 
     @functools.wraps(function)
     def look(kind: type[Any]) -> Found:
-        found = known.get(id(kind), _MISSING)
+        found: Any = known.get(id(kind), _MISSING)
         if found is _MISSING:
             found = known[id(kind)] = function(kind)
             weakref.finalize(kind, known.pop, id(kind), None).atexit = False

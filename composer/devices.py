@@ -15,7 +15,11 @@ from composer.dist.local_gpu import local_gpu
 from composer.trees import map_leaves, map_tensors
 
 __all__ = [
+    "MEMORY_STATISTICS",
     "PINNING",
+    "SIDE_STREAMS",
+    "TIMED",
+    "WITHOUT_FLOAT64",
     "Device",
     "DeviceAccelerator",
     "DeviceCPU",
@@ -29,6 +33,18 @@ __all__ = [
 
 PINNING = frozenset({"cuda", "xpu"})
 """Kinds of devices from which a copy into pinned memory, and only into that, runs beside the host."""
+
+SIDE_STREAMS = frozenset({"cuda"})
+"""Kinds of devices to which batches are copied on a stream of their own, beside what is computed."""
+
+TIMED = frozenset({"cuda", "xpu"})
+"""Kinds of devices that work beside the host and whose events keep time."""
+
+MEMORY_STATISTICS = frozenset({"cuda", "xpu"})
+"""Kinds of devices whose allocator answers :func:`torch.accelerator.memory_allocated` and its kin."""
+
+WITHOUT_FLOAT64 = frozenset({"mps"})
+"""Kinds of devices that have no float64."""
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -1,4 +1,4 @@
-"""What a training holds besides: for checkpoints, after it ran out of memory, for averages, and for the backward pass."""
+"""What a training holds besides: for checkpoints, averages, the backward pass, and after it ran out of memory."""
 
 from __future__ import annotations
 

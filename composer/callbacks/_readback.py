@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from composer.devices import PINNING
+
 __all__ = ["Readback"]
 
 
@@ -37,7 +39,7 @@ class Readback:
             self._pending.append((label, value, None))
             return
         # From these only into pinned memory does the copy run beside the host.
-        host = torch.empty((), dtype=value.dtype, pin_memory=value.device.type in ("cuda", "xpu"))
+        host = torch.empty((), dtype=value.dtype, pin_memory=value.device.type in PINNING)
         host.copy_(value.reshape(()), non_blocking=True)
         done = torch.Event(value.device)
         done.record()

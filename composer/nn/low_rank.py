@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from composer._text import positive
+from composer.devices import WITHOUT_FLOAT64
 
 __all__ = ["LowRankSolution", "factorize_conv2d", "factorize_matrix", "latent_size", "split_matrix"]
 
@@ -249,7 +250,7 @@ def _balanced(first: Tensor, second: Tensor, dtype: torch.dtype) -> tuple[Tensor
 
 def _exact(tensor: Tensor) -> torch.dtype:
     """The most exact format of the device of a tensor."""
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
+    return torch.float32 if tensor.device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def _error(wanted: Tensor, found: Tensor) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 from composer import dist
 from composer.core.data import DataSpec, as_number
 from composer.core.types import Batch
+from composer.devices import WITHOUT_FLOAT64
 from composer.trainer.run import Run
 
 __all__ = ["Counts", "Shares", "agree_on_shares", "averages_over_tokens", "count"]
@@ -155,7 +156,7 @@ def _sum(run: Run, counts: Counts) -> Tensor:
     if not counts.by_tokens:
         # Of one type in all processes, though parts of samples count in some.
         return torch.tensor(sum(cast("Sequence[float]", counts.parts)), dtype=torch.float64)
-    wide = torch.float32 if device.type == "mps" else torch.float64  # all that MPS has
+    wide = torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
     numbers = [part for part in counts.parts if not isinstance(part, Tensor)]
     total = torch.full((), sum(numbers), dtype=wide, device=device)
     tensors = [part.to(device, wide) for part in counts.parts if isinstance(part, Tensor)]
