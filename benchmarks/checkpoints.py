@@ -127,8 +127,6 @@ def time_all(
     model = Model(megabytes, device, gpt2)
     peer = lightning_jobs(megabytes, device) if names is None and environment.has("lightning") else None
     names = names or (*NAMES, *(LIGHTNING if peer else ()))
-    times: dict[str, list[float]] = {name: [] for name in names}
-    first: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         saver = CheckpointSaver(
@@ -165,22 +163,31 @@ def time_all(
             **_folder_jobs(tensors, memory, folder),
             **({} if peer is None else peer.jobs(folder)),
         }
-        for number in range(rounds + 1):
-            for what in names:
-                _settle(device)
-                begin = time.perf_counter()
-                jobs[what]()
-                _synchronize(device)
-                seconds = time.perf_counter() - begin
-                if number:
-                    times[what].append(seconds)
-                else:
-                    first[what] = seconds
-                saver._writer.wait()
-                if peer is not None:
-                    peer.wait()
+        waits = [saver._writer.wait, *(() if peer is None else (peer.wait,))]
+        times = _in_turns({name: jobs[name] for name in names}, rounds, device, waits)
         trainer.close()
-    return {"times": times, "first": first, "megabytes": sum(tensor.nbytes for tensor in tensors) / 1e6}
+    return {
+        "times": {name: found[1:] for name, found in times.items()},
+        "first": {name: found[0] for name, found in times.items()},
+        "megabytes": sum(tensor.nbytes for tensor in tensors) / 1e6,
+    }
+
+
+def _in_turns(
+    jobs: dict[str, Callable[[], object]], rounds: int, device: str, waits: Sequence[Callable[[], object]]
+) -> dict[str, list[float]]:
+    """Seconds of each job in a first round that does not count, and in others; ``waits`` are called after each."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(rounds + 1):
+        for name, job in jobs.items():
+            _settle(device)
+            begin = time.perf_counter()
+            job()
+            _synchronize(device)
+            times[name].append(time.perf_counter() - begin)
+            for wait in waits:
+                wait()
+    return times
 
 
 def lightning_jobs(megabytes: int, device: str) -> Any:

@@ -24,7 +24,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 # The predecessor has the import name of this package, so it lies where only its own processes look.
 PREDECESSOR = ROOT / ".bench" / "predecessor"
-LIBRARIES = ("torch", "numpy", "torchmetrics", "rich", "tqdm", "accelerate", "lightning", "mosaicml", "composer")
+# fmt: off
+LIBRARIES = (
+    "torch", "numpy", "torchmetrics", "rich", "tqdm", "accelerate", "lightning", "transformers", "mosaicml", "composer",
+)
+# fmt: on
 _TERMINAL_ROWS, _TERMINAL_COLUMNS = 30, 120
 
 

@@ -163,7 +163,7 @@ def batches(shape: Shape, size: int, number: int) -> list[dict[str, Tensor]]:
 
 
 def flops(shape: Shape) -> float:
-    """Return the floating-point operations of training for each token: ``6 N + 12 L S W``, N weights in matrix products.
+    """Return the operations of training for each token: ``6 N + 12 L S W``, with N weights in matrix products.
 
     Attention is counted in full, as is usual, though its causal form leaves half of it out.
 

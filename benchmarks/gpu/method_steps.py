@@ -135,7 +135,12 @@ def _register() -> None:
     from composer.nn.alibi import NoPositions
 
     register_feed_forward(gpt2.FeedForward, linear="up", activation="activation")
-    register_residual_block(resnet.Bottleneck)
+    register_residual_block(
+        resnet.Bottleneck,
+        branch=lambda block, x: block.body(x),
+        shortcut=lambda block, x: block.shortcut(x),
+        activation=lambda block, x: x.relu(),  # not in place: x may be the input of the block
+    )
 
     @policy_registry.register(gpt2.Attention)
     def _turn_to_distance(module: gpt2.Attention, module_index: int, max_sequence_length: int) -> nn.Module:
@@ -159,9 +164,7 @@ def _task(name: str, tiny: bool, device: str) -> tuple[Workload, list[Any]]:
         for batch in work.batches(2)
     ]
     if name == "resnet50":
-        work = replace(
-            work, loss_of=lambda logits, batch, **given: soft_cross_entropy(logits, batch[1], **given)
-        )
+        work = replace(work, loss_of=lambda logits, batch, **given: soft_cross_entropy(logits, batch[1], **given))
     return work, batches
 
 
@@ -191,8 +194,8 @@ def time_method(variant: str, method: str, tiny: bool, device: str) -> dict[str,
 
     steps, warmup = (2, 1) if tiny else (10, 5)
     loader = make_loader(batches, steps, warmup, mark, tail=2)
-    gc.collect()
     if device == "cuda":
+        gc.collect()
         torch.cuda.reset_peak_memory_stats()
     train_composer(Job(work, module, loader, device, algorithms=[_methods()[method][1]()] if method else []))
     begin, end = marks
@@ -225,16 +228,15 @@ def _round(
     """Add a measurement of each case; one that fails has spoiled its process for the others."""
     worker = Worker()
     try:
-        for case in found:
-            if case in failed:
+        for (variant, method), values in found.items():
+            if (variant, method) in failed:
                 continue
-            variant, method = case
             arguments: dict[str, Any] = {"variant": variant, "method": method}
             try:
                 target = "benchmarks.gpu.method_steps:time_method"
-                found[case].append(worker.call(target, **arguments, tiny=options.tiny, device=options.device))
+                values.append(worker.call(target, **arguments, tiny=options.tiny, device=options.device))
             except RuntimeError as error:
-                failed[case] = str(error).strip()[:1000]
+                failed[variant, method] = str(error).strip()[:1000]
                 worker.__exit__()
                 worker = Worker()
     finally:

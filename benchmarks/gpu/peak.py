@@ -37,7 +37,4 @@ def measure(device: str, tiny: bool) -> dict[str, Any]:
     products()
     seconds = min(products() for _ in range(3)) / _PRODUCTS
     sheet = peak_flops(torch.cuda.get_device_name(), "amp_bf16") if device == "cuda" else None
-    del one, other, out
-    if device == "cuda":
-        torch.cuda.empty_cache()
     return {"sheet": sheet, "measured": 2 * size**3 / seconds}

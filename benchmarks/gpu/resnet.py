@@ -102,7 +102,7 @@ class ResNet(nn.Module):
 
 
 def batches(shape: Shape, size: int, number: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the same batches each time, channels last: noise on a pattern for each of ten classes, which can be learned.
+    """Return the same batches each time, channels last: noise on a pattern for each of ten classes.
 
     Args:
         shape: That of the model.

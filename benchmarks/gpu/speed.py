@@ -16,7 +16,7 @@ _LOOPS = ["raw", "composer", "accelerate", "lightning"]
 
 def _step_overhead(options: Options) -> Report:
     """The small MLP of :mod:`benchmarks.step_overhead`, whose steps are shorter than what launches their kernels."""
-    steps, warmup = (5, 2) if options.tiny else (2000, 200)
+    steps, warmup = (5, 2) if options.tiny else (1000, 100)
     # A process takes about ten seconds to start with CUDA.
     loops = _LOOPS if options.tiny or options.seconds > 10 * len(_LOOPS) * options.rounds else _LOOPS[:2]
     return step_overhead.measure(loops, options.rounds, 1, steps, warmup, options.device)

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -181,12 +182,13 @@ class Training(threading.Thread):
         """Let it train to its end; return what shows that it did the same work as others."""
         self.go()
         self.join()
-        after = _weights(self.module)
+        logits = str(self.module.logits_dtype)  # of the last step, before the loss makes others
+        loss, after = self._loss(), _weights(self.module)
         self.facts |= {
-            "loss after": self._loss(),
+            "loss after": loss,
             "moved": float((after - self._before).norm()),
             "updates": self.job.updates[0],
-            "logits": str(self.job.module.logits_dtype),
+            "logits": logits,
             "weights": str(after.dtype),
             "settings": settings(),
         }
@@ -195,7 +197,7 @@ class Training(threading.Thread):
     def _loss(self) -> float:
         """The loss on a batch that is not trained on, computed in the same way for all."""
         training = self.module.training
-        self.module.eval()
+        self.module.to(self.device).eval()  # Lightning leaves it on the host
         batch = _map(self._unseen, lambda tensor: tensor.to(self.device))
         forward = type(self.module).forward  # without what a library has put around it
         with torch.no_grad(), torch.autocast(self.device, torch.bfloat16):
@@ -240,8 +242,8 @@ def prepare(device: str) -> None:
     torch.backends.cudnn.benchmark = True
 
 
-def start(name: str, work: str, tiny: bool, device: str, backend: str, **counts: int) -> dict[str, Any]:
-    """Begin the training of a contender, up to its first turn; return the seconds of that and its loss before.
+def build(name: str, work: str, tiny: bool, device: str, backend: str, **counts: int) -> None:
+    """Import what a contender needs, and make its model and data.
 
     Args:
         name: The contender.
@@ -251,11 +253,22 @@ def start(name: str, work: str, tiny: bool, device: str, backend: str, **counts:
         backend: That of ``torch.compile``, for contenders that compile.
         **counts: See :class:`Counts`.
     """
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # transformers would use all that there are
     # Of its own, so that nobody finds what another one has compiled.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.getcwd(), "inductor")
-    os.environ["TRITON_CACHE_DIR"] = os.path.join(os.getcwd(), "triton")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path.cwd() / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(Path.cwd() / "triton")
     prepare(device)
-    training = _trainings[name] = Training(name, workload(work, tiny), Counts(**counts), device, backend)
+    CONTENDERS[name].load()
+    _trainings[name] = Training(name, workload(work, tiny), Counts(**counts), device, backend)
+
+
+def warm_up(name: str) -> dict[str, Any]:
+    """Begin the training of a contender, up to its first turn; return the seconds of that.
+
+    Args:
+        name: The contender.
+    """
+    training = _trainings[name]
     begin = time.perf_counter()
     training.start()
     training.wait()
@@ -269,8 +282,8 @@ def turn(name: str) -> dict[str, Any]:
         name: The contender.
     """
     training = _trainings[name]
-    gc.collect()
     if training.device == "cuda":
+        gc.collect()
         torch.cuda.reset_peak_memory_stats()
     training.go()
     peak = float(torch.cuda.max_memory_allocated()) if training.device == "cuda" else float("nan")

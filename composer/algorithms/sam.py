@@ -342,10 +342,8 @@ class SAM(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the direction that steps between go on using."""
-        return {
-            **super().state_dict(),
-            "directions": self._directions or (self._optimizer.directions if self._optimizer else []),
-        }
+        directions = self._directions or (self._optimizer.directions if self._optimizer else [])
+        return {**super().state_dict(), "directions": directions}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the direction.

@@ -13,7 +13,7 @@ from composer.core.event import Event
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
-__all__ = ["needs_closure", "step_scaled", "train_batch", "zero_gradients"]
+__all__ = ["may_use_closure", "needs_closure", "step_scaled", "train_batch", "zero_gradients"]
 
 
 def train_batch(run: Run) -> None:
