@@ -6,7 +6,6 @@ import argparse
 import gc
 import resource
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import contenders, environment
+from benchmarks.allocations import Allocations
 from benchmarks.contenders import CONTENDERS, Task, make_loader
 from benchmarks.report import Goal, Report, spread
 
@@ -79,26 +79,16 @@ def peak(name: str, setting: str, steps: int, image: int, batch_size: int, width
     run(1, 8)  # loads what is loaded when first used
     gc.collect()
     if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-        run(width, image)
-        return {"tensors": float(torch.cuda.max_memory_allocated())}
+        with Allocations(device) as allocations:
+            run(width, image)
+        return {"tensors": float(allocations.whole.peak)}
     before = _resident()
     run(width, image)
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     gc.collect()
-    return {"tensors": _peak_of_tensors(lambda: run(width, image)), "process": process}
-
-
-def _peak_of_tensors(run: Callable[[], None]) -> float:
-    """Return the most bytes that torch's allocator had given out at once while a function ran."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        run()
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    live = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        most = max(most, live)
-    return float(most)
+    with Allocations(device) as allocations:
+        run(width, image)
+    return {"tensors": float(allocations.whole.peak), "process": process}
 
 
 def _resident() -> float:

@@ -16,7 +16,10 @@ from composer.dist.local_gpu import local_gpu
 from composer.trees import map_leaves, map_tensors
 
 __all__ = [
+    "MEMORY_STATISTICS",
     "PINNING",
+    "SIDE_STREAMS",
+    "TIMED",
     "Device",
     "DeviceAccelerator",
     "DeviceCPU",
@@ -30,6 +33,13 @@ __all__ = [
 
 PINNING = frozenset({"cuda", "xpu"})
 """Kinds of devices from which a copy into pinned memory, and only into that, runs beside the host."""
+SIDE_STREAMS = frozenset({"cuda"})
+"""Kinds of devices to which batches are copied on a stream of their own, beside what is computed."""
+TIMED = frozenset({"cuda", "xpu"})
+"""Kinds of devices that work beside the host and whose events keep time."""
+MEMORY_STATISTICS = frozenset({"cuda", "xpu"})
+"""Kinds of devices whose allocator answers :func:`torch.accelerator.memory_allocated` and its kin."""
+"""Kinds of devices that have no float64."""
 
 _READ_BY_HOST = frozenset({"step", "mu_product"})
 # What optimizers of PyTorch read in each step; on the device each would be a wait.
@@ -309,8 +319,7 @@ def get_device(device: str | torch.device | Device | None = None) -> Device:
     Args:
         device: ``cpu``, ``gpu`` (or ``cuda``), ``mps``, ``tpu``, ``neuron``, ``hpu`` or another accelerator that
             PyTorch knows, in any case; ``gpu:1`` for one of several; a ``torch.device``; a :class:`Device`, returned
-            as it is; ``None`` or ``auto`` for the accelerator if
-            there is one, else the CPU.
+            as it is; ``None`` or ``auto`` for the accelerator if there is one, else the CPU.
 
     Raises:
         TypeError: It is none of these types.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 from torchmetrics import MeanSquaredError
 
-from composer import Callback, ComposerModel, Trainer
+from composer import Callback, ComposerModel, Trainer, trees
 from composer.core import Event, LoggerDestination, State
 from composer.models import ComposerClassifier
 
@@ -130,6 +132,42 @@ class At(Callback):
     def run_event(self, event, state: State, logger):
         if event is self.event:
             self.found.append(self.function(state))
+
+
+class Lives(Callback):
+    """Notes, without keeping it, what a training uses: the batches, outputs, losses and gradients, and the model."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[str, weakref.ref[Any]]] = []
+
+    def fit_start(self, state, logger):
+        self.note(model=state.model)
+
+    def after_forward(self, state, logger):
+        self.note(batch=state.batch, outputs=state.outputs)
+
+    def after_backward(self, state, logger):
+        self.note(loss=state.loss, gradients=[p.grad for p in state.model.parameters()])
+
+    def eval_after_forward(self, state, logger):
+        self.note(eval_batch=state.batch, eval_outputs=state.outputs)
+
+    def fit_end(self, state, logger):
+        self.note(parameters=list(state.model.parameters()), buffers=list(state.model.buffers()))
+
+    def note(self, **things: Any) -> None:
+        """Add what is to be freed: tensors in containers, or objects."""
+        for name, thing in things.items():
+            for leaf in trees.leaves(thing):
+                if isinstance(leaf, (torch.Tensor, nn.Module, Trainer, State)):
+                    self._seen.append((name, weakref.ref(leaf)))
+
+    def left(self) -> list[str]:
+        """The kinds of what is still there."""
+        assert len(self._seen) > 8
+        if any(thing() is not None for _, thing in self._seen):
+            gc.collect()  # takes long where many modules are loaded
+        return sorted({name for name, thing in self._seen if thing() is not None})
 
 
 class Received(LoggerDestination):

@@ -19,6 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_foreign_values",
         "_forwarded",
         "_html",
+        "_by_class",
         "_lazy",
         "_masking",
         "_name_hints",

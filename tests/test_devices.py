@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import subprocess
 import sys
 from collections import OrderedDict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+import composer
 from composer import devices
 from composer.datasets._device import device_of_process
 from composer.devices import Device, DeviceAccelerator, DeviceCPU, DeviceGPU, DeviceMPS, get_device
@@ -271,3 +274,28 @@ def test_names_of_other_libraries():
         get_device(0)
     with pytest.raises(TypeError, match=r"of type bool\.$"):
         get_device(True)
+
+
+# Where else kinds of devices are listed, and why that is no table of what devices can do.
+LISTS = {
+    "devices.py": "the tables",
+    "dist/setup.py": "backends of communication, which devices.py stands upon",
+    "_foreign_values.py": "names of devices elsewhere, in hints",
+    "optim/_decoupled.py": "kernels that torch has for fused optimizers",
+    "nn/ghost_batchnorm.py": "kernels that torch has for batch normalization",
+    "callbacks/memory_monitor.py": "devices without figures, in its own table of figures",
+}
+
+
+def test_what_kinds_of_devices_can_do_stands_in_one_place() -> None:
+    """A second list would miss the next kind of device."""
+    root = Path(composer.__file__).parent
+    kinds = {"cuda", "xpu", "mps", "hpu", "xla", "cpu"}
+    found = set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Set, ast.Tuple, ast.List)):
+                values = {entry.value for entry in node.elts if isinstance(entry, ast.Constant)}
+                if len(values & kinds) > 1 and values - {"gpu"} <= kinds:
+                    found.add(path.relative_to(root).as_posix())
+    assert found <= LISTS.keys()

@@ -76,21 +76,32 @@ def _to(batch: Any, device: torch.device) -> Any:
 
 def train_composer(job: Job) -> None:
     """This library; compiled by its argument ``compile_config``."""
+    with composer_trainer(job) as trainer:
+        trainer.fit()
+
+
+def composer_trainer(job: Job, **arguments: Any) -> Any:
+    """Return a trainer of composer's that was not yet started.
+
+    Args:
+        job: What it trains.
+        **arguments: For the trainer, beside the usual ones or in place of them.
+    """
     from composer import Trainer
 
-    with Trainer(
-        model=composer_model(job.module, job.workload.logits, job.workload.loss_of),
-        train_dataloader=job.loader,
-        max_duration="1ep",
-        optimizers=job.optimizer(),
-        algorithms=list(job.algorithms),
-        progress_bar=False,
-        device="gpu" if job.device == "cuda" else job.device,
-        precision="amp_bf16",
-        compile_config={"backend": job.backend} if job.backend else None,
-        seed=1,
-    ) as trainer:
-        trainer.fit()
+    usual: dict[str, Any] = {
+        "model": composer_model(job.module, job.workload.logits, job.workload.loss_of),
+        "train_dataloader": job.loader,
+        "max_duration": "1ep",
+        "optimizers": job.optimizer(),
+        "algorithms": list(job.algorithms),
+        "progress_bar": False,
+        "device": "gpu" if job.device == "cuda" else job.device,
+        "precision": "amp_bf16",
+        "compile_config": {"backend": job.backend} if job.backend else None,
+        "seed": 1,
+    }
+    return Trainer(**{**usual, **arguments})
 
 
 def composer_model(

@@ -47,7 +47,13 @@ class Workload:
     batches: Callable[[int], list[Any]]
 
 
-def _gpt2(shape: gpt2.Shape, size: int) -> Workload:
+def gpt2_workload(shape: gpt2.Shape, size: int) -> Workload:
+    """Return the training of a GPT-2.
+
+    Args:
+        shape: Its sizes.
+        size: Number of sequences in a batch.
+    """
     return Workload(
         title=f"GPT-2 with {shape.num_layers} layers of {shape.width}, vocabulary {shape.vocabulary}, "
         f"batches of {size} x {shape.sequence} tokens, AdamW (fused)",
@@ -102,5 +108,5 @@ def workload(name: str, tiny: bool, size: int | None = None) -> Workload:
         size: Number of sequences or images in a batch, if another than usual.
     """
     if name == "gpt2":
-        return _gpt2(gpt2.TINY, size or 4) if tiny else _gpt2(gpt2.Shape(), size or 16)
+        return gpt2_workload(gpt2.TINY, size or 4) if tiny else gpt2_workload(gpt2.Shape(), size or 16)
     return _resnet(resnet.TINY, size or 8) if tiny else _resnet(resnet.Shape(), size or 128)

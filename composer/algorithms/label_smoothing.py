@@ -108,6 +108,7 @@ class LabelSmoothing(Algorithm):
     def after_loss(self, state: State, logger: Logger) -> None:
         """Put the original targets back."""
         state.batch_set_item(self.target_key, self.original_labels)
+        self.original_labels = None
 
     def _smooth(self, outputs: Any, target: Tensor) -> Tensor:
         return smooth_labels(logits_of(outputs), target, self.smoothing)

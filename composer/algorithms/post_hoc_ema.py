@@ -244,8 +244,9 @@ class PostHocEMA(Algorithm):
             self._snap()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Take the last snapshots."""
+        """Take the last snapshots, and let go of the model."""
         self._snap()
+        self._pairs = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages and the snapshots, or the names of the latter's files."""

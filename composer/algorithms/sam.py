@@ -294,7 +294,7 @@ class SAM(Algorithm):
         self.rho, self.epsilon, self.interval = rho, epsilon, interval
         self.adaptive, self.eta, self.reuse = adaptive, eta, reuse
         self._optimizer: SAMOptimizer | None = None
-        # What was loaded, until training starts.
+        # What was loaded or left by a training, until the next one starts.
         self._directions: list[Tensor] = []
         self._kept: tuple[list[Tensor], list[Tensor], Any, Any] | None = None
 
@@ -335,12 +335,16 @@ class SAM(Algorithm):
             buffer.copy_(copy)
         state.total_loss_dict, state.train_metrics = losses, metrics
 
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Let go of the optimizer, and free its copy of the weights; the direction stays for the next training."""
+        if self._optimizer is not None:
+            self._directions, self._optimizer._before = self._directions or self._optimizer.directions, []
+            self._optimizer = None
+
     def state_dict(self) -> dict[str, Any]:
         """Return the direction that steps between go on using."""
-        return {
-            **super().state_dict(),
-            "directions": self._directions or (self._optimizer.directions if self._optimizer else []),
-        }
+        directions = self._directions or (self._optimizer.directions if self._optimizer else [])
+        return {**super().state_dict(), "directions": directions}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the direction.

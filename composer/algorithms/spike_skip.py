@@ -170,6 +170,10 @@ class SpikeSkip(Algorithm):
             self._history = torch.cat([self._history[1:], self._latest.unsqueeze(0)])
             self._latest = None
 
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Let go of the weights and their copies."""
+        self._copies.clear()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the last losses and gradient norms."""
         return {**super().state_dict(), "history": self._history}

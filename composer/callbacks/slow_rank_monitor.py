@@ -16,6 +16,7 @@ from composer import dist
 from composer._text import positive
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
+from composer.devices import TIMED
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SlowRankMonitor"]
 
-# Devices that work beside the host and keep time.
-_TIMED = ("cuda", "xpu")
 # A process that is slow in something that hardly takes time delays nobody.
 _WORTH_A_WARNING = 0.05
 
@@ -87,7 +86,7 @@ class SlowRankMonitor(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         self._several = dist.get_world_size() > 1
-        self._on_device = self._several and state.device.torch_device.type in _TIMED
+        self._on_device = self._several and state.device.torch_device.type in TIMED
         self._pending.clear()
         self._begin(state.timestamp.count(TimeUnit.SECOND))
 

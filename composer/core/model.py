@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor, nn
 
+from composer._by_class import cached_by_class
 from composer.core.types import Batch
 
 if TYPE_CHECKING:
@@ -149,13 +149,13 @@ class ComposerModel(nn.Module):
         return twin
 
 
-@functools.cache
+@cached_by_class
 def _has_early_metrics(kind: type) -> bool:
     """Whether a class has the method ``metrics(train)`` of models of early versions, not another of that name."""
     return "train" in _parameters(kind, "metrics")
 
 
-@functools.cache
+@cached_by_class
 def _has_early_validate(kind: type) -> bool:
     """Whether a class has the method ``validate(batch)`` that went with it."""
     return _has_early_metrics(kind) and len(_parameters(kind, "validate")) == 2

@@ -11,6 +11,7 @@ from torch import nn
 
 from composer import trees
 from composer.core.types import Batch
+from composer.devices import SIDE_STREAMS
 
 __all__ = ["Sent", "send"]
 
@@ -58,7 +59,7 @@ def send(batch: Batch, device: torch.device, move: Callable[[Batch], Batch]) -> 
     >>> send(torch.ones(1), torch.device("cpu"), lambda batch: batch.to("cpu")).receive()
     tensor([1.])
     """
-    if device.type != "cuda" or not all(_can_go_beside(leaf) for leaf in trees.leaves(batch)):
+    if device.type not in SIDE_STREAMS or not all(_can_go_beside(leaf) for leaf in trees.leaves(batch)):
         return Sent(move(batch), device)
     side = _side_stream(device)
     with torch.cuda.stream(side):

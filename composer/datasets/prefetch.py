@@ -18,6 +18,7 @@ from composer.core.pass_factory import PassFactory
 from composer.core.transfer import Sent, send
 from composer.core.types import Batch
 from composer.datasets._device import device_of_process
+from composer.devices import SIDE_STREAMS
 
 __all__ = ["DevicePrefetcher"]
 
@@ -112,7 +113,7 @@ class DevicePrefetcher:
     @property
     def _waiting(self) -> int:
         """Number of batches that wait; only copies to CUDA take no time of the host."""
-        return self.ahead if self.device.type == "cuda" else 0
+        return self.ahead if self.device.type in SIDE_STREAMS else 0
 
     def _on_the_way(self) -> Generator[tuple[Sent, _Place]]:
         """The rest of the pass: batches, and the place after each."""

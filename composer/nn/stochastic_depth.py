@@ -7,7 +7,6 @@ Paper: Deep Networks with Stochastic Depth, Huang et al. 2016, https://arxiv.org
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -217,9 +216,12 @@ def decide_blocks(model: nn.Module, generator: torch.Generator | None = None) ->
         depth.kept.fill_(draw >= block._drop_rate)
 
 
-@functools.cache
 def _stochastic_class(cls: type[nn.Module], form: ResidualForm) -> type[nn.Module]:
+    """The class of blocks of a class, always the same as long as that lives."""
     base = _StochasticResNetBlock if form is _RESNET else StochasticBlock
+    for known in cls.__subclasses__():
+        if known.__bases__ == (base, cls) and vars(known).get("_residual_form") is form:
+            return known
     return type(f"Stochastic{cls.__name__}", (base, cls), {"_residual_form": form, "__module__": cls.__module__})
 
 

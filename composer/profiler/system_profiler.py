@@ -12,6 +12,7 @@ import torch
 from composer._lazy import import_extra
 from composer._text import positive
 from composer.core.callback import Callback
+from composer.devices import MEMORY_STATISTICS
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -82,7 +83,7 @@ class SystemProfiler(Callback):
             readers["cpu"]()  # the first call has nothing to compare with
         if self.profile_memory:
             readers["memory"] = lambda: _memory(psutil, process)
-            if state.device.torch_device.type == "cuda":
+            if state.device.torch_device.type in MEMORY_STATISTICS:
                 readers["memory of the accelerator"] = lambda: _device_memory(state.device.torch_device)
         if self.profile_disk:
             readers["disk"] = _Rates(psutil.disk_io_counters, {"read": "read_bytes", "written": "write_bytes"})
@@ -154,6 +155,6 @@ def _memory(psutil: Any, process: Any) -> dict[str, float]:
 
 def _device_memory(device: torch.device) -> dict[str, float]:
     return {
-        "allocated (GB)": torch.cuda.memory_allocated(device) / _GIGA,
-        "reserved (GB)": torch.cuda.memory_reserved(device) / _GIGA,
+        "allocated (GB)": torch.accelerator.memory_allocated(device) / _GIGA,
+        "reserved (GB)": torch.accelerator.memory_reserved(device) / _GIGA,
     }

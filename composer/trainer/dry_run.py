@@ -15,6 +15,7 @@ from composer import dist, trees
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
+from composer.devices import MEMORY_STATISTICS
 from composer.trainer.evaluate import evaluate
 from composer.trainer.fit import fit
 from composer.trainer.run import Run
@@ -129,9 +130,8 @@ def _wait(state: State) -> None:
 
 def _peak_memory(state: State) -> int:
     """Return the most memory that was in use, in bytes: of the accelerator, or of the process on the CPU."""
-    device = state.device.torch_device
-    if _is_accelerated(state) and device.type != "mps":  # whose allocator keeps no peak
-        return torch.accelerator.max_memory_allocated(device)
+    if state.device.torch_device.type in MEMORY_STATISTICS:
+        return torch.accelerator.max_memory_allocated(state.device.torch_device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -19,7 +19,7 @@ from composer.core.phase import Phase
 from composer.core.time import Time, TimeUnit
 from composer.core.transfer import send
 from composer.core.types import Batch
-from composer.devices import Device
+from composer.devices import SIDE_STREAMS, Device
 from composer.trainer.failed_step import own_containers
 from composer.trainer.lockstep import END, Lockstep
 from composer.trainer.run import Run
@@ -287,7 +287,7 @@ def to_device(batch: Batch, device: Device) -> Batch:
     >>> to_device([torch.ones(2)], get_device("cpu"))
     [tensor([1., 1.])]
     """
-    if device.torch_device.type != "cuda":
+    if device.torch_device.type not in SIDE_STREAMS:
         return device.batch_to_device(batch)
     # The host runs ahead of the device, so a copy on its own stream overlaps the step that is still being computed.
     return send(batch, device.torch_device, device.batch_to_device).receive()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 
+from composer._by_class import cached_by_class
 from composer.core.event import Event
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
-__all__ = ["needs_closure", "step_scaled", "train_batch", "zero_gradients"]
+__all__ = ["may_use_closure", "needs_closure", "step_scaled", "train_batch", "zero_gradients"]
 
 
 def train_batch(run: Run) -> None:
@@ -77,7 +77,7 @@ def _loss_of_all(run: Run) -> Tensor:
     return run.state.total_loss_dict["loss/train/total"]
 
 
-@functools.cache
+@cached_by_class
 def needs_closure(kind: type[Optimizer]) -> bool:
     """Tell whether optimizers of a class cannot step without a closure, as LBFGS.
 
@@ -91,7 +91,7 @@ def needs_closure(kind: type[Optimizer]) -> bool:
     return parameter is not None and parameter.default is parameter.empty
 
 
-@functools.cache
+@cached_by_class
 def may_use_closure(kind: type[Optimizer]) -> bool:
     """Tell whether optimizers of a class may evaluate a closure several times: LBFGS, and all but torch's and ours.
 

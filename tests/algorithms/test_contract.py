@@ -16,7 +16,7 @@ from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.accelerator import FakeAccelerator
 from tests.algorithms.cases import Case, all_cases, copied, make_batches, make_model, public_classes, same, weights
-from tests.common import At, Received
+from tests.common import At, Lives, Received
 from tests.declared_waits import compare
 from tests.places import differences, places_of
 from tests.trainer.test_sync_free import Step
@@ -110,6 +110,39 @@ def test_leaves_the_batch_as_found(case):
     # The data itself is never written to, either.
     for batch, fresh in zip(batches, case.batches(), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(parts(batch), parts(fresh), strict=True))
+
+
+# What stays as long as the method itself is kept, and why.
+KEPT = {
+    "EMA": ({"parameters", "buffers"}, "get_ema_model() tells the trained model from a copy"),
+    "NEFTune": ({"parameters"}, "the embedding is found at INIT, before the model is wrapped"),
+    "ScheduleFree": ({"batch"}, "calibration_batches, for the next fit()"),
+}
+
+
+@every_case
+def test_keeps_nothing_of_a_closed_run(case):
+    """Model, batches and outputs are freed while the method itself lives on; what it does keep goes with it."""
+    algorithm, watch = case.make(), Lives()
+    torch.manual_seed(3)
+    model = case.model()
+    trainer = Trainer(
+        model=model,
+        train_dataloader=case.batches(),
+        optimizers=case.optimizer(model) or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        algorithms=algorithm,
+        callbacks=watch,
+        max_duration="1ep",
+        precision=case.precision,
+        progress_bar=False,
+    )
+    trainer.fit()
+    trainer.close()
+    watch.note(trainer=trainer, state=trainer.state)
+    del trainer, model
+    assert set(watch.left()) == KEPT.get(case.name, (set(), ""))[0]
+    del algorithm
+    assert watch.left() == []
 
 
 @every_case

@@ -114,16 +114,6 @@ def test_peak_memory_compares_with_raw(monkeypatch: pytest.MonkeyPatch) -> None:
         peak_memory.measure(["composer"], rounds=1)
 
 
-def test_peak_of_tensors_is_that_of_what_lives_at_once() -> None:
-    def work() -> None:
-        kept = torch.empty(1000, dtype=torch.uint8)
-        torch.empty(5000, dtype=torch.uint8)
-        torch.empty(3000, dtype=torch.uint8)
-        del kept
-
-    assert peak_memory._peak_of_tensors(work) == 6000
-
-
 def test_a_failing_process_is_reported() -> None:
     with pytest.raises(RuntimeError, match=r"No module named 'benchmarks\.nothing'"):
         environment.call("benchmarks.nothing:at_all", {})

@@ -15,7 +15,7 @@ from composer import Callback
 from composer.warnings import ComposerWarning
 from tests.accelerator import FakeAccelerator
 from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of, run_with
-from tests.common import At, Received, classifier, labelled_data, weights
+from tests.common import At, Lives, Received, classifier, labelled_data, weights
 from tests.declared_waits import WAITS, compare
 from tests.places import differences, places_of
 from tests.trainer.test_sync_free import Step
@@ -186,6 +186,18 @@ def test_closes_twice_and_leaves_nothing_behind(case, tmp_path):
     callback.close(state, logger)
     callback.post_close()
     assert set(threading.enumerate()) <= before
+
+
+@every_case
+def test_keeps_nothing_of_a_closed_run(case, tmp_path):
+    """Model, batches and outputs are freed while the callback itself lives on."""
+    callback, watch = case.make(tmp_path), Lives()
+    run = run_of(case, callback, watch)
+    run.trainer.fit()
+    run.trainer.close()
+    watch.note(trainer=run.trainer, state=run.trainer.state)
+    del run
+    assert watch.left() == []
 
 
 @every_case
