@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -71,7 +72,7 @@ def replace_module_classes(
                 f"first, for example with model.module, and wrap the model afterwards."
             )
     counts: MutableMapping[type[nn.Module], int] = {} if indices is None else indices
-    walk = _Walk(policies, counts, recurse_on_replacements)
+    walk = _Walk(policies, counts, recurse_on_replacements, _device_of([*module.parameters(), *module.buffers()]))
     walk(module)
     if optimizers is not None and walk.replaced:
         _follow(module, walk.replaced, _as_list(optimizers))
@@ -129,6 +130,7 @@ class _Walk:
     policies: Mapping[type[nn.Module], ReplacementFunction]
     counts: MutableMapping[type[nn.Module], int]
     recurse: bool
+    device: torch.device | None
     replaced: dict[nn.Module, nn.Module] = field(default_factory=dict[nn.Module, nn.Module])
     seen: set[nn.Module] = field(default_factory=set[nn.Module])
 
@@ -144,7 +146,7 @@ class _Walk:
             if child is not keep and child not in self.replaced and child not in self.seen:
                 new = _replacement(child, self.policies, self.counts)
                 if new is not None and new is not child:
-                    _adapt(new, child)
+                    _adapt(new, child, self.device)
                     self.replaced[child] = new
             if child is keep or child not in self.replaced:
                 self(child, keep)
@@ -170,22 +172,32 @@ def _replacement(
     return None
 
 
-def _adapt(new: nn.Module, old: nn.Module) -> None:
-    """Give a new module the device, dtype and mode of the old one; parts that it shares with the old one stay."""
-    if tensors := [*old.parameters(), *old.buffers()]:
-        devices = {tensor.device for tensor in tensors}
-        dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-        own = [tensor for tensor in (*new.parameters(), *new.buffers()) if all(tensor is not each for each in tensors)]
-        device = next(iter(devices)) if len(devices) == 1 else None
-        dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
-        if device is not None and any(tensor.device != device for tensor in own):
-            new.to(device)
-        if dtype is not None and any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in own):
-            new.to(dtype)
+def _adapt(new: nn.Module, old: nn.Module, device: torch.device | None) -> None:
+    """Give a new module the device, dtype and mode of the old one; parts that it shares with the old one stay.
+
+    An old one without tensors, such as a pooling layer, computes wherever the model does: on ``device``.
+    """
+    tensors = [*old.parameters(), *old.buffers()]
+    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    own = [tensor for tensor in (*new.parameters(), *new.buffers()) if all(tensor is not each for each in tensors)]
+    if tensors or (device is not None and device.type == "meta"):
+        # What is computed when a module is made, such as a filter, would be lost on the meta device.
+        device = _device_of(tensors)
+    dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
+    if device is not None and any(tensor.device != device for tensor in own):
+        new.to(device)
+    if dtype is not None and any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in own):
+        new.to(dtype)
     kept = set(old.modules())
     for part in new.modules():
         if part not in kept:
             part.training = old.training
+
+
+def _device_of(tensors: list[Tensor]) -> torch.device | None:
+    """The device of them all, if it is one."""
+    devices = {tensor.device for tensor in tensors}
+    return next(iter(devices)) if len(devices) == 1 else None
 
 
 def _follow(model: nn.Module, replaced: Mapping[nn.Module, nn.Module], optimizers: list[Optimizer]) -> None:

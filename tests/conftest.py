@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, older_torch
+from tests import apart, older_torch, on_device
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -47,7 +47,8 @@ def _same_start() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark, cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     in_group = torch.distributed.is_initialized()
-    yield
+    with on_device.around():
+        yield
     torch.set_default_dtype(dtype)
     torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, cudnn
@@ -68,20 +69,29 @@ def four_ranks() -> Iterator[Ranks]:
     yield from given(4)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the device be chosen."""
+    parser.addoption(
+        "--device",
+        choices=on_device.CHOICES,
+        default="cpu",
+        help="cpu: all tests, and no GPU is seen; cuda: those that hold on any device, on the GPU, and those marked gpu; "
+        "pretend: the former on the CPU, which refuses to mix what would lie on a GPU with what would not",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Let warnings that only older releases of torch or Python have be none of the errors."""
+    """Choose the device; let warnings that only older releases of torch or Python have be none of the errors."""
+    on_device.choose(config.getoption("device"))
     for message, kind in older_torch.messages():
         config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind.__name__}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, and skip what needs an accelerator where there is none."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes long, and leave out what is not for the device."""
     # Workers get whole files: with one that takes long at the end, the others would have nothing to do.
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
-    if torch.accelerator.is_available():
-        return
-    skip = pytest.mark.skip(reason="needs an accelerator")
-    for item in items:
-        if item.get_closest_marker("gpu") is not None:
-            item.add_marker(skip)
+    items[:], others = on_device.select(items, config.getoption("device"))
+    if others:
+        config.hook.pytest_deselected(items=others)

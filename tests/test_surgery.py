@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DataParallel
 
+from composer.nn import BlurMaxPool2d
 from composer.surgery import count_module_instances, replace_module_classes, update_params_in_optimizer
+from tests.pretend import DEVICE, Pretended
 
 
 class Wrapper(nn.Module):
@@ -114,6 +116,16 @@ def test_replacement_takes_the_device():
     model = nn.Sequential(nn.Linear(2, 2, device="meta"))
     replace_module_classes(model, {nn.Linear: to_linear})
     assert model[0].weight.device.type == "meta"
+
+
+@pytest.mark.parametrize("kind", ["meta", "pretend"])
+def test_replacement_of_a_layer_without_tensors_goes_to_the_device_of_the_model(kind):
+    """But for the meta device, on which the filter would be lost."""
+    device = DEVICE if kind == "pretend" else torch.device("meta")
+    with Pretended():
+        model = nn.Sequential(nn.Conv2d(2, 2, 1), nn.MaxPool2d(2)).to(device)
+        replace_module_classes(model, {nn.MaxPool2d: lambda module, module_index: BlurMaxPool2d(2)})
+        assert model[1].blur_filter.device == (device if kind == "pretend" else torch.device("cpu"))
 
 
 def test_wrapped_model_is_refused():

@@ -16,6 +16,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.model import ComposerModel
 from composer.loss import soft_cross_entropy
 from composer.precision import get_precision_context
+from tests.on_device import autocast_type, place
 
 Batch = tuple[Tensor, Tensor]
 Outcome = dict[str, Tensor]
@@ -58,16 +59,17 @@ def make_model(**keys: Any) -> Net:
     """The same model each time."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return Net(**keys)
+        return place(Net(**keys))
 
 
 def make_batches(number: int = 4) -> list[Batch]:
     """The same batches each time: x (6, 2, 16, 16) and class indices (6,)."""
     generator = torch.Generator().manual_seed(2)
-    return [
+    batches = [
         (torch.randn(6, 2, 16, 16, generator=generator), torch.randint(4, (6,), generator=generator))
         for _ in range(number)
     ]
+    return place(batches)
 
 
 def weights(model: nn.Module, algorithm: Algorithm | None = None) -> Outcome:
@@ -105,7 +107,7 @@ def by_surgery(
         for batch in batches:
             before(model)
             optimizer.zero_grad()
-            with get_precision_context(precision, device_type="cpu"):
+            with get_precision_context(precision, device_type=autocast_type()):
                 loss = model.loss(model(batch), batch)
             loss.backward()
             optimizer.step()

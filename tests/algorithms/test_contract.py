@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from composer import functional, trees
+from composer import functional, rng, trees
 from composer.core.algorithm import Algorithm
 from composer.warnings import NoEffectWarning
 from tests import loop
@@ -132,7 +132,7 @@ def test_resumes_bit_for_bit(case):
             "model": engine.state.model.state_dict(),
             "optimizer": engine.state.optimizers[0].state_dict(),
             "algorithm": first.state_dict(),
-            "rng": torch.get_rng_state(),
+            "rng": rng.get_local_rng_state(),
         },
         file,
     )
@@ -148,7 +148,7 @@ def test_resumes_bit_for_bit(case):
     second.load_state_dict(saved["algorithm"])
     resumed.run_event("after_load")
     resumed.state.timestamp = engine.state.timestamp
-    torch.set_rng_state(saved["rng"])
+    rng.set_local_rng_state(saved["rng"])
     loop.fit(resumed, batches[2:])
     assert same(case.outcome(resumed.state.model, second), expected)
 
