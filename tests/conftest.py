@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 # Read when the thread pools are made, that is, when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -83,8 +85,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the device; let warnings that only older releases of torch or Python have be none of the errors."""
     on_device.choose(config.getoption("device"))
+    for message in on_device.NOTICES if config.getoption("device") == "cuda" else ():
+        config.addinivalue_line("filterwarnings", f"ignore:{message}:UserWarning")
     for message, kind in older_torch.messages():
         config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind.__name__}")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass by files without a test for the device: some cannot even be imported on a machine that lacks packages."""
+    return True if on_device.is_foreign(collection_path, config.getoption("device")) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -95,3 +104,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:], others = on_device.select(items, config.getoption("device"))
     if others:
         config.hook.pytest_deselected(items=others)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Skip by name what needs a package that is not there: machines with a GPU have what they have."""
+    report = yield
+    missing = None if call.excinfo is None else on_device.missing(call.excinfo.value)
+    if report.failed and missing is not None and item.config.getoption("device") != "cpu":
+        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1] or 0, f"Skipped: {missing}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """The same for files that import one."""
+    report = yield
+    missing = None if report.call is None or report.call.excinfo is None else on_device.missing(report.call.excinfo.value)
+    if report.failed and missing is not None and collector.config.getoption("device") != "cpu":
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {missing}")
+    return report

@@ -14,7 +14,7 @@ from composer import functional, rng, trees
 from composer.core.algorithm import Algorithm
 from composer.warnings import NoEffectWarning
 from tests import loop
-from tests.algorithms.cases import Case, all_cases, copied, make_batches, make_model, public_classes, same, weights
+from tests.algorithms.cases import Case, absent, all_cases, copied, make_batches, make_model, public_classes, same, weights
 
 CASES = all_cases()
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -35,7 +35,8 @@ def train(case: Case, *algorithms: Algorithm, batches: list[Any] | None = None, 
 
 
 def test_every_public_algorithm_has_a_case():
-    assert {case.name for case in CASES} == set(public_classes())
+    untested = {name for name, cls in public_classes().items() if cls.__module__ in absent}
+    assert {case.name for case in CASES} | untested == set(public_classes())
 
 
 @every_case
