@@ -62,7 +62,7 @@ NOT_PRETENDED: dict[str, str] = {
     r"SyncFree_between_log_points\[ExportForInferenceCallback\]": "it traces with fake tensors, which know no such device",
     r"callbacks/test_contract.*(MemoryMonitor|NaNMonitor)|SyncFree_with_the_full_set": "it asks PyTorch for the device",
     r"test_outputs\.py::test_(nothing_is_alive|optimizers_with_closures)": "NaNMonitor asks PyTorch for an event of it",
-    r"test_takes_another_microbatch_size_and_precision|test_evaluation_mode_and_precision": "autocast does not know it",
+    r"test_fit_takes_another_microbatch_size_and_precision|test_evaluation_mode_and_precision": "autocast does not know it",
 }
 """What of these the pretended device cannot show."""
 

@@ -30,6 +30,16 @@ _place = threading.local()
 _BETWEEN = {"aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::_foreach_copy_", "aten::set_"}
 _INDEXING = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index"}
 _TO_HOST = ("numpy", "__array__")
+# Operators for which the host has to wait for a device.
+_WAITING = {
+    "aten::_local_scalar_dense",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::_unique2",
+    "aten::allclose",
+}
 
 
 class PretendDevice(Device):
@@ -75,6 +85,10 @@ def _is_named(value: Any) -> bool:
 class _Calls(TorchFunctionMode):
     """What Python calls: the device is taken out of arguments, and told where it is asked for."""
 
+    def __init__(self, waits: list[str]) -> None:
+        super().__init__()
+        self.waits = waits
+
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
@@ -87,6 +101,8 @@ class _Calls(TorchFunctionMode):
         if name in _TO_HOST and there:
             raise TypeError(f"Tensor.{name}: can't convert a tensor of {DEVICE} to numpy; use Tensor.cpu() first.")
         target = self._target(name, args, kwargs)
+        if there and (name == "tolist" or (target is not None and target != DEVICE and not kwargs.get("non_blocking"))):
+            self.waits.append(f"Tensor.{name}")
         if target is None:
             return self._inside(there, function, args, kwargs)
         if target == DEVICE and isinstance(kwargs.get("generator"), torch.Generator):
@@ -131,6 +147,10 @@ class _Calls(TorchFunctionMode):
 class _Operators(TorchDispatchMode):
     """What runs: marks what comes of marked tensors, and refuses to mix."""
 
+    def __init__(self, waits: list[str]) -> None:
+        super().__init__()
+        self.waits = waits
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.name().partition(".")[0]
         given = _tensors((args[:1] if name in _INDEXING else args, kwargs))
@@ -142,6 +162,8 @@ class _Operators(TorchDispatchMode):
                     f"Expected all tensors to be on the same device, but found at least two devices, {DEVICE} and cpu! "
                     f"({name}, shapes {[tuple(tensor.shape) for tensor in given]})"
                 )
+        if there and (name in _WAITING or (name in _INDEXING and _has_mask(args[1]))):
+            self.waits.append(name)
         result = function(*args, **(kwargs or {}))
         if name in _BETWEEN:
             if name == "aten::_to_copy" and there:
@@ -153,13 +175,24 @@ class _Operators(TorchDispatchMode):
         return result
 
 
-class Pretended:
-    """The device for the time of a block."""
+def _has_mask(indices: Any) -> bool:
+    """Whether an index is a mask on the device, of which the size of the result must be read."""
+    return any(index.dtype in (torch.bool, torch.uint8) and is_there(index) for index in _tensors(indices))
 
-    def __enter__(self) -> None:
-        self._operators, self._calls = _Operators(), _Calls()
+
+class Pretended:
+    """The device for the time of a block.
+
+    Attributes:
+        waits: What made the host wait for the device, in order.
+    """
+
+    def __enter__(self) -> Pretended:
+        self.waits: list[str] = []
+        self._operators, self._calls = _Operators(self.waits), _Calls(self.waits)
         self._operators.__enter__()
         self._calls.__enter__()
+        return self
 
     def __exit__(self, *error: Any) -> None:
         self._calls.__exit__(*error)

@@ -19,18 +19,13 @@ from tests.algorithms import cases as methods
 from tests.callbacks import cases as callbacks
 from tests.common import CLASSES, Received
 from tests.gpu.runs import run_of
+from tests.gpu.waits import WAITS
 from tests.trainer.test_sync_free import Step
 
 pytestmark = pytest.mark.gpu
 
 METHODS = [case for case in methods.all_cases() if case.name not in ("NoOpModel",)]
 CALLBACKS = [case for case in callbacks.all_cases() if not any(map(case.reads, range(1, 51)))]
-WAITS: dict[str, str] = {
-    "SelectiveBackprop": "it keeps as many samples as it says, whose losses it must have",
-    "LayerFreezing": "frozen parameters leave the optimizer, which it edits at the end of an epoch",
-    "SpikeSkip": "whether a step is skipped is known to the device alone until it is logged",
-}
-"""Methods that wait for the device in some steps, and why."""
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ def test_an_export_runs_on_the_host_as_the_model_does(accelerator: str, tmp_path
     [expected] = trainer.predict([batch])
     assert expected.device.type == "cpu"
     path = tmp_path / "net.pt2"
-    trainer.export_for_inference("torch_export", path, sample_input=(batch,))
+    trainer.export_for_inference("torch_export", path, sample_input=batch)
     trainer.close()
     program = torch.export.load(path).module()
     batch = on_device.place(batch)

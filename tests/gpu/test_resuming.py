@@ -30,7 +30,7 @@ ONLY_GPU = ("fp16", "compiled", "CUDA graphs")
 
 def build(device: str, setting: str, **more: Any) -> tuple[Any, Any]:
     model, seen = network(dropout=0.5), losses_at_once()
-    optimizer = DecoupledAdamW(model.parameters(), lr=0.01, weight_decay=1e-3)
+    optimizer = DecoupledAdamW(model.parameters(), lr=0.01, weight_decay=1e-5)
     trainer, _ = run_of(
         device,
         model,
