@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-WAITS: dict[str, str] = {}
+WAITS: dict[str, str] = {"PostHocEMA": "its case copies a snapshot to the host after each step, as it is told to"}
 """The method, and why."""
