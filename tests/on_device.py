@@ -9,6 +9,7 @@ All that is said here about which tests run on a device, and why others do not.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -59,10 +60,10 @@ NOT_THERE: dict[str, str] = {
 
 NOT_PRETENDED: dict[str, str] = {
     r"test_contract\.py::test_runs_under_compile": "the pretended device is no device for a compiler",
-    r"SyncFree_between_log_points\[ExportForInferenceCallback\]": "it traces with fake tensors, which know no such device",
+    r"SyncFree_between_log_points\[ExportForInferenceCallback\]": "it traces with fake tensors",
     r"callbacks/test_contract.*(MemoryMonitor|NaNMonitor)|SyncFree_with_the_full_set": "it asks PyTorch for the device",
     r"test_outputs\.py::test_(nothing_is_alive|optimizers_with_closures)": "NaNMonitor asks PyTorch for an event of it",
-    r"test_fit_takes_another_microbatch_size_and_precision|test_evaluation_mode_and_precision": "autocast does not know it",
+    r"test_fit_takes_another_microbatch_size_and_precision|test_evaluation_mode_and_precision": "it has no autocast",
 }
 """What of these the pretended device cannot show."""
 
@@ -124,6 +125,9 @@ def choose(name: str) -> None:
         _chosen = torch.device("cuda", 0)
         devices.DeviceGPU.__init__.__kwdefaults__["allow_tf32"] = False
         devices.DeviceGPU(0)
+        # Where there is no such kernel the other one runs.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.deterministic = True
         _plain_precision()
     else:
         from tests import pretend
@@ -205,12 +209,10 @@ def missing(error: BaseException) -> str | None:
     return f"not installed: {error.name}"
 
 
-def around() -> Any:
+def around() -> contextlib.AbstractContextManager[Any]:
     """A context for each test."""
-    import contextlib
+    if _chosen.type in ("cpu", "cuda"):
+        return contextlib.nullcontext()
+    from tests.pretend import Pretended
 
-    if _chosen.type == "hpu":
-        from tests.pretend import Pretended
-
-        return Pretended()
-    return contextlib.nullcontext()
+    return Pretended()

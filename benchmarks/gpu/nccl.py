@@ -57,21 +57,18 @@ def launched(options: Options) -> Report:
     return Report("launched", title, ["program", "code", "complaints"], rows, [], [], {}, failed=failed)
 
 
-def _tests(name: str, title: str, pattern: str, *, in_tiny: bool = False) -> Callable[[Options], Report]:
-    run = check(name, title, [_FILE], "-k", pattern)
-
-    def of(options: Options) -> Report:
-        if options.tiny and not in_tiny:
-            # The suite itself has run these on the CPU.
-            options.need_gpu()
-        return run(options)
-
-    return of
+def _tests(name: str, title: str, pattern: str) -> Callable[[Options], Report]:
+    return check(name, title, [_FILE], "-k", pattern)
 
 
 CHECKS: dict[str, Callable[[Options], Report]] = {
     "launched": launched,
-    "collectives": _tests("collectives", "Tensors and objects between processes", "the_backend", in_tiny=True),
+    "collectives": check(
+        "collectives",
+        "Tensors and objects between processes",
+        [f"{_FILE}::test_the_backend"],
+        tiny=[f"{_FILE}::test_the_backend"],
+    ),
     "ddp": _tests("ddp", "DDP trains as one process does", "ddp"),
     "fsdp": _tests("fsdp", "FSDP2 trains as one process does", "fsdp or compiled"),
     "tensor parallel": _tests("tensor parallel", "Tensor parallel layers", "tensor_parallel"),

@@ -12,15 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks import environment
 from benchmarks.environment import ROOT
-from benchmarks.gpu.options import Options
+from benchmarks.gpu.options import Options, SkipError
 from benchmarks.report import Report
 
+IN_THE_SUITE = "the suite runs these tests on the CPU"
 _MOST_WORKERS = 8  # each has a context of CUDA, of half a gigabyte
 _LONGEST = 1500  # characters of a failure
 
 
-def check(name: str, title: str, tests: Sequence[str], *words: str, tiny: Sequence[str] | None = None) -> Callable[[Options], Report]:
+def check(
+    name: str, title: str, tests: Sequence[str], *words: str, tiny: Sequence[str] = ()
+) -> Callable[[Options], Report]:
     """Return a check that runs tests on the device.
 
     Args:
@@ -28,12 +32,14 @@ def check(name: str, title: str, tests: Sequence[str], *words: str, tiny: Sequen
         title: What holds if they pass.
         tests: Files, folders or single tests, below ``tests``.
         *words: More options of pytest.
-        tiny: Those of the tiny form; the same by default.
+        tiny: Those of the tiny form, in which a check without any is skipped: CI runs them in the suite itself.
     """
 
     def run(options: Options) -> Report:
         options.need("pytest", "hypothesis")
-        return _run(name, title, tests if tiny is None or not options.tiny else tiny, words, options)
+        if options.tiny and not tiny:
+            raise SkipError(IN_THE_SUITE)
+        return _run(name, title, tiny if options.tiny else tests, words, options)
 
     return run
 
@@ -42,7 +48,7 @@ def _run(name: str, title: str, tests: Sequence[str], words: Sequence[str], opti
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--device={options.device}"]
-        command += [f"--junitxml={results}", f"--basetemp={folder}/tests", *_workers(options, tests), *words]
+        command += [f"--junitxml={results}", f"--basetemp={folder}/tests", *_workers(options), *words]
         command += [str(ROOT / "tests" / test) for test in tests]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -59,20 +65,16 @@ def _run(name: str, title: str, tests: Sequence[str], words: Sequence[str], opti
     return _report(name, title, cases, done)
 
 
-def _workers(options: Options, tests: Sequence[str]) -> list[str]:
+def _workers(options: Options) -> list[str]:
     """Several processes, where pytest-xdist is installed and there is enough for them; else none."""
     cores = len(os.sched_getaffinity(0))
-    try:
-        options.need("xdist")
-    except Exception:
-        # Options for it that pyproject.toml has would be unknown.
+    if not environment.has("xdist"):
+        # The options for it in pyproject.toml would be unknown.
         return ["-o", "addopts=--import-mode=importlib --strict-markers -ra"]
     return [] if options.tiny or cores < 4 else ["-n", str(min(_MOST_WORKERS, cores // 2))]
 
 
-def _report(
-    name: str, title: str, cases: list[ElementTree.Element], done: subprocess.CompletedProcess[str]
-) -> Report:
+def _report(name: str, title: str, cases: list[ElementTree.Element], done: subprocess.CompletedProcess[str]) -> Report:
     counts: Counter[tuple[str, str]] = Counter()
     seconds: Counter[str] = Counter()
     why: Counter[str] = Counter()
@@ -88,7 +90,9 @@ def _report(
         elif kind is not None:
             failures.append(f"{file}::{case.get('name')}\n{_end(kind.text or kind.get('message', ''))}")
     files = sorted(seconds)
-    rows = [[file, *(counts[file, state] for state in ("passed", "skipped", "failed")), seconds[file]] for file in files]
+    rows = [
+        [file, *(counts[file, state] for state in ("passed", "skipped", "failed")), seconds[file]] for file in files
+    ]
     notes = [f"skipped {number}: {reason}" for reason, number in sorted(why.items())]
     if done.returncode not in (0, 1) or (done.returncode == 1 and not failures):
         failures.append(f"pytest ended with code {done.returncode}:\n{_end(done.stdout)}")

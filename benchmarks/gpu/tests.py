@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.gpu.options import Options
-from benchmarks.gpu.suite import check
+from benchmarks.gpu.options import Options, SkipError
+from benchmarks.gpu.suite import IN_THE_SUITE, check
 from benchmarks.report import Report
 
-_TINY = ["gpu/test_precision.py::test_trains"]
 
-
-def _group(name: str, title: str, tiny: list[str]) -> Callable[[Options], Report]:
+def _group(name: str, title: str) -> Callable[[Options], Report]:
     """The tests of a group of tests/on_device.py, which says which these are and why others do not run."""
 
     def run(options: Options) -> Report:
         options.need("pytest", "hypothesis")
+        if options.tiny:
+            raise SkipError(IN_THE_SUITE)
         from tests.on_device import GROUPS
 
-        return check(name, title, GROUPS[name], tiny=tiny)(options)
+        return check(name, title, GROUPS[name])(options)
 
     return run
 
@@ -60,43 +60,30 @@ def trains(options: Options) -> Report:
     return Report("trains", "A network trains in each precision", columns, rows, [], [], {}, failed="\n".join(failed))
 
 
-def marked(options: Options) -> Report:
-    """What is marked gpu anywhere else than in tests/gpu."""
-    folders = ["callbacks", "datasets", "profiler", "trainer"]
-    title = "What is marked gpu among the other tests"
-    return check("marked", title, folders, "-m", "gpu", tiny=["trainer/test_sync_free.py"])(options)
-
-
 CHECKS: dict[str, Callable[[Options], Report]] = {
     "trains": trains,
-    "precision": check("precision", "Precisions: what computes in what, and overflows", ["gpu/test_precision.py"], tiny=_TINY),
-    "compiled": check(
-        "compiled",
-        "Compiled training gives the losses of eager training",
-        ["gpu/test_compiled.py"],
-        tiny=["gpu/test_compiled.py::test_microbatches_and_a_short_last_batch"],
+    "precision": check(
+        "precision",
+        "Precisions: what computes in what, and overflows",
+        ["gpu/test_precision.py"],
+        tiny=["gpu/test_precision.py::test_trains"],
     ),
-    "resuming": check(
-        "resuming",
-        "Resuming, and checkpoints beside training: bit for bit",
-        ["gpu/test_resuming.py"],
-        tiny=["gpu/test_resuming.py::test_states_of_random_numbers_hold_the_device"],
-    ),
-    "memory of the device": check(
-        "memory of the device", "Running out of memory, and what is left", ["gpu/test_device_memory.py"]
-    ),
+    "compiled": check("compiled", "Compiled training gives the losses of eager training", ["gpu/test_compiled.py"]),
+    "resuming": check("resuming", "Resuming, and checkpoints beside training: bit for bit", ["gpu/test_resuming.py"]),
+    "running out": check("running out", "Running out of memory, and what is left", ["gpu/test_device_memory.py"]),
     "beside": check("beside", "What runs beside what, and no step that waits", ["gpu/test_beside.py"]),
-    "leaving": check(
-        "leaving",
-        "Exports, and models of Hugging Face",
-        ["gpu/test_leaving.py"],
-        tiny=["gpu/test_leaving.py::test_a_model_of_hugging_face_in_bf16"],
+    "leaving": check("leaving", "Exports, and models of Hugging Face", ["gpu/test_leaving.py"]),
+    "marked": check(
+        "marked",
+        "What is marked gpu among the other tests",
+        ["callbacks", "datasets", "profiler", "trainer"],
+        "-m",
+        "gpu",
     ),
-    "marked": marked,
-    "methods": _group("methods", "What every method promises", ["algorithms/test_contract.py::test_deterministic_under_a_seed"]),
-    "callbacks": _group("callbacks", "What every callback promises", ["callbacks/test_contract.py::test_runs_without_loggers"]),
-    "loggers": _group("loggers", "What every logger promises", ["loggers/test_contract.py::test_takes_everything"]),
-    "optim": _group("optim", "Optimizers", ["optim/test_decoupled_adam.py"]),
-    "checkpoint": _group("checkpoint", "Checkpoints and resuming", ["checkpoint/test_save.py"]),
-    "trainer": _group("trainer", "The training loop", ["trainer/test_predict.py"]),
+    "methods": _group("methods", "What every method promises"),
+    "callbacks": _group("callbacks", "What every callback promises"),
+    "loggers": _group("loggers", "What every logger promises"),
+    "optim": _group("optim", "Optimizers"),
+    "checkpoint": _group("checkpoint", "Checkpoints and resuming"),
+    "trainer": _group("trainer", "The training loop"),
 }

@@ -14,7 +14,17 @@ from composer import functional, rng, trees
 from composer.core.algorithm import Algorithm
 from composer.warnings import NoEffectWarning
 from tests import loop
-from tests.algorithms.cases import Case, absent, all_cases, copied, make_batches, make_model, public_classes, same, weights
+from tests.algorithms.cases import (
+    Case,
+    absent,
+    all_cases,
+    copied,
+    make_batches,
+    make_model,
+    public_classes,
+    same,
+    weights,
+)
 
 CASES = all_cases()
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

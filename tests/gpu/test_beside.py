@@ -86,9 +86,7 @@ def test_batches_are_copied_beside_the_computation(tmp_path: Path) -> None:
     layers = nn.Sequential(*[nn.Linear(width, width) for _ in range(6)], nn.Linear(width, CLASSES))
     data = [(torch.randn(rows, width).pin_memory(), torch.zeros(rows, dtype=torch.long)) for _ in range(8)]
     model = ComposerClassifier(layers, CLASSES)
-    trainer, _ = run_of(
-        "cuda", model, data, precision="fp32", optimizers=torch.optim.SGD(model.parameters(), lr=1e-4)
-    )
+    trainer, _ = run_of("cuda", model, data, precision="fp32", optimizers=torch.optim.SGD(model.parameters(), lr=1e-4))
     trainer.fit(duration="2ba")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         trainer.fit(duration="6ba")

@@ -141,7 +141,9 @@ def test_deepspeed(group: str, accelerator: str) -> None:
     assert found.keys() == expected.keys()
 
 
-@pytest.mark.filterwarnings(r"ignore:The \.grad attribute of a Tensor that is not a leaf:UserWarning")  # the compiler looks
+@pytest.mark.filterwarnings(
+    r"ignore:The \.grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # the compiler looks
 def test_a_compiled_model_in_a_group(group: str, accelerator: str) -> None:
     config = {} if accelerator == "cuda" else {"backend": "aot_eager"}
     found = end_of(train(accelerator, {"fsdp": {}}, compile_config=config))

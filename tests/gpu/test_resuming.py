@@ -44,9 +44,7 @@ def build(device: str, setting: str, **more: Any) -> tuple[Any, Any]:
     return trainer, seen
 
 
-@pytest.mark.parametrize(
-    "setting", [pytest.param(name, marks=(gpu,) if name in ONLY_GPU else ()) for name in SETTINGS]
-)
+@pytest.mark.parametrize("setting", [pytest.param(name, marks=(gpu,) if name in ONLY_GPU else ()) for name in SETTINGS])
 def test_resumes_bit_for_bit(setting: str, accelerator: str, tmp_path: Path) -> None:
     straight, expected = build(accelerator, setting, save_folder=str(tmp_path), save_interval="1ba")
     straight.fit()

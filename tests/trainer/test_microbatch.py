@@ -148,9 +148,8 @@ def test_weighting_by_samples_differs_where_tokens_are_ragged() -> None:
     (whole,), _ = gradients(model, data, None)
     (parts,), _ = gradients(model, data, 1, accumulate_train_batch_on_tokens=False)
     assert not torch.allclose(whole, parts, atol=1e-4)
-    losses = [
-        model.loss(model(b), b) for b in ({k: place(v[i : i + 1]) for k, v in data[0].items() if k != "split"} for i in (0, 1))
-    ]
+    samples = [{k: place(v[i : i + 1]) for k, v in data[0].items() if k != "split"} for i in (0, 1)]
+    losses = [model.loss(model(sample), sample) for sample in samples]
     expected = torch.autograd.grad(sum(losses) / 2, list(model.parameters()))
     torch.testing.assert_close(parts, torch.cat([g.flatten() for g in expected]))
 
