@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--device",
         choices=on_device.CHOICES,
         default="cpu",
-        help="cpu: all tests, and no GPU is seen; cuda: those that hold on any device, on the GPU, and those marked gpu; "
+        help="cpu: all tests, and no GPU is seen; cuda: those that hold on any device, and those marked gpu; "
         "pretend: the former on the CPU, which refuses to mix what would lie on a GPU with what would not",
     )
 

@@ -1,7 +1,7 @@
 """Run the parts, each check in a process of its own, and write ``benchmarks/results/gpu/``.
 
-A check that fails, hangs or cannot run is a row of the table; the others go on. Results are kept check by check, so that
-``--only`` adds to what was measured before with the same hardware and versions.
+A check that fails, hangs or cannot run is a row of the table; the others go on. Results are kept check by check, so
+that ``--only`` adds to what was measured before with the same hardware and versions.
 """
 
 from __future__ import annotations

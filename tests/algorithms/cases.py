@@ -83,9 +83,9 @@ def by_hand(step: Callable[[nn.Module, Batch, float], Tensor]) -> Callable[[list
     def train(batches: list[Batch]) -> Outcome:
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for place, batch in enumerate(batches):
+        for step_number, batch in enumerate(batches):
             optimizer.zero_grad()
-            step(model, batch, place / len(batches)).backward()
+            step(model, batch, step_number / len(batches)).backward()
             optimizer.step()
         return weights(model)
 

@@ -61,8 +61,8 @@ def train_by_hand(
     model = make_text_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     surgery(model, optimizer)
-    for place, batch in enumerate(batches):
-        batch = edit(batch, place / len(batches))
+    for number, batch in enumerate(batches):
+        batch = edit(batch, number / len(batches))
         optimizer.zero_grad()
         model.loss(model(batch), batch).backward()
         optimizer.step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -102,6 +103,6 @@ def test_an_overflow_leaves_the_step_out(more: dict[str, Any]) -> None:
     # Time goes on, and the schedule with it: the step was one, though nothing came of it.
     assert [batch for *_, batch in before.found] == list(range(12))
     rates = [rate for _, _, rate, _ in before.found]
-    assert all(later < earlier for earlier, later in zip(rates, rates[1:], strict=False))
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates))
     assert len(losses_of(log)) == 12
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())

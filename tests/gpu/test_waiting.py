@@ -17,7 +17,7 @@ from tests.algorithms.cases import Case, all_cases
 from tests.common import Received
 from tests.gpu.runs import run_of
 from tests.gpu.waits import WAITS
-from tests.pretend import DEVICE, Pretended, PretendDevice
+from tests.pretend import DEVICE, PretendDevice, Pretended
 from tests.trainer.test_sync_free import Step
 
 pytestmark = pytest.mark.skipif(on_device.device().type != "cpu", reason="test_beside.py asks the driver")
