@@ -7,7 +7,9 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 # Read when the thread pools are made, that is, when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, leftovers, older_torch
+from tests import apart, leftovers, older_torch, on_device
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -50,7 +52,8 @@ def _same_start() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark, cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     in_group = torch.distributed.is_initialized()
-    yield
+    with on_device.around():
+        yield
     torch.set_default_dtype(dtype)
     torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, cudnn
@@ -79,8 +82,22 @@ def four_ranks() -> Iterator[Ranks]:
     yield from given(4)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the device be chosen."""
+    parser.addoption(
+        "--device",
+        choices=on_device.CHOICES,
+        default="cpu",
+        help="cpu: all tests, and no GPU is seen; cuda: those that hold on any device, and those marked gpu; "
+        "pretend: the former on the CPU, which refuses to mix what would lie on a GPU with what would not",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Let warnings that only older releases of torch or Python have be none of the errors."""
+    """Choose the device; let warnings that only older releases of torch or Python have be none of the errors."""
+    on_device.choose(config.getoption("device"))
+    for message in on_device.NOTICES if config.getoption("device") == "cuda" else ():
+        config.addinivalue_line("filterwarnings", f"ignore:{message}:UserWarning")
     for message, kind in older_torch.messages():
         config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind.__name__}")
 
@@ -90,14 +107,38 @@ def pytest_unconfigure() -> None:
     faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, and skip what needs an accelerator where there is none."""
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass by files without a test for the device: some cannot even be imported on a machine that lacks packages."""
+    return True if on_device.is_foreign(collection_path, config.getoption("device")) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes long, and leave out what is not for the device."""
     # Workers get whole files: with one that takes long at the end, the others would have nothing to do.
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
-    if torch.accelerator.is_available():
-        return
-    skip = pytest.mark.skip(reason="needs an accelerator")
-    for item in items:
-        if item.get_closest_marker("gpu") is not None:
-            item.add_marker(skip)
+    items[:], others = on_device.select(items, config.getoption("device"))
+    if others:
+        config.hook.pytest_deselected(items=others)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Skip by name what needs a package that is not there: machines with a GPU have what they have."""
+    report = yield
+    missing = None if call.excinfo is None else on_device.missing(call.excinfo.value)
+    if report.failed and missing is not None and item.config.getoption("device") != "cpu":
+        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1] or 0, f"Skipped: {missing}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """The same for files that import one."""
+    report = yield
+    missing = (
+        None if report.call is None or report.call.excinfo is None else on_device.missing(report.call.excinfo.value)
+    )
+    if report.failed and missing is not None and collector.config.getoption("device") != "cpu":
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {missing}")
+    return report

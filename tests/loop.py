@@ -13,6 +13,7 @@ from composer.core.engine import Engine
 from composer.core.state import State
 from composer.precision import get_precision_context
 from composer.trainer.step import needs_closure
+from tests.on_device import autocast_type
 
 
 def start(
@@ -75,11 +76,11 @@ def gradients(engine: Engine) -> torch.Tensor:
     for optimizer in state.optimizers:
         optimizer.zero_grad()
     fire("before_forward")
-    with get_precision_context(state.precision, device_type="cpu"):
+    with get_precision_context(state.precision, device_type=autocast_type()):
         state.outputs = state.model(state.batch)
     fire("after_forward")
     fire("before_loss")
-    with get_precision_context(state.precision, device_type="cpu"):
+    with get_precision_context(state.precision, device_type=autocast_type()):
         state.loss = state.model.loss(state.outputs, state.batch)
     fire("after_loss")
     fire("before_backward")

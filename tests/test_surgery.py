@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DataParallel
 
+from composer.nn import BlurMaxPool2d
 from composer.surgery import count_module_instances, replace_module_classes, update_params_in_optimizer
 from tests.accelerator import DEVICE, FakeAccelerator, FakeDevice
 
@@ -115,6 +116,12 @@ def test_replacement_takes_the_device():
     model = nn.Sequential(nn.Linear(2, 2, device="meta"))
     replace_module_classes(model, {nn.Linear: to_linear})
     assert model[0].weight.device.type == "meta"
+
+
+def test_replacement_of_a_layer_without_tensors_keeps_its_values_in_a_model_on_the_meta_device():
+    model = nn.Sequential(nn.Conv2d(2, 2, 1, device="meta"), nn.MaxPool2d(2))
+    replace_module_classes(model, {nn.MaxPool2d: lambda module, module_index: BlurMaxPool2d(2)})
+    assert model[1].blur_filter.device.type == "cpu"
 
 
 def test_wrapped_model_is_refused():

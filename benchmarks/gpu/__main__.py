@@ -1,12 +1,13 @@
 """Run the parts, each check in a process of its own, and write ``benchmarks/results/gpu/``.
 
-A check that fails, hangs or cannot run is a row of the table; the others go on. Results are kept check by check, so that
-``--only`` adds to what was measured before with the same hardware and versions.
+A check that fails, hangs or cannot run is a row of the table; the others go on. Results are kept check by check, so
+that ``--only`` adds to what was measured before with the same hardware and versions.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +28,7 @@ from benchmarks.gpu.results import Outcome, Results, hardware
 
 BUDGET = 500.0  # seconds for a part: whoever lends a machine may end commands after ten minutes
 _MARGIN = 5.0  # seconds left to write results
+_MARK = "COMPOSER_GPU_CHECK"  # the variable by which processes that a check left behind are found
 
 
 def main() -> int:
@@ -67,11 +70,21 @@ def _arguments() -> argparse.Namespace:
         print("\n".join(names))
         parser.exit()
     if given.check is None and given.device == "cuda":
+        _require_a_gpu()
+    return given
+
+
+def _require_a_gpu() -> None:
+    """End with one line and code 2 where there is none."""
+    try:
         import torch
 
-        if not torch.cuda.is_available():
-            parser.error("there is no CUDA device here; --tiny --device cpu runs the small form")
-    return given
+        why = "" if torch.cuda.is_available() else "PyTorch sees no CUDA device here"
+    except ModuleNotFoundError:
+        why = "PyTorch is not installed here"
+    if why:
+        print(f"make gpu: {why}; GPU_ARGS='--tiny --device cpu' runs the small form on the CPU", file=sys.stderr)
+        sys.exit(2)
 
 
 def _checks(part: str) -> dict[str, Any]:
@@ -103,13 +116,15 @@ def _run_apart(part: str, name: str, given: argparse.Namespace, seconds: float) 
         command = [sys.executable, "-m", "benchmarks.gpu", "--check", part, name, str(file)]
         command += ["--device", given.device, "--rounds", str(given.rounds), "--budget", str(seconds)]
         command += ["--tiny"] if given.tiny else []
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=_variables())
+        mark = f"{_MARK}={uuid.uuid4().hex}"
+        variables = _variables() | dict([mark.split("=")])
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=variables)
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            _end_session(process)
+            _end_all(process, mark.encode())
         taken = time.monotonic() - start
         if code == 0 and file.exists():
             return Outcome(**json.loads(file.read_text()), seconds=taken)
@@ -125,13 +140,16 @@ def _variables() -> dict[str, str]:
     }
 
 
-def _end_session(process: subprocess.Popen[Any]) -> None:
-    """End a check and all that it started."""
-    try:
+def _end_all(process: subprocess.Popen[Any], mark: bytes) -> None:
+    """End a check and all that it started, also in sessions of their own, as the ranks of a launcher are."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
     process.wait()
+    for variables in Path("/proc").glob("[0-9]*/environ"):
+        # Others' processes may not be read, and some end meanwhile.
+        with contextlib.suppress(OSError):
+            if mark in variables.read_bytes().split(b"\0"):
+                os.kill(int(variables.parent.name), signal.SIGKILL)
 
 
 def _run_one(given: argparse.Namespace) -> None:

@@ -10,12 +10,22 @@ from typing import Any
 import pytest
 import torch
 
-from composer import Trainer, functional, trees
+from composer import Trainer, functional, rng, trees
 from composer.core.algorithm import Algorithm
 from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.accelerator import FakeAccelerator
-from tests.algorithms.cases import Case, all_cases, copied, make_batches, make_model, public_classes, same, weights
+from tests.algorithms.cases import (
+    Case,
+    absent,
+    all_cases,
+    copied,
+    make_batches,
+    make_model,
+    public_classes,
+    same,
+    weights,
+)
 from tests.common import At, Lives, Received
 from tests.declared_waits import compare
 from tests.places import differences, places_of
@@ -40,7 +50,8 @@ def train(case: Case, *algorithms: Algorithm, batches: list[Any] | None = None, 
 
 
 def test_every_public_algorithm_has_a_case():
-    assert {case.name for case in CASES} == set(public_classes())
+    untested = {name for name, cls in public_classes().items() if cls.__module__ in absent}
+    assert {case.name for case in CASES} | untested == set(public_classes())
 
 
 @every_case
@@ -170,7 +181,7 @@ def test_resumes_bit_for_bit(case):
             "model": engine.state.model.state_dict(),
             "optimizer": engine.state.optimizers[0].state_dict(),
             "algorithm": first.state_dict(),
-            "rng": torch.get_rng_state(),
+            "rng": rng.get_local_rng_state(),
         },
         file,
     )
@@ -186,7 +197,7 @@ def test_resumes_bit_for_bit(case):
     second.load_state_dict(saved["algorithm"])
     resumed.run_event("after_load")
     resumed.state.timestamp = engine.state.timestamp
-    torch.set_rng_state(saved["rng"])
+    rng.set_local_rng_state(saved["rng"])
     loop.fit(resumed, batches[2:])
     assert same(case.outcome(resumed.state.model, second), expected)
 

@@ -12,6 +12,7 @@ from composer.precision import Precision
 from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.algorithms.cases import Case, by_surgery
+from tests.on_device import place
 
 
 class Net(ComposerModel):
@@ -37,7 +38,7 @@ class Net(ComposerModel):
 def make_net():
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return Net()
+        return place(Net())
 
 
 CASE = Case(

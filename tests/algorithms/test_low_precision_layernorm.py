@@ -14,6 +14,7 @@ from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.algorithms.cases import Case, by_surgery
 from tests.common import trainer_of
+from tests.on_device import place
 
 
 class Net(ComposerModel):
@@ -39,7 +40,7 @@ class Net(ComposerModel):
 def make_net():
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return Net()
+        return place(Net())
 
 
 CASE = Case(

@@ -14,6 +14,7 @@ from composer.loss import soft_cross_entropy
 from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.algorithms.cases import Case, make_batches, make_model, weights
+from tests.on_device import place
 
 
 class PatchNet(ComposerModel):
@@ -40,7 +41,7 @@ class PatchNet(ComposerModel):
 def make_patch_model():
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return PatchNet()
+        return place(PatchNet())
 
 
 def _by_hand(batches):

@@ -11,13 +11,14 @@ from torch.optim import SGD, AdamW
 from composer.algorithms import EMA, GradientClipping, SpikeSkip, is_spike
 from tests import loop
 from tests.algorithms.cases import Case, make_batches, make_model, same, weights
+from tests.on_device import place
 
 INF, NAN = float("inf"), float("nan")
 
 
 def _by_hand(batches):
     """With a bound so low that half of all norms are spikes."""
-    model, history = make_model(), torch.full((4, 2), NAN)
+    model, history = make_model(), place(torch.full((4, 2), NAN))
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     for batch in batches:
         optimizer.zero_grad()

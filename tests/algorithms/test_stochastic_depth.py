@@ -15,6 +15,7 @@ from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.algorithms.cases import Case, by_surgery
 from tests.nn.blocks import BasicBlock, Bottleneck, PreNorm
+from tests.on_device import place
 
 register_residual_block(PreNorm)
 
@@ -52,7 +53,7 @@ class Net(ComposerModel):
 def make_net():
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return Net()
+        return place(Net())
 
 
 def _by_hand(method):

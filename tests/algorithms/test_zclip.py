@@ -10,12 +10,13 @@ from torch.optim import SGD
 from composer.algorithms import ZClip, apply_zclip
 from tests import loop
 from tests.algorithms.cases import Case, make_model, weights
+from tests.on_device import place
 
 ARGUMENTS = {"alpha": 0.5, "z_threshold": 0.01, "warmup_steps": 2}
 
 
 def _by_hand(batches):
-    model, statistics = make_model(), torch.zeros(3)
+    model, statistics = make_model(), place(torch.zeros(3))
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     for batch in batches:
         optimizer.zero_grad()

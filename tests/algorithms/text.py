@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from composer.core.model import ComposerModel
 from tests.algorithms.cases import Outcome, weights
+from tests.on_device import place
 
 TextBatch = dict[str, Tensor]
 
@@ -38,7 +39,7 @@ def make_text_model(num_layers: int = 1) -> TextNet:
     """The same model each time."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return TextNet(num_layers)
+        return place(TextNet(num_layers))
 
 
 def make_text_batches(number: int = 4, samples: int = 6, length: int = 16) -> list[TextBatch]:
@@ -48,7 +49,7 @@ def make_text_batches(number: int = 4, samples: int = 6, length: int = 16) -> li
     def tokens() -> Tensor:
         return torch.randint(20, (samples, length), generator=generator)
 
-    return [{"input_ids": tokens(), "labels": tokens()} for _ in range(number)]
+    return place([{"input_ids": tokens(), "labels": tokens()} for _ in range(number)])
 
 
 def train_by_hand(
@@ -60,8 +61,8 @@ def train_by_hand(
     model = make_text_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     surgery(model, optimizer)
-    for place, batch in enumerate(batches):
-        batch = edit(batch, place / len(batches))
+    for number, batch in enumerate(batches):
+        batch = edit(batch, number / len(batches))
         optimizer.zero_grad()
         model.loss(model(batch), batch).backward()
         optimizer.step()

@@ -18,6 +18,7 @@ from composer.surgery import replace_module_classes
 from composer.trainer.step import may_use_closure
 from tests.common import At, regression_data, trainer_of
 from tests.common import TwoLayers as Small
+from tests.on_device import place
 
 
 class Language(nn.Module):
@@ -235,6 +236,7 @@ def test_TwoOptimizers_in_the_trainer(one):
         twin.loss(twin(batch), batch).backward()
         for optimizer in pair:
             optimizer.step()
+    place(twin)
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 

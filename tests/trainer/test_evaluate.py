@@ -21,6 +21,7 @@ from tests.common import (
     regression_data,
     trainer_of,
 )
+from tests.on_device import place
 
 
 class TwoMetrics(Regression):
@@ -30,7 +31,7 @@ class TwoMetrics(Regression):
 
 def squared_error(model, data) -> float:
     with torch.no_grad():
-        return torch.cat([model(batch) - batch[1] for batch in data]).square().mean().item()
+        return torch.cat([model(batch) - batch[1] for batch in place(data)]).square().mean().item()
 
 
 # ---------------------------------------------------------------------------------------------------- when

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from composer import Algorithm, ComposerModel, DataSpec
 from composer.trainer.microbatch import named_losses
 from tests.common import At, Received, Regression, classifier, labelled_data, regression_data, trainer_of
+from tests.on_device import place
 
 VOCABULARY = 7
 DOUBLE = torch.float64
@@ -147,9 +148,8 @@ def test_weighting_by_samples_differs_where_tokens_are_ragged() -> None:
     (whole,), _ = gradients(model, data, None)
     (parts,), _ = gradients(model, data, 1, accumulate_train_batch_on_tokens=False)
     assert not torch.allclose(whole, parts, atol=1e-4)
-    losses = [
-        model.loss(model(b), b) for b in ({k: v[i : i + 1] for k, v in data[0].items() if k != "split"} for i in (0, 1))
-    ]
+    samples = [{k: place(v[i : i + 1]) for k, v in data[0].items() if k != "split"} for i in (0, 1)]
+    losses = [model.loss(model(sample), sample) for sample in samples]
     expected = torch.autograd.grad(sum(losses) / 2, list(model.parameters()))
     torch.testing.assert_close(parts, torch.cat([g.flatten() for g in expected]))
 
@@ -184,7 +184,7 @@ def test_the_batch_is_whole_again_after_its_parts() -> None:
 
 def test_microbatch_transforms_apply_to_each_part() -> None:
     data = DataSpec(regression_data(1, 4), microbatch_transforms=lambda batch: (batch[0] + len(batch[0]), batch[1]))
-    plain = regression_data(1, 4)[0][0]
+    plain = place(regression_data(1, 4)[0][0])
     for size, expected in ((None, plain + 4), (2, plain + 2)):
         seen = At("before_forward", lambda state: state.batch[0])
         trainer_of(data=data, device_train_microbatch_size=size, callbacks=seen).fit()
@@ -226,7 +226,7 @@ def test_an_algorithm_may_scale_the_loss() -> None:
     (plain,), _ = gradients(model, data, None)
     (tripled,), (logged,) = gradients(model, data, 2, algorithms=Triple())
     torch.testing.assert_close(tripled, plain * 3)
-    assert logged == pytest.approx(3 * model.loss(model(data[0]), data[0]).item())
+    assert logged == pytest.approx(3 * model.loss(model(place(data[0])), place(data[0])).item())
 
 
 def test_create_graph_where_an_algorithm_asks_for_it() -> None:
@@ -261,5 +261,5 @@ def test_train_metrics_see_the_batch_as_it_came() -> None:
         trainer_of(model, data, lr=0.0, algorithms=algorithms, loggers=log, device_train_microbatch_size=3).fit()
         logs.append([value for _, value in log.series("metrics/train/MulticlassAccuracy")])
     assert logs[0] == logs[1]
-    correct = [(model(batch).argmax(1) == batch[1]).sum().item() for batch in data]
+    correct = [(model(batch).argmax(1) == batch[1]).sum().item() for batch in place(data)]
     assert logs[0][:2] == pytest.approx([correct[0] / 8, sum(correct) / 16])

@@ -9,6 +9,7 @@ import torch
 
 from composer import DataSpec
 from tests.common import At, Received, Regression, Unsized, regression_data, trainer_of
+from tests.on_device import place
 
 
 @pytest.mark.parametrize("data", [regression_data(3), Unsized(regression_data(3)), {"dataloader": regression_data(3)}])
@@ -17,7 +18,7 @@ def test_outputs_of_every_batch(data) -> None:
     outputs = trainer_of(model).predict(data)
     assert len(outputs) == 3
     for output, batch in zip(outputs, regression_data(3), strict=True):
-        assert torch.equal(output, model(batch))
+        assert torch.equal(output, model(place(batch)).cpu())
         assert not output.requires_grad
 
 
@@ -53,7 +54,7 @@ def test_callbacks_may_edit_outputs_and_the_state_says_what_is_going_on() -> Non
 
     model = Regression()
     outputs = trainer_of(model, callbacks=At("predict_after_forward", double)).predict(regression_data(2))
-    assert torch.equal(outputs[0], 2 * model(regression_data(2)[0]))
+    assert torch.equal(outputs[0], 2 * model(place(regression_data(2)[0])).cpu())
 
 
 def test_transforms() -> None:
@@ -64,7 +65,7 @@ def test_transforms() -> None:
     )
     model = Regression()
     (output,) = trainer_of(model).predict(spec)
-    assert torch.equal(output, model((torch.ones(2, 4), None)))
+    assert torch.equal(output, model((place(torch.ones(2, 4)), None)).cpu())
 
 
 def test_evaluation_mode_and_precision() -> None:

@@ -1,0 +1,148 @@
+"""``make gpu`` in its small form on the CPU, and what it does with checks that fail, hang or cannot run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import PARTS, nccl, tests
+from benchmarks.gpu.options import Options, SkipError
+from tests.design import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def run(*arguments: str, module: str = "benchmarks.gpu", mark: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {**os.environ, "PYTHONPATH": path, "COMPOSER_GPU_TEST": mark}
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)
+
+
+def results_of(folder: Path, part: str) -> tuple[str, dict[str, Any]]:
+    [page], [file] = folder.glob(f"{part}-*-tiny.md"), folder.glob(f"{part}-*-tiny.json")
+    return page.read_text(), json.loads(file.read_text())["checks"]
+
+
+def alive_with(mark: str) -> list[str]:
+    """The processes that have a variable of this value."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"COMPOSER_GPU_TEST={mark}".encode() in path.read_bytes().split(b"\0"):
+                found.append((path.parent / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def test_the_small_form(tmp_path: Path) -> None:
+    done = run("tests", "nccl", "--tiny", "--device", "cpu", "--out", str(tmp_path), mark="small")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part, checks, ran in (
+        ("tests", tests.CHECKS, {"trains", "precision"}),
+        ("nccl", nccl.CHECKS, {"launched", "collectives"}),
+    ):
+        page, found = results_of(tmp_path, part)
+        assert list(found) == list(checks)
+        assert {name for name, outcome in found.items() if outcome["state"] == "ran"} == ran
+        assert {outcome["state"] for outcome in found.values()} == {"ran", "skipped"}
+        assert page.startswith(f"# {part} on ")
+        assert all(f"| {name} | {outcome['state']} |" in page for name, outcome in found.items())
+    assert "the suite runs these tests on the CPU" in page
+    assert not alive_with("small")
+
+
+def faulty(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    arguments = ["speed", "--tiny", "--device", "cpu", "--out", str(folder), *more]
+    return run(*arguments, module="tests.benchmarks.gpu_parts", mark="faulty")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gpu")
+
+
+def test_what_fails_hangs_or_cannot_run_is_a_row_and_the_others_go_on(folder: Path) -> None:
+    done = faulty(folder, "--only", "passes", "fails", "raises", "lacks", "lacks a gpu")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("failed: fails, raises")
+    page, found = results_of(folder, "speed")
+    states = {name: outcome["state"] for name, outcome in found.items()}
+    assert states == {
+        "passes": "ran",
+        "fails": "failed",
+        "raises": "failed",
+        "lacks": "skipped",
+        "lacks a gpu": "skipped",
+    }
+    assert found["lacks"]["why"] == "not installed: a_package_that_is_not_there"
+    assert found["lacks a gpu"]["why"] == "needs a GPU"
+    assert "RuntimeError: the reason" in found["raises"]["why"]
+    assert "one of two" in page
+    assert "## It passes" in page
+
+
+def test_a_check_that_hangs_is_ended_with_all_that_it_started(folder: Path) -> None:
+    done = faulty(folder, "--only", "hangs", "--budget", "13")
+    assert done.returncode == 1
+    _, found = results_of(folder, "speed")
+    assert found["hangs"]["state"] == "failed"
+    assert found["hangs"]["why"].startswith("ended after ")
+    assert found["hangs"]["seconds"] < 30
+    # What was measured before stays.
+    assert found["passes"]["state"] == "ran"
+    assert not alive_with("faulty")
+
+
+def test_no_time_left(tmp_path: Path) -> None:
+    assert faulty(tmp_path, "--only", "hangs", "--budget", "2").returncode == 0
+    _, found = results_of(tmp_path, "speed")
+    assert found["hangs"]["state"] == "not run"
+    assert found["hangs"]["why"] == "the part's 2 seconds were over"
+
+
+def test_without_a_gpu_one_line_says_so() -> None:
+    done = run("tests")
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("make gpu: PyTorch sees no CUDA device here")
+    assert not done.stdout
+
+
+def test_unknown_checks_are_named() -> None:
+    done = run("nccl", "--only", "fsdpp", "--device", "cpu")
+    assert done.returncode == 2
+    assert "--only fsdpp: there are launched, collectives" in done.stderr
+
+
+def test_without_pytest_its_checks_are_skipped_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import environment
+
+    monkeypatch.setattr(environment, "has", lambda module: module != "pytest")
+    options = Options("cuda", False, 1, 60.0)
+    for part in (tests, nccl):
+        for name, check in part.CHECKS.items():
+            if name not in ("trains", "launched"):
+                with pytest.raises(SkipError, match="not installed: pytest"):
+                    check(options)
+
+
+def test_every_test_of_a_device_belongs_to_a_check() -> None:
+    """A new file in tests/gpu, or a new group, has to be run by `make gpu`."""
+    from tests.on_device import GROUPS, paths
+
+    assert set(PARTS) == {"tests", "nccl", "speed", "memory"}
+    assert set(GROUPS) - {"gpu"} <= set(tests.CHECKS)
+    assert all(path.exists() for path in paths(GROUPS))
+    sources = (ROOT / "benchmarks" / "gpu" / "tests.py").read_text() + (
+        ROOT / "benchmarks" / "gpu" / "nccl.py"
+    ).read_text()
+    on_gpu = {path.name for path in (ROOT / "tests" / "gpu").glob("test_*.py")} - {"test_waiting.py"}
+    assert all(f"gpu/{name}" in sources for name in on_gpu)

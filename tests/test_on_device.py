@@ -1,0 +1,86 @@
+"""Which tests run where, and that the device of the run is what they get."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from composer._lazy import MissingConditionalImportError
+from tests import on_device
+from tests.design import ROOT
+
+
+def pytest_in(*arguments: str) -> subprocess.CompletedProcess[str]:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**variables, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(on_device.device().type != "cpu", reason="of the suite by default")
+def test_by_default_no_gpu_is_seen() -> None:
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == os.environ["HIP_VISIBLE_DEVICES"] == ""
+    assert not torch.cuda.is_available()
+    value = (torch.ones(1), {"a": 2})
+    assert on_device.place(value) is value
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_an_error() -> None:
+    done = pytest_in("--device", "cuda", "tests/test_on_device.py")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--device cuda: PyTorch sees no GPU here." in done.stderr
+
+
+@pytest.mark.slow
+def test_rules_meet_tests_and_groups_are_collected() -> None:
+    """A rule that meets no test is old; a file of a group from which nothing is collected, too."""
+    done = pytest_in("--device", "pretend", "--collect-only")
+    assert done.returncode == 0, done.stdout[-2000:]
+    names = [line for line in done.stdout.splitlines() if "::" in line]
+    assert len(names) > 1000
+    for pattern in (*on_device.NOT_THERE, *on_device.NOT_PRETENDED):
+        assert any(re.search(pattern, name) for name in names), pattern
+    for path in on_device.paths(on_device.GROUPS):
+        assert any(name.startswith(str(path.relative_to(ROOT))) for name in names), path
+    # What is marked is for a GPU, and pretending is none.
+    assert not any("test_beside" in name or "test_fp8" in name for name in names)
+
+
+@pytest.mark.slow
+def test_some_of_each_group_on_the_pretended_device() -> None:
+    files = ["algorithms/test_contract.py", "callbacks/test_contract.py", "loggers/test_contract.py"]
+    files += ["optim/test_muon.py", "trainer/test_predict.py", "trainer/test_copies.py"]
+    some = "EMA or MixUp or BlurPool or LRMonitor or csvlogger or TwoOptimizers or test_outputs or test_transforms"
+    done = pytest_in("--device", "pretend", *(f"tests/{file}" for file in files), "-k", some)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert re.search(r"\b[1-9]\d+ passed", done.stdout)
+
+
+def test_a_test_that_mixes_fails_and_one_that_lacks_a_package_is_skipped() -> None:
+    there, here = (pytest_in("--device", device, "tests/gpu/mixing.py") for device in ("pretend", "cpu"))
+    assert "1 failed, 1 skipped" in there.stdout, there.stdout
+    assert "at least two devices" in there.stdout
+    assert "not installed: a_package_that_is_not_there" in there.stdout
+    # In CI what lacks a package fails.
+    assert "1 failed, 1 passed" in here.stdout, here.stdout
+
+
+def test_what_counts_as_a_missing_package() -> None:
+    assert on_device.missing(ModuleNotFoundError(name="pynvml")) == "not installed: pynvml"
+    assert "mlflow" in (on_device.missing(MissingConditionalImportError("mlflow", "mlflow")) or "")
+    for error in (ModuleNotFoundError(name="composer.thing"), ModuleNotFoundError(name="tests.x"), ImportError("x")):
+        assert on_device.missing(error) is None
