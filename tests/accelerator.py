@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from composer import devices
 from composer.callbacks import _readback, memory_monitor
-from composer.checkpoint import snapshot
+from composer.checkpoint import host_memory
 from composer.devices import Device
 from composer.distributed import recompute
 
@@ -220,7 +220,7 @@ class FakeAccelerator(TorchDispatchMode):
         }.items():
             self._patch.setattr(torch.accelerator, name, value)
         self._patch.setattr(torch, "Event", _Event)
-        for module in (devices, recompute, snapshot, _readback):
+        for module in (devices, recompute, host_memory, _readback):
             self._patch.setattr(module, "PINNING", devices.PINNING | {DEVICE.type})
         self._patch.setattr(torch, DEVICE.type, _Module, raising=False)
         self._patch.setitem(devices._CLASSES, DEVICE.type, FakeDevice)
