@@ -196,6 +196,9 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     plain_args, plain_kwargs = tree_map(_plain, (args, kwargs))
     plain_kwargs.pop("non_blocking", None)
     result = function(*plain_args, **plain_kwargs)
+    if function.namespace == "c10d":
+        for tensor in ours:
+            _kept_at(_REDUCED, tensor.values)
     if asked is not None and torch.device(asked).type != DEVICE.type:
         return result
     known = {id(tensor.values): tensor for tensor in ours}
@@ -208,15 +211,27 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 _PINNED: dict[int, weakref.ref[torch.Tensor]] = {}
 
 
+_REDUCED: dict[int, weakref.ref[torch.Tensor]] = {}
+
+
+def _kept_at(table: dict[int, weakref.ref[torch.Tensor]], tensor: torch.Tensor) -> None:
+    address = tensor.untyped_storage().data_ptr()
+    table[address] = weakref.ref(tensor, lambda _: table.pop(address, None))
+
+
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, of which is known from now on that it lies in pinned memory."""
-    address = tensor.untyped_storage().data_ptr()
-    _PINNED[address] = weakref.ref(tensor, lambda _: _PINNED.pop(address, None))
+    _kept_at(_PINNED, tensor)
     return tensor
 
 
 def _is_pinned(tensor: torch.Tensor) -> bool:
     return not isinstance(tensor, OnDevice) and tensor.untyped_storage().data_ptr() in _PINNED
+
+
+def _is_there(tensor: torch.Tensor) -> bool:
+    """Whether it lies on the device; results that DDP takes from a collective are values without their wrapper."""
+    return isinstance(tensor, OnDevice) or tensor.untyped_storage().data_ptr() in _REDUCED
 
 
 def _plain(value: Any) -> Any:
@@ -261,7 +276,7 @@ def _check_copy(name: str, args: Any, kwargs: dict[str, Any]) -> None:
         asked = kwargs.get("device")
         target = source if asked is None else torch.device(asked).type == DEVICE.type
     else:
-        target, source = (isinstance(tree_leaves(part)[0], OnDevice) for part in args[:2])
+        target, source = (_is_there(tree_leaves(part)[0]) for part in args[:2])
     waits = not kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
     if all(tensor.numel() == 0 for tensor in tree_leaves(args[0])):
         return  # there is nothing to copy

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch._lazy.ts_backend
+import torch.distributed as torch_dist
 from torch import nn
 
 from composer import devices
@@ -97,6 +98,8 @@ def tell(patch: pytest.MonkeyPatch, kind: type[Any], note: Callable[[str], None]
         "synchronize": lambda device=None: note("synchronize"),
     }.items():
         patch.setattr(torch.accelerator, name, value)
+    config_of = torch_dist.get_backend_config
+    patch.setattr(torch_dist, "get_backend_config", lambda group=None: f"{config_of(group)},{DEVICE.type}:gloo")
     patch.setattr(_Event, "note", staticmethod(note), raising=False)
     patch.setattr(torch, "Event", _Event)
     for module in (devices, recompute, host_memory, _readback):
