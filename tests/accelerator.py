@@ -10,18 +10,16 @@ dispatched, the backward pass and the optimizer included:
   values, and copies in either direction that are not asked to be non-blocking. A copy of pageable memory to CUDA waits
   for all work that the stream has queued before, so ``torch.tensor(x, device=...)`` in a step is as bad as ``item``.
 
-The device is ``lazy``: of the device types that every build of torch knows, the one whose backward pass runs in the
-calling thread and that has no kernels of its own that would be called in place of these.
+What PyTorch and composer are told of the device is in ``tests/accelerator_answers.py``. ``pytest --device pretend`` runs
+each test inside such a block; one that a test opens itself takes the notes then.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,13 +29,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from composer import devices
-from composer.callbacks import _readback, memory_monitor
-from composer.checkpoint import host_memory
-from composer.devices import Device
-from composer.distributed import recompute
+from tests import accelerator_answers as answers
+from tests.accelerator_answers import DEVICE, FakeDevice
 
-DEVICE = torch.device("lazy", 0)
+__all__ = ["DEVICE", "FakeAccelerator", "FakeDevice", "OnDevice", "Wait"]
 
 SIZE_FROM_VALUES = {
     "nonzero",
@@ -51,6 +46,8 @@ SIZE_FROM_VALUES = {
     "_ctc_loss",
 }
 """Operators whose results have a size that depends on values, or that check values on the host."""
+
+MACHINERY = {Path(__file__), Path(answers.__file__)}
 
 READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "_linalg_check_errors"} | SIZE_FROM_VALUES
 TAKES_HOST_INDICES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
@@ -112,57 +109,6 @@ class OnDevice(torch.Tensor):
         return memo[id(self)]
 
 
-class FakeDevice(Device):
-    """The pretend accelerator as composer's device."""
-
-    name, dist_backend, torch_device, _non_blocking = "fake", "gloo", DEVICE, True
-
-    def module_to_device(self, module: Any) -> Any:
-        # Keeps the parameters what they are to the optimizers, as CUDA does and devices of other memory do not.
-        before = torch.__future__.get_swap_module_params_on_conversion()
-        torch.__future__.set_swap_module_params_on_conversion(True)
-        try:
-            return super().module_to_device(module)
-        finally:
-            torch.__future__.set_swap_module_params_on_conversion(before)
-
-
-class _Event:
-    """As torch.Event; everything queued has run whenever somebody looks."""
-
-    def __init__(self, device: Any = None, **_: Any) -> None:
-        pass
-
-    def record(self, stream: Any = None) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        _note("synchronize an event")
-
-
-class _Module:
-    """What ``torch.cuda`` is to CUDA. Random numbers are sampled by the generator of the CPU."""
-
-    @staticmethod
-    def device_count() -> int:
-        return 1
-
-    @staticmethod
-    def current_device() -> int:
-        return 0
-
-    @staticmethod
-    def get_rng_state(device: Any = None) -> torch.Tensor:
-        return torch.zeros(0, dtype=torch.uint8)
-
-    @staticmethod
-    def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
-        pass
-
-
 class Wait(NamedTuple):
     """The host waits for the device.
 
@@ -182,7 +128,7 @@ def _caller() -> str:
     frame = sys._getframe(2)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if path != Path(__file__) and (root / "composer" in path.parents or root / "tests" in path.parents):
+        if path not in MACHINERY and (root / "composer" in path.parents or root / "tests" in path.parents):
             return f"{path.relative_to(root)}:{frame.f_lineno} {frame.f_code.co_name}"
         frame = frame.f_back
     return "elsewhere"
@@ -205,26 +151,11 @@ class FakeAccelerator(TorchDispatchMode):
         self._thread = threading.get_ident()
 
     def __enter__(self) -> FakeAccelerator:
-        import torch._lazy.ts_backend
-
-        _start_lazy_backend()
+        if self._active:
+            self._active.append(self)
+            return self  # the device is there already, and this one takes the notes
         self._patch = pytest.MonkeyPatch()
-        for module, name in ((torch, "autocast"), (torch, "is_autocast_enabled"), (torch, "get_autocast_dtype")):
-            self._patch.setattr(module, name, _of_cpu(getattr(module, name)))
-        self._patch.setattr(nn.functional, "one_hot", _one_hot(self, nn.functional.one_hot))
-        for name, value in {
-            "current_accelerator": lambda check_available=False: torch.device(DEVICE.type),
-            "is_available": lambda: True,
-            "memory_stats": lambda device=None: dict.fromkeys(memory_monitor._ACCELERATOR, 1),
-            "synchronize": lambda device=None: self.note("synchronize"),
-        }.items():
-            self._patch.setattr(torch.accelerator, name, value)
-        self._patch.setattr(torch, "Event", _Event)
-        for module in (devices, recompute, host_memory, _readback):
-            self._patch.setattr(module, "PINNING", devices.PINNING | {DEVICE.type})
-        self._patch.setattr(torch, DEVICE.type, _Module, raising=False)
-        self._patch.setitem(devices._CLASSES, DEVICE.type, FakeDevice)
-        _as_on_cuda(self._patch)
+        answers.tell(self._patch, OnDevice, _note)
         self._active.append(self)
         # torch.tensor(..., device=...) makes a tensor of the host first, and lets modes see the copy.
         self._lifted = torch._C._only_lift_cpu_tensors()
@@ -232,9 +163,11 @@ class FakeAccelerator(TorchDispatchMode):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
+        self._active.remove(self)
+        if self._active:
+            return
         super().__exit__(*error)
         torch._C._set_only_lift_cpu_tensors(self._lifted)
-        self._active.remove(self)
         self._patch.undo()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -243,59 +176,6 @@ class FakeAccelerator(TorchDispatchMode):
     def note(self, what: str) -> None:
         if self.step is not None and threading.get_ident() == self._thread:
             self.found.append(Wait(self.step, what, _caller()))
-
-
-@functools.cache
-def _start_lazy_backend() -> None:
-    torch._lazy.ts_backend.init()
-
-
-def _as_on_cuda(patch: pytest.MonkeyPatch) -> None:
-    """Let optimizers take the forms that they take for tensors on CUDA."""
-    from torch.optim import optimizer
-    from torch.utils import _foreach_utils
-
-    from composer.optim import _decoupled
-
-    for module in (optimizer, _foreach_utils):
-        for name in ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices"):
-            if hasattr(module, name):
-                devices_of = getattr(module, name)
-                patch.setattr(module, name, lambda devices_of=devices_of: [*devices_of(), DEVICE.type])
-    for module in [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
-        if devices_of := getattr(module, "_get_capturable_supported_devices", None):
-            patch.setattr(
-                module,
-                "_get_capturable_supported_devices",
-                lambda *args, devices_of=devices_of, **more: [*devices_of(*args, **more), DEVICE.type],
-            )
-    patch.setattr(optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, OnDevice])
-    patch.setattr(_decoupled, "_PLAIN", (*_decoupled._PLAIN, OnDevice))
-    patch.setattr(_decoupled, "_FUSED", type(_decoupled._FUSED)([*_decoupled._FUSED, DEVICE.type]))
-
-
-def _of_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Autocast of the device is that of the CPU, which does nothing to tensors of the device."""
-
-    def of_cpu(device_type: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return function("cpu" if device_type == DEVICE.type else device_type, *args, **kwargs)
-
-    return of_cpu if not isinstance(function, type) else functools.wraps(function, updated=())(of_cpu)
-
-
-def _one_hot(accelerator: FakeAccelerator, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """On CUDA the values are not checked on the host if the number of classes is given."""
-
-    def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-        if num_classes == -1 or not isinstance(tensor, OnDevice):
-            return function(tensor, num_classes)
-        step, accelerator.step = accelerator.step, None
-        try:
-            return function(tensor, num_classes)
-        finally:
-            accelerator.step = step
-
-    return one_hot
 
 
 def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -316,6 +196,9 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     plain_args, plain_kwargs = tree_map(_plain, (args, kwargs))
     plain_kwargs.pop("non_blocking", None)
     result = function(*plain_args, **plain_kwargs)
+    if function.namespace == "c10d":
+        for tensor in ours:
+            _kept_at(_REDUCED, tensor.values)
     if asked is not None and torch.device(asked).type != DEVICE.type:
         return result
     known = {id(tensor.values): tensor for tensor in ours}
@@ -328,15 +211,27 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 _PINNED: dict[int, weakref.ref[torch.Tensor]] = {}
 
 
+_REDUCED: dict[int, weakref.ref[torch.Tensor]] = {}
+
+
+def _kept_at(table: dict[int, weakref.ref[torch.Tensor]], tensor: torch.Tensor) -> None:
+    address = tensor.untyped_storage().data_ptr()
+    table[address] = weakref.ref(tensor, lambda _: table.pop(address, None))
+
+
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, of which is known from now on that it lies in pinned memory."""
-    address = tensor.untyped_storage().data_ptr()
-    _PINNED[address] = weakref.ref(tensor, lambda _: _PINNED.pop(address, None))
+    _kept_at(_PINNED, tensor)
     return tensor
 
 
 def _is_pinned(tensor: torch.Tensor) -> bool:
     return not isinstance(tensor, OnDevice) and tensor.untyped_storage().data_ptr() in _PINNED
+
+
+def _is_there(tensor: torch.Tensor) -> bool:
+    """Whether it lies on the device; results that DDP takes from a collective are values without their wrapper."""
+    return isinstance(tensor, OnDevice) or tensor.untyped_storage().data_ptr() in _REDUCED
 
 
 def _plain(value: Any) -> Any:
@@ -381,7 +276,7 @@ def _check_copy(name: str, args: Any, kwargs: dict[str, Any]) -> None:
         asked = kwargs.get("device")
         target = source if asked is None else torch.device(asked).type == DEVICE.type
     else:
-        target, source = (isinstance(tree_leaves(part)[0], OnDevice) for part in args[:2])
+        target, source = (_is_there(tree_leaves(part)[0]) for part in args[:2])
     waits = not kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
     if all(tensor.numel() == 0 for tensor in tree_leaves(args[0])):
         return  # there is nothing to copy

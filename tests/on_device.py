@@ -58,13 +58,7 @@ NOT_THERE: dict[str, str] = {
 }
 """What of these holds on the CPU only: a pattern of the test's name, and why."""
 
-NOT_PRETENDED: dict[str, str] = {
-    r"test_contract\.py::test_runs_under_compile": "the pretended device is no device for a compiler",
-    r"SyncFree_between_log_points\[ExportForInferenceCallback\]": "it traces with fake tensors",
-    r"callbacks/test_contract.*(MemoryMonitor|NaNMonitor)|SyncFree_with_the_full_set": "it asks PyTorch for the device",
-    r"test_outputs\.py::test_(nothing_is_alive|optimizers_with_closures)": "NaNMonitor asks PyTorch for an event of it",
-    r"test_fit_takes_another_microbatch_size_and_precision|test_evaluation_mode_and_precision": "it has no autocast",
-}
+NOT_PRETENDED: dict[str, str] = {}
 """What of these the pretended device cannot show."""
 
 NOTICES = (
@@ -130,11 +124,9 @@ def choose(name: str) -> None:
         torch.backends.cudnn.deterministic = True
         _plain_precision()
     else:
-        from tests import pretend
+        from tests.accelerator import DEVICE
 
-        _chosen = pretend.DEVICE
-        devices._CLASSES[pretend.DEVICE.type] = pretend.PretendDevice
-        _without_a_name(pretend.PretendDevice)
+        _chosen = DEVICE
         _plain_precision()
 
 
@@ -143,14 +135,6 @@ def _plain_precision() -> None:
     from composer.distributed import strategy
 
     strategy.default_precision = lambda device: Precision.FP32
-
-
-def _without_a_name(kind: type[devices.Device]) -> None:
-    """Let a trainer that is given no device take this one."""
-    from composer.trainer import trainer
-
-    named = trainer.get_device
-    trainer.get_device = lambda device=None: kind() if device is None else named(device)
 
 
 def select(items: list[pytest.Item], name: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -213,6 +197,6 @@ def around() -> contextlib.AbstractContextManager[Any]:
     """A context for each test."""
     if _chosen.type in ("cpu", "cuda"):
         return contextlib.nullcontext()
-    from tests.pretend import Pretended
+    from tests.accelerator import FakeAccelerator
 
-    return Pretended()
+    return FakeAccelerator()
