@@ -10,8 +10,8 @@ dispatched, the backward pass and the optimizer included:
   values, and copies in either direction that are not asked to be non-blocking. A copy of pageable memory to CUDA waits
   for all work that the stream has queued before, so ``torch.tensor(x, device=...)`` in a step is as bad as ``item``.
 
-What PyTorch and composer are told of the device is in ``tests/accelerator_answers.py``. ``pytest --device pretend`` runs
-each test inside such a block; one that a test opens itself takes the notes then.
+What PyTorch and composer are told of the device is in ``tests/accelerator_answers.py``. ``pytest --device pretend``
+runs each test inside such a block; one that a test opens itself takes the notes then.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tests import accelerator_answers as answers
+from tests import on_device
 from tests.accelerator_answers import DEVICE, FakeDevice
 
 __all__ = ["DEVICE", "FakeAccelerator", "FakeDevice", "OnDevice", "Wait"]
@@ -151,6 +152,8 @@ class FakeAccelerator(TorchDispatchMode):
         self._thread = threading.get_ident()
 
     def __enter__(self) -> FakeAccelerator:
+        if on_device.device().type not in ("cpu", DEVICE.type):
+            pytest.skip("it pretends an accelerator, which says nothing of this one")
         if self._active:
             self._active.append(self)
             return self  # the device is there already, and this one takes the notes
@@ -193,6 +196,8 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if not ours and (asked is None or torch.device(asked).type != DEVICE.type):
         return function(*args, **kwargs)
     _check(name, args, kwargs, tensors, ours)
+    if isinstance(kwargs.get("generator"), torch.Generator):  # there are only those of the CPU
+        raise RuntimeError(f"Expected a '{DEVICE.type}' device type for generator but found 'cpu' ({name})")
     plain_args, plain_kwargs = tree_map(_plain, (args, kwargs))
     plain_kwargs.pop("non_blocking", None)
     result = function(*plain_args, **plain_kwargs)

@@ -111,6 +111,17 @@ def test_devices_do_not_mix(mix) -> None:
             mix(x, torch.ones(3))
 
 
+@pytest.mark.parametrize(
+    "sample", [lambda x, **given: torch.rand(3, device=x.device, **given), lambda x, **given: x.normal_(**given)]
+)
+def test_generators_of_the_host_sample_nothing_there(sample) -> None:
+    with FakeAccelerator():
+        x = torch.ones(3, device=DEVICE)
+        sample(x)
+        with pytest.raises(RuntimeError, match="for generator but found 'cpu'"):
+            sample(x, generator=torch.Generator())
+
+
 def test_it_has_no_array() -> None:
     with FakeAccelerator():
         x = torch.ones(3, device=DEVICE)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import PARTS, nccl, tests
+import benchmarks.gpu.__main__ as driver
+from benchmarks.gpu import PARTS, nccl, speed, tests
 from benchmarks.gpu.options import Options, SkipError
+from tests.benchmarks import gpu_parts
 from tests.design import ROOT
 
 pytestmark = pytest.mark.slow
@@ -101,25 +103,35 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(folder: Path) -> N
     assert not alive_with("faulty")
 
 
-def test_no_time_left(tmp_path: Path) -> None:
-    assert faulty(tmp_path, "--only", "hangs", "--budget", "2").returncode == 0
+def here(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """What the command returns, in this process."""
+    monkeypatch.setattr(sys, "argv", ["gpu", *arguments])
+    try:
+        return driver.main()
+    except SystemExit as error:
+        return int(error.code or 0)
+
+
+def test_no_time_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(speed, "CHECKS", gpu_parts.CHECKS)
+    arguments = ["speed", "--tiny", "--device", "cpu", "--out", str(tmp_path), "--only", "hangs", "--budget", "2"]
+    assert here(monkeypatch, *arguments) == 0
     _, found = results_of(tmp_path, "speed")
     assert found["hangs"]["state"] == "not run"
     assert found["hangs"]["why"] == "the part's 2 seconds were over"
 
 
-def test_without_a_gpu_one_line_says_so() -> None:
-    done = run("tests")
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
+def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert here(monkeypatch, "tests") == 2
+    out, errors = capfd.readouterr()
+    [line] = errors.splitlines()
     assert line.startswith("make gpu: PyTorch sees no CUDA device here")
-    assert not done.stdout
+    assert not out
 
 
-def test_unknown_checks_are_named() -> None:
-    done = run("nccl", "--only", "fsdpp", "--device", "cpu")
-    assert done.returncode == 2
-    assert "--only fsdpp: there are launched, collectives" in done.stderr
+def test_unknown_checks_are_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert here(monkeypatch, "nccl", "--only", "fsdpp", "--device", "cpu") == 2
+    assert "--only fsdpp: there are launched, collectives" in capfd.readouterr().err
 
 
 def test_without_pytest_its_checks_are_skipped_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,10 @@ from tests.algorithms.text import make_text_batches, make_text_model
 from tests.common import Received, labelled_data
 from tests.trainer.test_sync_free import Step
 
-CASES = all_cases()
+ALIKE = {"ColOut", "CutOut", "ProgressiveResizing", "StochasticDepth"}
+"""Methods whose cases differ in what happens before the model only, or that are below in each form."""
+CASES = [case for case in all_cases() if case.name not in ALIKE]
+CASES += {case.name: case for case in reversed(all_cases()) if case.name in ALIKE}.values()
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 # The first batch of another size is the 7th; more follow, in a second epoch too.
