@@ -11,15 +11,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from composer._text import plural
+from composer.core.counting import as_quantity, ask, count_targets, entry_of, takes_type
 from composer.core.dealing import DataShare
 from composer.core.indices import length_of
 from composer.core.microbatches import as_microbatch, count_samples, split
 from composer.core.pass_factory import PassFactory
 from composer.core.types import Batch
 
-__all__ = ["DataSpec", "as_number", "ensure_data_spec", "microbatch_size_of"]
-
-IGNORED_TARGET = -100
+__all__ = ["DataSpec", "ensure_data_spec", "microbatch_size_of"]
 
 
 class DataSpec:
@@ -42,7 +41,8 @@ class DataSpec:
         get_num_samples_in_batch: ``(batch) -> int``; other numbers are taken too, also as tensors. Training time counts
             whole samples; a microbatch counts for as much as this says.
         get_num_tokens_in_batch: ``(batch) -> int``, or a mapping with ``"total"`` (int) and ``"loss_generating"``
-            (int or tensor, the number of tokens that the loss averages over).
+            (int or tensor, the number of tokens that the loss averages over). Training time counts the total; only with
+            ``Trainer(accumulate_train_batch_on_tokens=True)`` does the other, or a plain number, weight microbatches.
         device_transforms: What early versions call ``batch_transforms``.
 
     Raises:
@@ -77,7 +77,7 @@ class DataSpec:
         self.batch_transforms = device_transforms if batch_transforms is None else batch_transforms
         self.microbatch_transforms = microbatch_transforms
         self.split_batch = split_batch or split
-        self.get_num_samples_in_batch = get_num_samples_in_batch or count_samples
+        self.get_num_samples_in_batch = get_num_samples_in_batch or self._default_get_num_samples_in_batch
         self.__count_tokens = get_num_tokens_in_batch
         self.__passes: PassFactory | None = None
         dataset = getattr(dataloader, "dataset", None)
@@ -88,8 +88,9 @@ class DataSpec:
 
     @property
     def __counts_tokens__(self) -> bool:
-        """Whether the user has said how tokens are counted."""
-        return self.__count_tokens is not None
+        """Whether the user has said how tokens are counted: by a function, or by a method in the place of ours."""
+        names = ("get_num_tokens_in_batch", "_default_get_num_tokens_in_batch")
+        return self.__count_tokens is not None or any(_is_replaced(self, name) for name in names)
 
     def get_num_tokens_in_batch(self, batch: Batch, token_type: str = "total") -> int | Tensor:
         """Count the tokens of a batch.
@@ -111,27 +112,35 @@ class DataSpec:
         (6, tensor(3))
         """
         if self.__count_tokens is None:
-            return self._default_get_num_tokens_in_batch(batch, token_type)
-        count = self.__count_tokens(batch)
-        if not isinstance(count, Mapping):
-            return count
-        if token_type not in count:
-            raise ValueError(
-                f"get_num_tokens_in_batch returned a mapping without {token_type!r}; it has {sorted(count)}. "
-                f"Add that entry, or return a number."
-            )
-        return count[token_type]
+            return ask(self._default_get_num_tokens_in_batch, batch, token_type)
+        return entry_of(self.__count_tokens(batch), token_type)
+
+    def __tokens__(self, batch: Batch, token_type: str = "total") -> Any:
+        """Return what the user's function says of the tokens of a batch, with all entries of a mapping.
+
+        Without such a function it is a number; a mapping with one entry if a method of a subclass counts that type.
+
+        Args:
+            batch: The batch.
+            token_type: What is asked for, in :meth:`get_num_tokens_in_batch`.
+
+        >>> DataSpec([], get_num_tokens_in_batch=lambda batch: {"total": 5}).__tokens__(None)
+        {'total': 5}
+        """
+        if self.__count_tokens is not None and not _is_replaced(self, "get_num_tokens_in_batch"):
+            return self.__count_tokens(batch)
+        count = ask(self.get_num_tokens_in_batch, batch, token_type)
+        knows_type = token_type != "total" and takes_type(self.get_num_tokens_in_batch)
+        return {token_type: count} if knows_type else count
 
     # Data specs of scripts call these two by the names that they had.
     _default_get_num_samples_in_batch = staticmethod(count_samples)
 
     def _default_get_num_tokens_in_batch(self, batch: Batch, token_type: str = "total") -> int | Tensor:
-        if isinstance(batch, Mapping):
-            batch = cast("Mapping[str, Any]", batch)
-            if token_type == "loss_generating" and isinstance(labels := batch.get("labels"), Tensor):
-                return (labels != IGNORED_TARGET).sum()
-            if isinstance(ids := batch.get("input_ids"), Tensor):
-                return ids.numel()
+        if token_type == "loss_generating" and (targets := count_targets(batch)) is not None:
+            return targets
+        if isinstance(batch, Mapping) and isinstance(ids := cast("Mapping[str, Any]", batch).get("input_ids"), Tensor):
+            return ids.numel()
         return self.__max_seq_len * self.__num_samples__(batch) if self.__max_seq_len else 0
 
     def __num_samples__(self, batch: Batch) -> int:
@@ -146,7 +155,7 @@ class DataSpec:
         3
         """
         count = self.get_num_samples_in_batch(batch)
-        return count if type(count) is int else int(as_number("get_num_samples_in_batch", count))
+        return int(as_quantity("get_num_samples_in_batch", count))
 
     @property
     def __splits_itself__(self) -> bool:
@@ -215,27 +224,6 @@ class DataSpec:
     def __batch_size__(self) -> int | None:
         """Number of samples that the loader puts into a batch, or None where it does not tell."""
         return getattr(self.dataloader, "batch_size", None)
-
-
-def as_number(what: str, value: Any) -> int | float:
-    """Return a number that a function of the user's returned, out of a tensor or array if it is in one.
-
-    Args:
-        what: The function, for the error.
-        value: What it returned.
-
-    Raises:
-        TypeError: It is no number.
-
-    >>> as_number("get_num_samples_in_batch", torch.tensor(3)), as_number("get_num_samples_in_batch", 0.5)
-    (3, 0.5)
-    """
-    if type(value) is int or type(value) is float:
-        return value
-    number = value.item() if getattr(value, "shape", None) == () else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise TypeError(f"{what} must return a number, but returned {value!r}.")
-    return number
 
 
 def microbatch_size_of(argument: str, size: Any, spec: DataSpec | None) -> int:
@@ -312,3 +300,8 @@ def _check_iterable(argument: str, data: Any) -> None:
     if callable(data):
         raise TypeError(f"{argument}: got the function {name} itself. Call it and give what it returns: {name}().")
     raise TypeError(f"{argument} must be iterable, such as a torch DataLoader; got {data!r}.")
+
+
+def _is_replaced(spec: DataSpec, name: str) -> bool:
+    """Whether a method is one of a subclass, or a function that was put in its place."""
+    return name in vars(spec) or getattr(type(spec), name) is not getattr(DataSpec, name)

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 
 from composer import dist, trees
+from composer.core.counting import as_tokens
 from composer.core.data import DataSpec
 from composer.core.data_pass import DataPass
 from composer.core.endless import AS_GOOD_AS_ENDLESS, PassWatch, refuse_endless
@@ -162,7 +163,8 @@ def _in_step(run: Run, lockstep: Lockstep, batch: Batch) -> Batch:
 def _set_counts(run: Run, spec: DataSpec, batch: Batch) -> None:
     """Note the samples and tokens of the batch in work."""
     run.samples = spec.__num_samples__(batch)
-    run.tokens = int(spec.get_num_tokens_in_batch(batch))
+    run.counted = spec.__tokens__(batch)
+    run.tokens = as_tokens(run.counted)
 
 
 def _tell(run: Run, *, has_batch: bool = True) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 import torch
 
 from composer import rng
+from composer.core.counting import as_tokens
 from composer.core.data import DataSpec
 from composer.core.data_pass import DataPass
 from composer.core.endless import PassWatch, refuse_endless
@@ -48,7 +49,7 @@ class OnePass:
 
     def __init__(self, run: Run, phase: Phase) -> None:
         self._run, self._phase = run, phase
-        self.samples = 0
+        self.samples = self._tokens = 0
         self._exchange = None if run.exchange is None else Exchange(run.exchange.copies)
         self._lockstep = None if self._exchange is None else Lockstep(self._exchange)
 
@@ -69,14 +70,14 @@ class OnePass:
             batch = next(rest, END)
             if self._lockstep is not None:
                 if batch is END:
-                    batch = self._lockstep.substitute(lambda: self._tell(0, has_batch=False))
+                    batch = self._lockstep.substitute(lambda: self._tell(0, 0, has_batch=False))
                 else:
                     self._lockstep.keep(batch)
             if batch is END:
                 break
-            batch = load(batch, spec, run.state.device, run.strategy.batch_dtype, self._note_samples)
+            batch = load(batch, spec, run.state.device, run.strategy.batch_dtype, self._note_counts)
             if self._lockstep is not None and not self.is_idle:
-                self._tell(self.samples)
+                self._tell(self.samples, self._tokens)
                 self._lockstep.meet()
             yield batch
             phase.mark = time.perf_counter()
@@ -88,12 +89,15 @@ class OnePass:
 
     def count(self) -> None:
         """Count the batch in work, that of all processes where there are several."""
-        samples = self.samples if self._exchange is None else self._exchange.counts().samples
-        phase = self._phase
-        phase.timestamp = phase.timestamp.to_next_batch(samples, duration=time.perf_counter() - phase.mark)
+        samples, tokens, phase = self.samples, self._tokens, self._phase
+        if self._exchange is not None:
+            told = self._exchange.counts()
+            samples, tokens = told.samples, told.tokens
+        phase.timestamp = phase.timestamp.to_next_batch(samples, tokens, time.perf_counter() - phase.mark)
 
-    def _note_samples(self, batch: Batch) -> None:
-        self.samples = self._phase.loader.__num_samples__(batch)
+    def _note_counts(self, batch: Batch) -> None:
+        spec: DataSpec = self._phase.loader
+        self.samples, self._tokens = spec.__num_samples__(batch), as_tokens(spec.__tokens__(batch))
 
     def leave_if_asked(self) -> None:
         """Leave where a signal asks to stop, in all processes after the same batch.
@@ -104,10 +108,10 @@ class OnePass:
         if self._run.interruption is not None:
             self._run.interruption.check(None if self._exchange is None else self._exchange.counts().signum)
 
-    def _tell(self, samples: int, *, has_batch: bool = True) -> None:
+    def _tell(self, samples: int, tokens: int, *, has_batch: bool = True) -> None:
         assert self._exchange is not None
         signum = None if self._run.interruption is None else self._run.interruption.signum
-        self._exchange.send_counts(samples, 0, 0.0, signum, has_batch=has_batch)
+        self._exchange.send_counts(samples, tokens, 0.0, signum, has_batch=has_batch)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ class Run:
         summary: Collects what is told at the end of the training, or None where nothing is.
         samples: Number of samples of the batch in work, of this process.
         tokens: Number of tokens of the batch in work, of this process.
+        counted: What counted them has said, before methods edited the batch: a number, or a mapping.
         auto: Finds the size of microbatches, or None where it is given.
         auto_evaluations: Find those of evaluators by label, where they are not given.
         microbatches_left: How many of the batch in work are not done, of this process; None before that is known, and
@@ -82,6 +83,7 @@ class Run:
     summary: Summary | None = None
     samples: int = 0
     tokens: int = 0
+    counted: Any = None
     auto: AutoMicrobatch | None = None
     auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
     microbatches_left: int | None = None

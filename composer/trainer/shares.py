@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -10,13 +10,16 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer import dist
-from composer.core.data import DataSpec, as_number
+from composer.core.counting import as_quantity, count_targets, entry_of
+from composer.core.data import DataSpec
 from composer.core.microbatches import count_samples
 from composer.core.types import Batch
 from composer.precision import widest_dtype
 from composer.trainer.run import Run
 
 __all__ = ["Counts", "Shares", "agree_on_shares", "averages_over_tokens", "count"]
+
+_LOSS = "loss_generating"
 
 
 class Counts(NamedTuple):
@@ -25,6 +28,7 @@ class Counts(NamedTuple):
     Attributes:
         parts: Of each microbatch; tensors stay where they were counted.
         by_tokens: Whether they are tokens, rather than samples.
+        instead: What counts where the parts of all processes are 0, as nothing keeps track of tokens.
 
     >>> Counts([3, 1], by_tokens=False).parts
     [3, 1]
@@ -32,6 +36,7 @@ class Counts(NamedTuple):
 
     parts: Sequence[int | float | Tensor]
     by_tokens: bool
+    instead: Sequence[int | float | Tensor] | None = None
 
 
 class Shares:
@@ -53,21 +58,34 @@ class Shares:
 
     def __init__(self, run: Run, counts: Counts) -> None:
         self._is_idle = run.lockstep is not None and run.lockstep.is_idle
-        self._counts = counts.parts
-        self._on_device = any(isinstance(part, Tensor) for part in counts.parts)
+        self._counts, self._instead = counts.parts, counts.instead
+        self._on_device = any(isinstance(part, Tensor) for part in (*counts.parts, *(counts.instead or ())))
         self._work: Any = None
         self._world_size = 1
+        self._total: int | float | Tensor = 0
         self._is_all = run.exchange is None and len(counts.parts) == 1
-        if self._is_all:
-            return
-        if run.exchange is None:
-            self._total = _sum(run, counts) if self._on_device else sum(cast("Sequence[float]", counts.parts))
-            return
-        self._world_size = dist.get_world_size()
-        # One form in all processes, whatever each has counted, also where one has not come to count.
-        total = _sum(run, counts) * int(not self._is_idle)
-        self._total: int | float | Tensor = total
-        self._work = torch_dist.all_reduce(total, async_op=True)
+        if run.exchange is not None:
+            self._world_size = dist.get_world_size()
+            # One form in all processes, whatever each has counted, also where one has not come to count.
+            self._totals = _sums(run, counts) * int(not self._is_idle)
+            self._work = torch_dist.all_reduce(self._totals, async_op=True)
+        elif self._on_device and not (self._is_all and counts.instead is None):
+            self._settle(*_sums(run, counts).unbind())
+        elif not self._is_all or counts.instead is not None:
+            self._settle(sum(cast("Sequence[float]", counts.parts)), sum(cast("Sequence[float]", counts.instead or ())))
+
+    def _settle(self, total: float | Tensor, instead: float | Tensor) -> None:
+        """Take the sum over all microbatches, or the sum of what counts instead where it is 0."""
+        if isinstance(total, Tensor) and isinstance(instead, Tensor):
+            found = total > 0
+            if self._instead is not None:
+                pairs = zip(self._counts, self._instead, strict=True)
+                self._counts = [torch.where(found, part, other) for part, other in pairs]
+            self._total = torch.where(found, total, instead)
+        elif total or not instead:
+            self._total = total
+        else:
+            self._counts, self._total = self._instead or self._counts, instead
 
     def has(self, number: int) -> bool:
         """Tell whether there is a microbatch of a number; others are there to keep step with other processes.
@@ -94,8 +112,8 @@ class Shares:
         if self._work is not None:
             self._work.wait()
             self._work = None
-            if not self._on_device and cast(Tensor, self._total).device.type == "cpu":
-                self._total = cast(Tensor, self._total).item()
+            on_host = not self._on_device and self._totals.device.type == "cpu"
+            self._settle(*(self._totals.tolist() if on_host else self._totals.unbind()))
         count = self.count(number)
         if not self.has(number):
             return 0.0
@@ -108,7 +126,10 @@ class Shares:
 
 
 def count(run: Run, microbatches: Sequence[Batch]) -> Counts:
-    """Count what each microbatch averages over, by the user's functions where there are any.
+    """Count what each microbatch averages over.
+
+    Tokens are counted by the user's function only where that is asked for: the one that keeps training time may count
+    others than the loss averages over.
 
     Args:
         run: The run.
@@ -119,7 +140,9 @@ def count(run: Run, microbatches: Sequence[Batch]) -> Counts:
     """
     spec: DataSpec = run.state.train_phase.loader
     if not averages_over_tokens(run, microbatches[0]):
-        return Counts([_count_samples(spec, microbatch) for microbatch in microbatches], by_tokens=False)
+        return Counts(_samples(run, microbatches), by_tokens=False)
+    if run.options.weight_by_tokens and spec.__counts_tokens__:
+        return _as_the_user_counts(run, microbatches)
     return Counts([_count_tokens(run.state.model, spec, microbatch) for microbatch in microbatches], by_tokens=True)
 
 
@@ -151,37 +174,82 @@ def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
     return shares
 
 
-def _sum(run: Run, counts: Counts) -> Tensor:
-    """What a process averages over; on the device, where nobody waits for it, unless only shapes are looked at.
+def _sums(run: Run, counts: Counts) -> Tensor:
+    """What a process averages over, and what counts instead (2,).
 
-    Which of the two, all processes must agree on, also one that has counted nothing.
+    They are on the device, where nobody waits for them, unless only shapes are looked at. Which of the two, all
+    processes must agree on, also one that has counted nothing.
     """
     device = run.state.device.torch_device
     if not counts.by_tokens and run.state.train_phase.loader.get_num_samples_in_batch is count_samples:
         # Of one type in all processes, though parts of samples count in some.
-        return torch.tensor(sum(cast("Sequence[float]", counts.parts)), dtype=torch.float64)
+        return torch.tensor([sum(cast("Sequence[float]", counts.parts)), 0], dtype=torch.float64)
     wide = widest_dtype(device)
-    numbers = [part for part in counts.parts if not isinstance(part, Tensor)]
-    total = torch.full((), sum(numbers), dtype=wide, device=device)
-    tensors = [part.to(device, wide) for part in counts.parts if isinstance(part, Tensor)]
-    return total + torch.stack(tensors).sum() if tensors else total
+    columns = (counts.parts, counts.instead or ())
+    numbers = [sum(part for part in parts if not isinstance(part, Tensor)) for parts in columns]
+    total = torch.tensor(numbers, dtype=wide, device=device)
+    for number, parts in enumerate(columns):
+        tensors = [part.to(device, wide) for part in parts if isinstance(part, Tensor)]
+        if tensors:
+            total[number] += torch.stack(tensors).sum()
+    return total
 
 
-def _count_samples(spec: DataSpec, microbatch: Batch) -> int | float | Tensor:
-    """The samples of a microbatch; of packed ones, parts of a sample may count."""
-    count: Any = spec.get_num_samples_in_batch(microbatch)
-    if isinstance(count, Tensor) and not count.is_cpu and count.ndim == 0 and count.dtype != torch.bool:
-        return count  # which would have to be waited for
-    return count if type(count) is int else as_number("get_num_samples_in_batch", count)
+def _samples(run: Run, microbatches: Sequence[Batch]) -> list[int | float | Tensor]:
+    """The samples of each microbatch; of packed ones, parts of a sample may count."""
+    count = run.state.train_phase.loader.get_num_samples_in_batch
+    if count is count_samples:
+        return [count(microbatch) for microbatch in microbatches]
+    name = "get_num_samples_in_batch"
+    found = _asked(run, name, count, microbatches, run.samples)
+    return [
+        # One that would have to be waited for stays where it is.
+        part if _is_scalar(part) and not part.is_cpu and part.dtype != torch.bool else as_quantity(name, part)
+        for part in found
+    ]
+
+
+def _as_the_user_counts(run: Run, microbatches: Sequence[Batch]) -> Counts:
+    """The tokens of each microbatch by the user's function.
+
+    A number of 0 for the whole batch says that nothing keeps track of tokens; ``"loss_generating"`` that none counts.
+    """
+    name, spec = "get_num_tokens_in_batch", run.state.train_phase.loader
+    found = _asked(run, name, lambda batch: spec.__tokens__(batch, _LOSS), microbatches, run.counted)
+    counted = [entry_of(part, _LOSS) for part in found]
+    parts = [part if _is_scalar(part) else as_quantity(name, part) for part in counted]
+    is_tracked = any(isinstance(part, Mapping) for part in found)
+    if is_tracked or any(part for part in parts if not isinstance(part, Tensor)):
+        return Counts(parts, by_tokens=True)
+    return Counts(parts, by_tokens=True, instead=_samples(run, microbatches))
+
+
+def _asked(run: Run, name: str, count: Callable[[Batch], Any], microbatches: Sequence[Batch], before: Any) -> list[Any]:
+    """What a function of the user's says of each microbatch, or said before methods took what it reads."""
+    try:
+        return [count(microbatch) for microbatch in microbatches]
+    except (LookupError, AttributeError) as error:
+        if len(microbatches) == 1 and not run.state.train_phase.loader.__splits_itself__:
+            return [before]
+        raise ValueError(
+            f"{name} raised {error!r} for a microbatch. It is called for each, to weight it, after the methods that "
+            f"edit batches at AFTER_DATALOADER and after split_batch: let them leave in the batch what it reads, or "
+            f"give device_train_microbatch_size=None."
+        ) from error
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 0
 
 
 def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor:
     """The tokens that the loss averages over; a model that computes it in its own way says so itself."""
     count = model.__count_targets__(microbatch) if hasattr(model, "__count_targets__") else None
+    count = count_targets(microbatch) if count is None else count
     if count is not None:
         return count
-    count = spec.get_num_tokens_in_batch(microbatch, "loss_generating")
-    if not isinstance(count, Tensor) and not count and not spec.__counts_tokens__:
+    count = spec.get_num_tokens_in_batch(microbatch)
+    if not isinstance(count, Tensor) and not count:
         # Taken as it is, it would mean that nothing counts, and nothing would be trained.
         raise ValueError(
             "accumulate_train_batch_on_tokens=True, and a batch does not say how many tokens it has. Give "

@@ -163,7 +163,8 @@ class Trainer(TrainerNames):
             the whole batch all the same. None is the whole batch, "auto" as many as memory allows: half as many after
             a batch that did not fit, which is trained again, and more when there is room again.
         accumulate_train_batch_on_tokens: Whether microbatches are weighted by the tokens that the loss averages over
-            rather than by samples. None decides by the batch: tokens where ``batch["labels"]`` has one for each.
+            rather than by samples. None decides by the batch: tokens whose label is not -100 where ``batch["labels"]``
+            has one for each. With True a ``get_num_tokens_in_batch`` of the data says how many they are.
         seed: Seed of all generators, from 0 to 2**32 - 1. None draws one from torch's, so that
             ``torch.manual_seed`` before is enough to repeat a run.
         deterministic_mode: Whether to use deterministic implementations only.

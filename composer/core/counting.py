@@ -1,0 +1,151 @@
+"""Numbers of samples and tokens, as functions of the user's return them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from torch import Tensor
+
+from composer.core.types import Batch
+
+__all__ = ["as_number", "as_quantity", "as_tokens", "ask", "count_targets", "entry_of", "takes_type"]
+
+_IGNORED = -100
+_COUNTER = "get_num_tokens_in_batch"
+
+
+def as_number(what: str, value: Any) -> int | float:
+    """Return a number that a function of the user's returned, out of a tensor or array if it is in one.
+
+    Args:
+        what: The function, for the error.
+        value: What it returned.
+
+    Raises:
+        TypeError: It is no number.
+
+    >>> import torch
+    >>> as_number("get_num_samples_in_batch", torch.tensor(3)), as_number("get_num_samples_in_batch", 0.5)
+    (3, 0.5)
+    """
+    if type(value) is int or type(value) is float:
+        return value
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError(f"{what} must return a number, but returned {value!r}.")
+    return number
+
+
+def as_quantity(what: str, value: Any) -> int | float:
+    """Return a number, of samples or tokens, that a function of the user's returned.
+
+    Args:
+        what: The function, for the error.
+        value: What it returned.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is negative, infinite or NaN.
+
+    >>> import torch
+    >>> as_quantity("get_num_samples_in_batch", torch.tensor(3))
+    3
+    """
+    number = value if type(value) is int else as_number(what, value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{what} must return a number of 0 or more, but returned {value!r}.")
+    return number
+
+
+def as_tokens(counted: Any) -> int:
+    """Return the number of tokens that training time counts.
+
+    Args:
+        counted: What :meth:`DataSpec.__tokens__` returned.
+
+    Raises:
+        TypeError: It is no whole number, nor a mapping with one.
+        ValueError: It is negative, or a mapping without ``"total"``.
+
+    >>> import torch
+    >>> as_tokens({"total": torch.tensor(5), "loss_generating": 2})
+    5
+    """
+    total = entry_of(counted, "total")
+    if type(total) is int and total >= 0:
+        return total
+    number = as_quantity(_COUNTER, total)
+    # Of a mask of floats, the sum is a whole number in a tensor.
+    if isinstance(total, float) or number % 1:
+        raise TypeError(f"{_COUNTER} must return a whole number of tokens, but returned {total!r}.")
+    return int(number)
+
+
+def count_targets(batch: Batch) -> Tensor | None:
+    """Return how many of the ``"labels"`` of a batch are not -100, where they are; None without labels.
+
+    Args:
+        batch: The batch.
+
+    >>> import torch
+    >>> count_targets({"labels": torch.tensor([[1, 2, -100]])})
+    tensor(2)
+    """
+    labels = cast("Mapping[str, Any]", batch).get("labels") if isinstance(batch, Mapping) else None
+    return (labels != _IGNORED).sum() if isinstance(labels, Tensor) else None
+
+
+def entry_of(counted: Any, token_type: str) -> Any:
+    """Return what was counted, of a type if there are several.
+
+    Args:
+        counted: What :meth:`DataSpec.__tokens__` returned.
+        token_type: Which entry.
+
+    Raises:
+        ValueError: There is no such entry.
+
+    >>> entry_of({"total": 5}, "total"), entry_of(5, "total")
+    (5, 5)
+    """
+    if not isinstance(counted, Mapping):
+        return counted
+    if token_type not in counted:
+        raise ValueError(
+            f"{_COUNTER} returned a mapping without {token_type!r}; it has {sorted(map(str, counted))}. "
+            f"Add that entry, or return a number."
+        )
+    return counted[token_type]
+
+
+def ask(count: Callable[..., Any], batch: Batch, token_type: str) -> Any:
+    """Count by a method, which may be the user's and know no types.
+
+    Args:
+        count: The method.
+        batch: The batch.
+        token_type: What is asked for, if it takes it.
+
+    >>> ask(len, "abc", "loss_generating")
+    3
+    """
+    return count(batch, token_type) if token_type != "total" and takes_type(count) else count(batch)
+
+
+def takes_type(count: Callable[..., Any]) -> bool:
+    """Tell whether a function that counts a batch takes the type of tokens too.
+
+    Args:
+        count: The function.
+
+    >>> takes_type(lambda batch: 1), takes_type(lambda batch, token_type="total": 1)
+    (False, True)
+    """
+    try:
+        inspect.signature(count).bind(None, "loss_generating")
+    except TypeError:
+        return False
+    return True
