@@ -69,10 +69,14 @@ class Shares:
             # One form in all processes, whatever each has counted, also where one has not come to count.
             self._totals = _sums(run, counts) * int(not self._is_idle)
             self._work = torch_dist.all_reduce(self._totals, async_op=True)
-        elif self._on_device and not (self._is_all and counts.instead is None):
+        elif counts.instead is None:
+            if not self._is_all:
+                parts = counts.parts
+                self._total = _sum(run, parts) if self._on_device else sum(cast("Sequence[float]", parts))
+        elif self._on_device:
             self._settle(*_sums(run, counts).unbind())
-        elif not self._is_all or counts.instead is not None:
-            self._settle(sum(cast("Sequence[float]", counts.parts)), sum(cast("Sequence[float]", counts.instead or ())))
+        else:
+            self._settle(sum(cast("Sequence[float]", counts.parts)), sum(cast("Sequence[float]", counts.instead)))
 
     def _settle(self, total: float | Tensor, instead: float | Tensor) -> None:
         """Take the sum over all microbatches, or the sum of what counts instead where it is 0."""
@@ -180,19 +184,19 @@ def _sums(run: Run, counts: Counts) -> Tensor:
     They are on the device, where nobody waits for them, unless only shapes are looked at. Which of the two, all
     processes must agree on, also one that has counted nothing.
     """
-    device = run.state.device.torch_device
     if not counts.by_tokens and run.state.train_phase.loader.get_num_samples_in_batch is count_samples:
         # Of one type in all processes, though parts of samples count in some.
         return torch.tensor([sum(cast("Sequence[float]", counts.parts)), 0], dtype=torch.float64)
+    return torch.stack([_sum(run, counts.parts), _sum(run, counts.instead or ())])
+
+
+def _sum(run: Run, parts: Sequence[int | float | Tensor]) -> Tensor:
+    """Add counts on the device."""
+    device = run.state.device.torch_device
     wide = widest_dtype(device)
-    columns = (counts.parts, counts.instead or ())
-    numbers = [sum(part for part in parts if not isinstance(part, Tensor)) for parts in columns]
-    total = torch.tensor(numbers, dtype=wide, device=device)
-    for number, parts in enumerate(columns):
-        tensors = [part.to(device, wide) for part in parts if isinstance(part, Tensor)]
-        if tensors:
-            total[number] += torch.stack(tensors).sum()
-    return total
+    total = torch.full((), sum(part for part in parts if not isinstance(part, Tensor)), dtype=wide, device=device)
+    tensors = [part.to(device, wide) for part in parts if isinstance(part, Tensor)]
+    return total + torch.stack(tensors).sum() if tensors else total
 
 
 def _samples(run: Run, microbatches: Sequence[Batch]) -> list[int | float | Tensor]:
