@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from composer._at_exit import call_last as _call_last  # imported first: registers what comes after scripts' handlers
 from composer._older_homes import install as _install
 from composer._predecessor import warn_of_predecessors
 from composer._version import __version__ as __version__
 
 _install()
-del _install
+del _call_last, _install
 
 if TYPE_CHECKING:
     from composer import algorithms as algorithms

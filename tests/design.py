@@ -14,6 +14,7 @@ MAX_FUNCTION_LINES = 60
 # A module imports only from floors below its own, or from its own package. The longest prefix of its name decides.
 FLOORS: tuple[tuple[str, ...], ...] = (
     (
+        "_at_exit",
         "_env_variables",
         "_foreign_names",
         "_foreign_values",

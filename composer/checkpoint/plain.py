@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from composer.checkpoint.snapshot import PLAIN
+from composer.checkpoint.snapshot import DICTS, PLAIN
 
 __all__ = ["plain"]
 
@@ -111,9 +111,8 @@ def _mapping(value: Mapping[Any, Any], path: Sequence[object]) -> dict[Any, Any]
         if key in found:
             raise TypeError(f"{_named(path)} cannot be saved: two of its keys become {key!r} there.")
         found[key] = one if type(one) in PLAIN else plain(one, (*path, key))
-    # These two are known to all readers, and scripts rely on what they do.
     kind: Any = type(value)
-    return kind(found) if kind in (collections.OrderedDict, collections.Counter) else found
+    return kind(found) if kind in DICTS else found
 
 
 def _elements(value: Any, path: Sequence[object]) -> Any:

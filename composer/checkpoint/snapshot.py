@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from composer.checkpoint.host_memory import FlatBuffer
 
-__all__ = ["PLAIN", "Snapshot"]
+__all__ = ["DICTS", "PLAIN", "Snapshot"]
 
 PLAIN = frozenset({bool, float, int, str, type(None)})
 """Types with nothing to copy; the states of random generators have hundreds of them."""
+
+DICTS = frozenset({collections.OrderedDict, collections.Counter})
+"""Subclasses of dict that stay what they are: they are known to all readers, and scripts rely on what they do."""
 
 
 class Snapshot:
@@ -36,7 +40,7 @@ class Snapshot:
         """Return a copy, complete when this returns; the one before is overwritten.
 
         Args:
-            content: Dicts, lists and tuples with tensors; other values are taken to never change.
+            content: Plain values, see :func:`.plain`, and tensors.
         """
         taking = _Taking(self._buffers)
         copy = taking.copy(content)
@@ -57,20 +61,24 @@ class _Taking:
         self._copies: dict[Any, Tensor] = {}
         self._sources: list[Tensor] = []
         self._targets: list[Tensor] = []
+        self._aliases: list[tuple[Tensor, Tensor]] = []
 
     def copy(self, node: Any) -> Any:
         """The same containers, with memory in place of the tensors."""
         if isinstance(node, Tensor):
-            return self._tensor(node)
+            return self._as_in(node, self._tensor(node))
         if isinstance(node, dict):
-            items = cast("dict[Any, Any]", node).items()
-            return {key: value if type(value) in PLAIN else self.copy(value) for key, value in items}
+            kind, items = type(node), cast("dict[Any, Any]", node).items()
+            copied = {key: value if type(value) in PLAIN else self.copy(value) for key, value in items}
+            return kind(copied) if kind in DICTS else copied
         if isinstance(node, (list, tuple)):
             values = cast("list[Any]", node)
             if PLAIN.issuperset(map(type, values)):
                 return values[:]
             copies = [value if type(value) in PLAIN else self.copy(value) for value in values]
             return copies if isinstance(node, list) else tuple(copies)
+        if isinstance(node, (bytearray, set)):
+            return node.copy()
         return node
 
     @torch.no_grad()
@@ -81,12 +89,24 @@ class _Taking:
         self._buffers.update(self._used)
         for buffer in self._used.values():
             buffer.allocate()
+        for alias, target in self._aliases:
+            alias.data = target
         if self._sources:
             torch._foreach_copy_(self._targets, self._sources, non_blocking=True)  # pyright: ignore[reportPrivateImportUsage]
         accelerator = torch.accelerator.current_accelerator()
         for device in {source.device for source in self._sources}:
             if accelerator is not None and device.type == accelerator.type:
                 torch.accelerator.synchronize(device)
+
+    def _as_in(self, node: Tensor, target: Tensor) -> Tensor:
+        """The copy as the same kind of tensor, which a file names: a parameter, or one that requires gradients."""
+        is_parameter = type(node) is nn.Parameter
+        if node.layout != torch.strided or not (is_parameter or node.requires_grad):
+            return target
+        # Its memory may be another tensor's too, which does not require gradients.
+        alias = nn.Parameter(target, node.requires_grad) if is_parameter else target.detach().requires_grad_()
+        self._aliases.append((alias, target))
+        return alias
 
     def _tensor(self, node: Tensor) -> Tensor:
         tensor = node.detach()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import logging
 import os
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch.distributed as torch_dist
 
+from composer._at_exit import call_last
 from composer.dist.ranks import is_initialized
 
 __all__ = ["destroy_at_exit", "release_at_exit"]
@@ -34,8 +34,8 @@ def destroy_at_exit() -> None:
 
     A thread of gloo that releases the tensors of a collective while the interpreter ends would abort the process
     (SIGABRT, "terminate called without an active exception"), and NCCL warns of a group that is not destroyed. What
-    runs at exit and was registered after this call, and threads that save checkpoints, still have the group. One that
-    the user has destroyed, or replaced, is left alone.
+    runs at exit and was registered since composer was imported, and threads that save checkpoints, still have the
+    group. One that the user has destroyed, or replaced, is left alone.
 
     >>> destroy_at_exit()  # does nothing without a process group
     """
@@ -45,8 +45,7 @@ def destroy_at_exit() -> None:
     if _current is not None:
         _current.forget()
     _current = _Ending(torch_dist.group.WORLD)
-    atexit.unregister(_end)
-    atexit.register(_end)
+    call_last(_end)
 
 
 def release_at_exit(release: Callable[[], object]) -> None:

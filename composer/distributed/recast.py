@@ -84,7 +84,9 @@ class _Recasting:
 
     def __call__(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         weight, kind = self._weight(), input.device.type
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not torch.is_autocast_enabled(kind):
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or kind == "meta":
+            return self._forward(input, *args, **kwargs)
+        if not torch.is_autocast_enabled(kind):
             return self._forward(input, *args, **kwargs)
         dtype = torch.get_autocast_dtype(kind)
         if weight.dtype != torch.float32 or input.dtype not in (torch.float32, dtype):

@@ -149,10 +149,12 @@ class _Sparing:
         options: dict[str, Any] = {"use_reentrant": False}
         if self._selective:
             options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+        # Bound, since torch's function would take those of its own names for itself, such as "debug".
+        forward = functools.partial(self._forward, **kwargs) if kwargs else self._forward
         sign = _sign_of_device(args, kwargs)
         if sign is None:
-            return checkpoint(self._forward, *args, **options, **kwargs)
-        return checkpoint(functools.partial(_without_first, self._forward), sign, *args, **options, **kwargs)
+            return checkpoint(forward, *args, **options)
+        return checkpoint(functools.partial(_without_first, forward), sign, *args, **options)
 
 
 def _sign_of_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -171,11 +173,11 @@ def _is_on_accelerator(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.device.type != "cpu"
 
 
-def _without_first(forward: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
-    return forward(*args, **kwargs)
+def _without_first(forward: Any, first: Any, /, *args: Any) -> Any:
+    return forward(*args)
 
 
-def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+def _policy(context: Any, operator: Any, /, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operator in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from composer.nn._following import autocast_dtype
+
 __all__ = ["NoPositions", "NoRotation", "add_alibi", "alibi_bias", "alibi_slopes", "has_alibi", "scores_dtype"]
 
 _ATTENTION_ARGUMENTS = (
@@ -187,8 +189,7 @@ def scores_dtype(like: Tensor) -> torch.dtype:
     >>> scores_dtype(torch.zeros(1))
     torch.float32
     """
-    kind = like.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+    return autocast_dtype(like.device.type) or like.dtype
 
 
 def _join(bias: Tensor, mask: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from composer.nn._following import autocast_dtype
+
 __all__ = ["LPGroupNorm", "LPLayerNorm", "LPRMSNorm", "lower_norm"]
 
 
@@ -108,10 +110,8 @@ Norm = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
 def _lowered(norm: Norm, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Apply a norm in the format of autocast, if that is on; the sums within are float32 in any case."""
-    device_type = input.device.type
-    if isinstance(input, fx.Proxy) or not torch.is_autocast_enabled(device_type):
+    if isinstance(input, fx.Proxy) or (dtype := autocast_dtype(input.device.type)) is None:
         return norm(input, weight, bias)
-    dtype = torch.get_autocast_dtype(device_type)
     lowered = [None if tensor is None else tensor.to(dtype) for tensor in (weight, bias)]
-    with torch.autocast(device_type, enabled=False):
+    with torch.autocast(input.device.type, enabled=False):
         return norm(input.to(dtype), *lowered)

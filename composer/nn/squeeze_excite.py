@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from composer._text import positive
-from composer.nn._following import is_followed
+from composer.nn._following import autocast_dtype, is_followed
 
 __all__ = ["SqueezeExcite2d", "SqueezeExciteConv2d"]
 
@@ -60,7 +60,7 @@ class SqueezeExcite2d(nn.Module):
             return self._plain(input)
         device_type = input.device.type
         squeeze, excite = (layer.weight.to(input.dtype) for layer in (self.squeeze, self.excite))
-        if not torch.is_autocast_enabled(device_type):
+        if autocast_dtype(device_type) is None:
             return _Weigh.apply(input, squeeze, excite)
         # In the format that the convolution before has chosen.
         with torch.autocast(device_type, enabled=False):

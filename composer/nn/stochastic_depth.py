@@ -7,6 +7,7 @@ Paper: Deep Networks with Stochastic Depth, Huang et al. 2016, https://arxiv.org
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -98,6 +99,7 @@ class StochasticBlock(nn.Module):
     """
 
     _residual_form = ResidualForm()
+    _first_input = "input"
     __jit_unused_properties__ = ("block_drop_rate",)
 
     if TYPE_CHECKING:  # TorchScript cannot read it
@@ -114,8 +116,14 @@ class StochasticBlock(nn.Module):
     def block_drop_rate(self, rate: float) -> None:
         self._drop_rate = float(rate)
 
-    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Compute the block, or in training perhaps its shortcut only."""
+        if not args and self._first_input in kwargs:
+            args = (kwargs.pop(self._first_input),)
+        return self._drawn(*args, **kwargs)
+
+    def _drawn(self, input: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute it from its first input, on which the shortcut is; all others are the block's own affair."""
         depth = self._stochastic_depth
         if not self.training:
             return self._weighed(1 - self._drop_rate, input, *args, **kwargs)
@@ -136,7 +144,7 @@ class StochasticBlock(nn.Module):
         # Activations may work in place, and the input is not ours.
         return form.activation(self, output.clone() if output is input else output)
 
-    def _weighed(self, weight: float | Tensor, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _weighed(self, weight: float | Tensor, input: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
         """Compute the block with a weight on its branch."""
         form = self._residual_form
         if form.branch is None:
@@ -222,7 +230,9 @@ def _stochastic_class(cls: type[nn.Module], form: ResidualForm) -> type[nn.Modul
     for known in cls.__subclasses__():
         if known.__bases__ == (base, cls) and vars(known).get("_residual_form") is form:
             return known
-    return type(f"Stochastic{cls.__name__}", (base, cls), {"_residual_form": form, "__module__": cls.__module__})
+    names = [*inspect.signature(cls.forward).parameters]
+    members = {"_residual_form": form, "_first_input": names[1] if len(names) > 1 else "", "__module__": cls.__module__}
+    return type(f"Stochastic{cls.__name__}", (base, cls), members)
 
 
 def _restore(cls: type[nn.Module]) -> nn.Module:

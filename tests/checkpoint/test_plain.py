@@ -22,8 +22,10 @@ from composer import Callback, State, Trainer
 from composer.callbacks import CheckpointSaver
 from composer.checkpoint import archive
 from composer.checkpoint.load import read_checkpoint
-from composer.checkpoint.plain import plain
+from composer.checkpoint.plain import _KEPT, plain
 from composer.checkpoint.save import collect, save_checkpoint
+from composer.checkpoint.snapshot import DICTS, Snapshot
+from composer.checkpoint.writer import CheckpointWriter
 from tests.checkpoint.content import same
 from tests.common import Regression, trainer_of
 
@@ -223,6 +225,44 @@ def test_what_stays(kind, tmp_path) -> None:
     read = read_by_both(path)
     assert type(read) is type(KEPT[kind])
     assert repr(read) == repr(KEPT[kind])
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_stays_does_so_in_files_that_are_written_behind_the_training(behind, tmp_path) -> None:
+    """And in either case what else becomes of values is the same."""
+    weight = torch.ones(2, requires_grad=True)
+    more = {
+        "frozen": torch.nn.Parameter(torch.ones(2), requires_grad=False),
+        "empty": torch.nn.Parameter(torch.ones(0)),
+        "leaf": weight,
+        "deep": collections.OrderedDict(a=[collections.Counter("a"), weight]),
+        "result": weight * 2,
+    }
+    content = plain(KEPT | more | {name: value for name, (value, _) in CONVERTED.items() if name != "keys"})
+    writer = CheckpointWriter(behind=behind)
+    writer.write({"state": content}, tmp_path / "a.pt")
+    writer.close()
+    read = torch.load(tmp_path / "a.pt", weights_only=True)["state"]
+    content["result"] = (weight * 2).detach().requires_grad_()
+    assert [(name, type(value), repr(value)) for name, value in read.items()] == [
+        (name, type(value), repr(value)) for name, value in content.items()
+    ]
+
+
+@pytest.mark.parametrize("kind", sorted(_KEPT | DICTS | {dict, list, set}, key=repr))
+def test_all_that_stays_and_can_change_is_copied(kind) -> None:
+    values: dict[type, Any] = {torch.dtype: torch.int8, torch.device: torch.device("cpu"), torch.layout: torch.strided}
+    value = None if kind is type(None) else values[kind] if kind in values else kind()
+    assert type(value) is kind
+    kept = plain(value)
+    assert type(kept) is kind
+    copy = Snapshot().take({"value": kept})["value"]
+    assert type(copy) is kind
+    assert copy == value
+    try:
+        hash(value)
+    except TypeError:
+        assert copy is not value, "holds a later moment's value"
 
 
 @pytest.mark.parametrize("value", [np.arange(3.0), np.arange(4, dtype=">i4"), datetime.timedelta(1, 2, 3)])

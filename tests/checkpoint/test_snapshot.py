@@ -89,11 +89,14 @@ def test_views_and_strides() -> None:
     assert copy["column"].untyped_storage().nbytes() == 12
 
 
-def test_parameters_lose_their_gradients() -> None:
-    parameter = torch.nn.Parameter(torch.ones(1))
-    copy = Snapshot().take({"a": parameter})["a"]
-    assert type(copy) is Tensor
-    assert not copy.requires_grad
+def test_parameters_stay_so_and_share_their_memory() -> None:
+    parameter, frozen = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    leaf = torch.ones(2, requires_grad=True)
+    copy = Snapshot().take({"a": parameter, "b": parameter.detach(), "c": frozen, "d": leaf, "e": leaf * 1})
+    assert [type(value) for value in copy.values()] == [type(value) for value in (parameter, leaf, frozen, leaf, leaf)]
+    assert [value.requires_grad for value in copy.values()] == [True, False, False, True, True]
+    assert all(value.is_leaf and value.tolist() == [1, 1] for value in copy.values())
+    assert copy["a"].data_ptr() == copy["b"].data_ptr() != parameter.data_ptr()
 
 
 def test_what_is_let_go_of_is_forgotten() -> None:

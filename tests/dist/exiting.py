@@ -10,22 +10,39 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import pickle
 import sys
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 import torch.distributed as torch_dist
 
-from composer import dist
-from composer.dist import group_exit
+world: list[Any] = []
 
 
-def tell(group: Any) -> None:
-    """Registered first, so called last."""
+@atexit.register
+def tell() -> None:
+    """Registered before composer is imported, so called last."""
     gc.collect()
+    group = world[0]
     print("initialized" if torch_dist.is_initialized() else "destroyed", "held" if group() else "ended", flush=True)
+
+
+from composer import dist  # noqa: E402
+from composer.dist import group_exit  # noqa: E402
+
+
+class Saving:
+    """Says when a checkpoint is written, which the end of the process waits for."""
+
+    def __reduce__(self) -> Any:
+        time.sleep(0.5)
+        dist.barrier()
+        print("saved", flush=True)
+        return int, ()
 
 
 class Holder:
@@ -41,8 +58,13 @@ class Holder:
 
 
 def main(how: str) -> Any:
-    first, world = dist.get_global_rank() == 0, []
-    atexit.register(lambda: tell(world[0]))
+    first = dist.get_global_rank() == 0
+    if how == "handlers":  # all before there is a group, the last first
+        atexit.register(torch_dist.destroy_process_group)
+        atexit.register(lambda: print("met", torch_dist.get_world_size(), flush=True))
+        atexit.register(dist.barrier)
+        atexit.register(torch_dist.barrier)
+        atexit.register(time.sleep, 0.3 if first else 0.0)
     if how == "own":
         torch_dist.init_process_group("gloo")
     dist.initialize_dist("cpu", timeout=30)
@@ -52,6 +74,8 @@ def main(how: str) -> Any:
         torch_dist.destroy_process_group()
         torch_dist.init_process_group("gloo")
         world[0] = weakref.ref(torch_dist.group.WORLD)
+    if how == "handlers":
+        ThreadPoolExecutor(1).submit(pickle.dumps, Saving())
     if how == "forked" and not os.fork():
         sys.exit()  # as a child that does not know of the group
     group_exit._PATIENCE = group_exit._PATIENCE_AFTER_ERROR = 1.0 if how in ("stuck", "error") else 30.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -63,6 +64,29 @@ def test_a_group_of_the_user_is_left_alone(how: str) -> None:
     codes, texts, _ = run(how, 1)
     assert codes == [0], texts
     assert texts[0].splitlines()[-1].partition(" ")[0] == "initialized", texts
+
+
+def test_handlers_of_the_user_that_were_registered_before_have_the_group() -> None:
+    """And those that write checkpoints in the background, which come before all handlers."""
+    codes, texts, _ = run("handlers")
+    assert codes == [0, 0], texts
+    assert [text.splitlines() for text in texts] == [["saved", "met 2", "destroyed ended"]] * 2
+
+
+def test_only_what_was_registered_before_the_import_comes_later() -> None:
+    code = """
+        import atexit, sys
+        atexit.register(print, "before")
+        import composer
+        atexit.register(print, "after")
+        assert not {"torch", "torch.distributed", "composer.dist"} & sys.modules.keys()
+        composer._at_exit.call_last(lambda: print("group"))
+        atexit.register(print, "late")
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (found.stdout.split(), found.stderr) == (["late", "after", "group", "before"], "")
 
 
 def test_a_forked_process_leaves_the_group_of_its_parent() -> None:

@@ -116,3 +116,10 @@ def test_a_copy_casts_its_own_weight() -> None:
     nn.init.zeros_(twin.weight)
     assert not gradients(twin, torch.randn(2, 3))[0].any()
     assert gradients(layer, torch.randn(2, 3))[0].any()
+
+
+def test_meta_tensors():
+    """Which have no autocast to ask for."""
+    layer = nn.Linear(2, 3).to("meta")
+    recast_weights(layer)
+    assert layer(torch.empty(4, 2, device="meta")).shape == (4, 3)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 
 import pytest
 import torch
@@ -112,6 +113,50 @@ def test_the_device_is_found_in_whichever_way_a_module_is_called(kind, call, sel
     recompute([module], selective=selective)
     call(module, x).sum().backward()
     assert set(found) == {kind}
+    assert module.linear.weight.grad is not None
+
+
+# Those of what torch calls on the way too, into which it hands on keyword arguments.
+_NAMES = sorted(
+    {
+        *("function", "use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state"),
+        *("forward", "first", "fn", "run_function", "dummy", "context", "operator", "func", "ctx"),
+        *(
+            name
+            for each in vars(torch.utils.checkpoint).values()
+            if inspect.isfunction(each) and each.__module__ == torch.utils.checkpoint.__name__
+            for name, parameter in inspect.signature(each).parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        ),
+    }
+    - {"self"}
+)
+
+
+class Named(nn.Module):
+    """Returns what it got by name beside its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x=None, /, **named):
+        return torch.tanh(self.linear(named["hidden"] if x is None else x)), named
+
+
+@pytest.mark.parametrize("arguments", [{}, {"selective": True}, {"offload": True}])
+@pytest.mark.parametrize("kind", ["cpu", "meta"])
+def test_arguments_of_a_block_keep_their_names(kind, arguments):
+    module, x = Named().to(kind), torch.ones(2, 4, device=kind)
+    recompute([module], **arguments)
+    named = {name: object() for name in _NAMES}
+    output, found = module(x, **named)
+    assert found == named
+    output.sum().backward()
+    named["hidden"] = x  # on a device that is not known from the positional arguments
+    output, found = module(**named)
+    assert list(found) == list(named)
+    output.sum().backward()
     assert module.linear.weight.grad is not None
 
 

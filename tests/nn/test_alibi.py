@@ -165,3 +165,9 @@ def test_modules_in_place_of_positions():
     cosines, sines = NoRotation(Rotation())(embeddings, position_ids=None, scale=2.0)
     assert torch.equal(cosines, torch.ones_like(embeddings))
     assert torch.equal(sines, torch.zeros_like(embeddings))
+
+
+def test_the_dtype_of_scores_of_meta_tensors():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert scores_dtype(torch.empty(1, device="meta")) == torch.float32
+        assert scores_dtype(torch.empty(1)) == torch.bfloat16

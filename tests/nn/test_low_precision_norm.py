@@ -63,3 +63,15 @@ def test_other_layers_stay():
     assert lower_norm(Own(3)) is None
     assert lower_norm(nn.BatchNorm1d(3)) is None
     assert lower_norm(lower_norm(nn.LayerNorm(3))) is None
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("make", NORMS)
+def test_meta_tensors(make, autocast):
+    """Which have no autocast to ask for."""
+    norm = lower_norm(make()).to("meta")
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        output = norm(torch.empty(3, 4, 5, device="meta"))
+    assert (output.shape, output.dtype, output.device.type) == ((3, 4, 5), torch.float32, "meta")
+    output.sum().backward()
+    assert all(parameter.grad.is_meta for parameter in norm.parameters())

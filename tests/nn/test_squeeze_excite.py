@@ -67,3 +67,14 @@ def test_of_a_convolution():
     assert SqueezeExciteConv2d(conv=conv).conv is conv
     with pytest.raises(ValueError, match="latent_channels"):
         SqueezeExcite2d(4, 0)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_meta_tensors(autocast):
+    """Which have no autocast to ask for."""
+    layer = SqueezeExciteConv2d(3, 16, 3).to("meta")
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        output = layer(torch.empty(2, 3, 8, 8, device="meta"))
+    assert (output.shape, output.dtype, output.device.type) == ((2, 16, 6, 6), torch.float32, "meta")
+    output.sum().backward()
+    assert all(parameter.grad.is_meta for parameter in layer.parameters())

@@ -220,3 +220,27 @@ def test_block_that_returns_more_than_a_tensor():
 
     with pytest.raises(TypeError, match=r"StochasticPair must return one tensor .* tuple"):
         make_stochastic(Pair(4), "sample", 0.5)(torch.randn(2, 4))
+
+
+class Conditioned(nn.Module):
+    """A block whose arguments have names that the wrapper could have for its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+
+    def forward(self, hidden, *, weight, input=1.0, self_=0.0):
+        return hidden + self.body(hidden) * weight * input + self_
+
+
+@pytest.mark.parametrize("method", ["block", "sample"])
+@pytest.mark.parametrize("training", [False, True])
+def test_arguments_of_a_block_keep_their_names(method, training):
+    register_residual_block(Conditioned)
+    block, x, others = Conditioned().train(training), torch.randn(3, 4), {"weight": 2.0, "input": 3.0, "self_": 4.0}
+    expected = block(x, **others)
+    make_stochastic(block, method, 0.0)
+    torch.testing.assert_close(block(x, **others), expected)
+    torch.testing.assert_close(block(hidden=x, **others), expected)
+    with pytest.raises(TypeError, match="missing"):
+        block(**others)
