@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -34,6 +36,26 @@ def test_every_module_and_the_names_defined_there(line: str) -> None:
     home = importlib.import_module(module)
     assert importlib.util.find_spec(module).name == module
     assert [name for name in names.split() if not hasattr(home, name)] == []
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_no_alias_hides_a_name_of_the_module_that_it_is_imported_from(name: str) -> None:
+    """Python makes a module an attribute of the one above it, in place of a function of the same name."""
+    parent, _, leaf = name.rpartition(".")
+    file = getattr(importlib.import_module(parent), "__file__", None)
+    bound = set() if file is None else names_bound(Path(file).read_text())
+    assert leaf not in bound
+
+
+def names_bound(source: str) -> set[str]:
+    """The functions, classes and imported names of a module."""
+    found = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            found.update(alias.asname or alias.name for alias in node.names)
+    return found
 
 
 def test_the_facts_are_all_there() -> None:

@@ -18,7 +18,8 @@ from composer.core.algorithm import Algorithm
 from composer.core.order import Slot
 from composer.core.sharding import Sharding
 from composer.core.traits import Traits
-from composer.nn.ghost_batchnorm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d, ghost_batchnorm
+from composer.nn.ghost_batchnorm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from composer.nn.ghost_batchnorm import ghost_batchnorm as to_ghost_batchnorm
 from composer.surgery import count_module_instances, replace_module_classes
 from composer.warnings import NoEffectWarning
 
@@ -69,7 +70,7 @@ def apply_ghost_batchnorm(
     def ghost(module: _BatchNorm, module_index: int) -> nn.Module | None:
         if isinstance(module, _GHOSTS) or type(module).forward is not _BatchNorm.forward:
             return None
-        return ghost_batchnorm(module, ghost_batch_size)
+        return to_ghost_batchnorm(module, ghost_batch_size)
 
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     if not replace_module_classes(model, dict.fromkeys(kinds, ghost), optimizers):
