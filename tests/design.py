@@ -35,8 +35,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "_batch_keys",
         "_containers",
-        "_copies",
         "_cpus",
+        "_device_copies",
         "devices",
         "dist",
         "environment",
