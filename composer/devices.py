@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist
-from composer._copies import may_go_on
+from composer._device_copies import is_non_blocking_safe
 from composer._lazy import import_extra
 from composer._text import did_you_mean
-from composer.dist.local_gpu import local_gpu
+from composer.dist.local_gpu import checked_index
 from composer.trees import map_leaves, map_tensors
 
 __all__ = [
@@ -39,7 +39,6 @@ TIMED = frozenset({"cuda", "xpu"})
 """Kinds of devices that work beside the host and whose events keep time."""
 MEMORY_STATISTICS = frozenset({"cuda", "xpu"})
 """Kinds of devices whose allocator answers :func:`torch.accelerator.memory_allocated` and its kin."""
-"""Kinds of devices that have no float64."""
 
 _READ_BY_HOST = frozenset({"step", "mu_product"})
 # What optimizers of PyTorch read in each step; on the device each would be a wait.
@@ -88,7 +87,9 @@ class Device(ABC):
         >>> DeviceCPU().tensor_to_device(x) is x
         True
         """
-        return tensor.to(self.torch_device, non_blocking=self._non_blocking and may_go_on(tensor, self.torch_device))
+        return tensor.to(
+            self.torch_device, non_blocking=self._non_blocking and is_non_blocking_safe(tensor, self.torch_device)
+        )
 
     def batch_to_device(self, batch: Any) -> Any:
         """Return a batch with all tensors here; itself if they are here already.
@@ -207,7 +208,7 @@ class DeviceAccelerator(Device):
         # Empty where torch knows of none; such a device trains in a single process.
         known = torch.distributed.Backend.default_device_backend_map if dist.is_available() else {}
         self.dist_backend = known.get(kind, "")
-        self.torch_device = torch.device(kind, _checked_index(kind, device_id))
+        self.torch_device = torch.device(kind, checked_index(kind, device_id))
         torch.accelerator.set_device_index(self.torch_device)
 
 
@@ -236,7 +237,7 @@ class DeviceGPU(Device):
 
     def __init__(self, device_id: int | None = None, *, allow_tf32: bool = True) -> None:
         _require("cuda", self.name)
-        self.torch_device = torch.device("cuda", _checked_index("cuda", device_id))
+        self.torch_device = torch.device("cuda", checked_index("cuda", device_id))
         torch.cuda.set_device(self.torch_device)
         _set_tf32(allow_tf32)
 
@@ -372,20 +373,6 @@ def _require(kind: str, name: str) -> None:
             f"device {name!r} is not available here: PyTorch {torch.__version__} sees none. Available: {_available()}. "
             "With device=None the best one available is used."
         )
-
-
-def _checked_index(kind: str, given: int | None) -> int:
-    """Return the index that was given, or else that of this process, if there is a device of that index."""
-    index = local_gpu(kind) if given is None else given
-    module: Any = torch.get_device_module(kind)
-    number = module.device_count()
-    if not 0 <= index < number:
-        what = "GPUs" if kind == "cuda" else f"devices of type {kind!r}"
-        raise ValueError(
-            f"device_id must be less than the number of {what} that PyTorch sees, {number}, "
-            f"but is {index}{' (the local rank)' if given is None else ''}."
-        )
-    return index
 
 
 def _set_tf32(allow: bool) -> None:

@@ -17,7 +17,7 @@ import torch._lazy.ts_backend
 import torch.distributed as torch_dist
 from torch import nn
 
-from composer import devices
+from composer import _device_copies, devices
 from composer.callbacks import _readback, memory_monitor
 from composer.checkpoint import host_memory
 from composer.devices import Device
@@ -104,9 +104,20 @@ def tell(patch: pytest.MonkeyPatch, kind: type[Any], note: Callable[[str], None]
     patch.setattr(torch, "Event", _Event)
     for module in (devices, recompute, host_memory, _readback):
         patch.setattr(module, "PINNING", devices.PINNING | {DEVICE.type})
+    for module in (devices, _device_copies):
+        patch.setattr(module, "is_non_blocking_safe", _is_non_blocking_safe)
     patch.setattr(torch, DEVICE.type, _Module, raising=False)
     patch.setitem(devices._CLASSES, DEVICE.type, FakeDevice)
     _as_on_cuda(patch, kind)
+
+
+def _is_non_blocking_safe(
+    tensor: torch.Tensor,
+    device: torch.device,
+    safe: Callable[[torch.Tensor, torch.device], bool] = _device_copies.is_non_blocking_safe,
+) -> bool:
+    """As to CUDA."""
+    return safe(tensor, torch.device("cuda") if device.type == DEVICE.type else device)
 
 
 @functools.cache

@@ -36,8 +36,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "_batch_keys",
         "_containers",
-        "_copies",
         "_cpus",
+        "_device_copies",
         "devices",
         "dist",
         "environment",

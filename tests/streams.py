@@ -102,11 +102,22 @@ class Runtime:
     """As torch.cuda.cudart(): notes which addresses are pinned in place, with their sizes."""
 
     pinned: dict[int, int] = {}
+    refuses = 0
+    """The status of all calls, where it is none of success."""
+    last_error = 0
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
         already = any(address < start + length and start < address + size for start, length in self.pinned.items())
-        self.pinned[address] = size
-        return 712 if already else 0  # cudaErrorHostMemoryAlreadyRegistered
+        status = self.refuses or (712 if already else 0)  # cudaErrorHostMemoryAlreadyRegistered
+        if status:
+            Runtime.last_error = status
+        else:
+            self.pinned[address] = size
+        return status
+
+    def cudaGetLastError(self) -> int:
+        error, Runtime.last_error = Runtime.last_error, 0
+        return error
 
     @classmethod
     @contextlib.contextmanager
@@ -119,8 +130,10 @@ class Runtime:
             cls.pinned = before
 
     def cudaHostUnregister(self, address: int) -> int:
-        self.pinned.pop(address, None)
-        return 0
+        status = self.refuses or (0 if self.pinned.pop(address, None) else 713)  # cudaErrorHostMemoryNotRegistered
+        if status:
+            Runtime.last_error = status
+        return status
 
 
 class Host:

@@ -223,6 +223,8 @@ def test_each_process_has_the_accelerator_of_its_local_rank_or_the_only_one(kind
     seen["count"] = 2
     with pytest.raises(ValueError, match=r"PyTorch sees, 2, but is 3 \(the local rank\)"):
         DeviceGPU() if kind == "cuda" else get_device(kind)
+    with pytest.raises(ValueError, match=r"PyTorch sees, 2, but is 3 \(the local rank\)"):
+        device_of_process()
 
 
 def test_mps(monkeypatch):
@@ -290,12 +292,12 @@ LISTS = {
 def test_what_kinds_of_devices_can_do_stands_in_one_place() -> None:
     """A second list would miss the next kind of device."""
     root = Path(composer.__file__).parent
-    kinds = {"cuda", "xpu", "mps", "hpu", "xla", "cpu"}
+    kinds = {"cpu", "cuda", "hip", "hpu", "ipu", "maia", "meta", "mps", "mtia", "npu", "privateuseone", "xla", "xpu"}
     found = set()
     for path in root.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.Set, ast.Tuple, ast.List)):
                 values = {entry.value for entry in node.elts if isinstance(entry, ast.Constant)}
-                if len(values & kinds) > 1 and values - {"gpu"} <= kinds:
+                if len(values & kinds) > 1:
                     found.add(path.relative_to(root).as_posix())
     assert found <= LISTS.keys()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._copies import copied_to
+from composer._device_copies import copied_to
 
 __all__ = ["Box", "box_mask", "draw_box", "draw_boxes", "fill_box", "image_size", "widen"]
 

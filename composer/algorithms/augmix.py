@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._copies import copied_to
+from composer._device_copies import copied_to
 from composer._lazy import import_extra
 from composer._text import positive
 from composer.algorithms._augmenting import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._copies import copied_to
+from composer._device_copies import copied_to
 from composer._text import in_unit_interval, non_negative
 from composer.algorithms._boxes import Box, draw_box, draw_boxes, fill_box, image_size
 from composer.algorithms._draw import draw_beta, draw_dirichlet

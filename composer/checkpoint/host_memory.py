@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import logging
 import math
 import mmap
+import sys
+import warnings
 import weakref
 from typing import Any, cast
 
@@ -11,8 +16,11 @@ import torch
 from torch import Tensor
 
 from composer.devices import PINNING
+from composer.warnings import ComposerWarning
 
 __all__ = ["FlatBuffer"]
+
+_log = logging.getLogger("composer.checkpoint")
 
 _ALIGNMENT = 64  # of torch's own tensors on the CPU
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device
@@ -20,11 +28,12 @@ _SLACK = 8  # a buffer that had to grow has room for an eighth more
 
 
 class FlatBuffer:
-    """One buffer for many tensors, reused as long as its size fits.
+    """One buffer for many tensors, reused until they need a larger one.
 
     It takes the sum of the bytes of its tensors, each aligned to 64 bytes. PyTorch's pinned allocator would round each
-    tensor up to a power of two, and a single large buffer as well; so for CUDA ordinary memory is pinned in place. Each
-    tensor has a storage of its own, hence writers see nothing of the others.
+    tensor up to a power of two, and a single large buffer as well; so for CUDA ordinary memory is pinned in place.
+    Where that is refused, as on some virtual GPUs, the allocator pins it, and where this fails too the memory stays
+    pageable; a warning says so. Each tensor has a storage of its own, hence writers see nothing of the others.
 
     Args:
         device_type: The type of the device from which tensors are copied here.
@@ -71,16 +80,14 @@ class FlatBuffer:
     def allocate(self) -> None:
         """Give the tensors that were reserved since the last call their memory; earlier tensors are overwritten.
 
-        Raises:
-            RuntimeError: The memory cannot be pinned.
-
         >>> FlatBuffer("cpu").allocate()
         """
         tensors, size = self._tensors, self._end
         self._tensors, self._end = {}, 0
-        if self._memory is None or not size <= self.num_bytes <= size + size // 4 + (1 << 16):
+        # Pinning is slow: the buffer stays where sets of several sizes take turns, such as with and without optimizer.
+        if self._memory is None or self.num_bytes < size:
             # A set of tensors that grows with each save is not to need a new buffer each time.
-            grows = 0 < self.num_bytes < size
+            grows = self.num_bytes > 0
             for tensor in self._known.values():
                 cast("Any", tensor).set_()  # the old buffer is freed before there is a new one
             self._memory, self._known = None, {}
@@ -104,9 +111,26 @@ def _host_memory(size: int, device_type: str) -> Tensor:
     """Bytes in host memory, pinned if copies from this type of device are asynchronous only then."""
     if device_type not in PINNING:
         return torch.empty(size, dtype=torch.uint8, device="cpu")
-    if device_type != "cuda":
-        # There is no call to pin memory in place: the allocator rounds this up, yet only once.
-        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+    refused = ""
+    if device_type == "cuda":
+        pinned, status = _pinned_in_place(size)
+        if pinned is not None:
+            return pinned
+        refused = f"cudaHostRegister returned {status}"
+    # For others there is no call to pin memory in place: the allocator rounds this up, yet only once.
+    try:
+        memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+    except RuntimeError as error:
+        refused += f"{refused and ', '}pin_memory=True failed: {str(error).partition(chr(10))[0]}"
+        _warn(f"could not be pinned ({refused}). It is pageable, and each save holds up the training for longer.")
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
+    if refused:
+        _warn(f"could not be pinned in place ({refused}). PyTorch's allocator pins it, and takes up to twice as much.")
+    return memory
+
+
+def _pinned_in_place(size: int) -> tuple[Tensor | None, int]:
+    """Bytes in memory that CUDA has pinned, or None, and the status of CUDA."""
     # Whole pages, since two buffers with a page in common cannot both be pinned.
     page = mmap.PAGESIZE
     num_bytes = -(-size // page) * page
@@ -115,11 +139,32 @@ def _host_memory(size: int, device_type: str) -> Tensor:
     runtime: Any = torch.cuda.cudart()
     address = memory.data_ptr() + offset
     if status := int(runtime.cudaHostRegister(address, num_bytes, _PORTABLE)):
-        raise RuntimeError(
-            f"{num_bytes} bytes of host memory for asynchronous checkpoints could not be pinned (cudaHostRegister "
-            f"returned {status}). Give the process more memory, or save with asynchronous=False."
-        )
+        _clear_last_error(runtime)
+        return None, status
     pinned = memory[offset : offset + size]
     # At exit the system frees it; before, nothing copies here any more once it is let go of.
-    weakref.finalize(pinned, runtime.cudaHostUnregister, address).atexit = False
-    return pinned
+    weakref.finalize(pinned, _unpin, runtime, address).atexit = False
+    return pinned, 0
+
+
+def _unpin(runtime: Any, address: int) -> None:
+    """End what cudaHostRegister has begun."""
+    if status := int(runtime.cudaHostUnregister(address)):
+        _clear_last_error(runtime)
+        _log.warning("Host memory of a checkpoint is still pinned: cudaHostUnregister returned %d.", status)
+
+
+def _clear_last_error(runtime: Any) -> None:
+    """Forget the error of a call that has failed; else PyTorch raises it after the next kernel, which has none."""
+    name = "hipGetLastError" if torch.version.hip else "cudaGetLastError"
+    clear = getattr(runtime, "cudaGetLastError", None)
+    if clear is None and sys.platform == "linux":  # PyTorch does not bind it, but has loaded its library for all
+        clear = getattr(ctypes.CDLL(None), name, None)
+    if clear is not None:
+        clear()
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    """Once, rather than at each save."""
+    warnings.warn(f"Host memory for asynchronous checkpoints {text}", ComposerWarning, stacklevel=2)

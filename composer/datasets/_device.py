@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from composer.dist.local_gpu import local_gpu
+from composer.dist.local_gpu import checked_index
 
 __all__ = ["device_of_process"]
 
@@ -14,8 +14,11 @@ def device_of_process() -> torch.device:
 
     It is that of the local rank, or the only one where each process sees one of its own.
 
+    Raises:
+        ValueError: There is none for this local rank.
+
     >>> device_of_process().type == "cpu" or torch.accelerator.is_available()
     True
     """
     kind = torch.accelerator.current_accelerator(check_available=True)
-    return torch.device("cpu") if kind is None else torch.device(kind.type, local_gpu(kind.type))
+    return torch.device("cpu") if kind is None else torch.device(kind.type, checked_index(kind.type))

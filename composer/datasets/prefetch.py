@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from composer import dist, trees
-from composer._copies import copied_to
+from composer._device_copies import copied_to
 from composer._text import non_negative
 from composer.core.dealing import DataShare, check_divided
 from composer.core.microbatches import count_samples

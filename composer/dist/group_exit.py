@@ -20,7 +20,8 @@ __all__ = ["destroy_at_exit", "release_at_exit"]
 
 _log = logging.getLogger("composer.dist")
 
-# Seconds that collectives in work may take to end, as where others are behind; then the process exits all the same.
+# Seconds that collectives in work may take to end, as where others are behind, and NCCL's communicators, which wait for
+# their peers, as where another rank still writes a checkpoint; then the process exits all the same.
 _PATIENCE = 10.0
 # After an exception others may wait for this process, and see that it has failed once it has exited.
 _PATIENCE_AFTER_ERROR = 2.0
@@ -95,13 +96,13 @@ class _Ending:
         # Processes that were forked have the group's connections, and not its threads.
         if os.getpid() != self._process or not is_initialized() or self._group() is not torch_dist.group.WORLD:
             return
-        released = [release() for one in _releases if (release := one()) is not None]
+        released = [_call(release) for one in _releases if (release := one()) is not None]
         if released:
             gc.collect()
         self._begins.set()
         patience = _PATIENCE_AFTER_ERROR if _has_failed() else _PATIENCE
         if not self._is_over.wait(patience):
-            _log.warning("The process group was not destroyed in %g s, as a collective waits for others.", patience)
+            _log.warning("Other ranks are not at their end yet: the process group was not destroyed in %g s.", patience)
 
     def _run(self) -> None:
         self._begins.wait()
@@ -117,6 +118,14 @@ class _Ending:
             _log.debug("The process group could not be destroyed: %s", error)
         finally:
             self._is_over.set()
+
+
+def _call(release: Callable[[], object]) -> None:
+    """Call it; an error of one does not keep the group."""
+    try:
+        release()
+    except Exception:
+        _log.exception("%r failed; the process group is destroyed all the same.", release)
 
 
 def _has_failed() -> bool:

@@ -8,7 +8,32 @@ import torch
 
 from composer.dist.ranks import get_local_rank
 
-__all__ = ["local_gpu"]
+__all__ = ["checked_index", "local_gpu"]
+
+
+def checked_index(kind: str, given: int | None = None) -> int:
+    """Return the index of an accelerator that PyTorch sees.
+
+    Args:
+        kind: Type of the accelerator, as in ``torch.device(kind)``.
+        given: Its index; ``None`` is that of this process, see :func:`local_gpu`.
+
+    Raises:
+        ValueError: PyTorch sees none of this index.
+
+    >>> checked_index("cuda") if torch.cuda.is_available() else 0
+    0
+    """
+    index = local_gpu(kind) if given is None else given
+    module: Any = torch.get_device_module(kind)
+    number = module.device_count()
+    if not 0 <= index < number:
+        what = "GPUs" if kind == "cuda" else f"devices of type {kind!r}"
+        raise ValueError(
+            f"device_id must be less than the number of {what} that PyTorch sees, {number}, "
+            f"but is {index}{' (the local rank)' if given is None else ''}."
+        )
+    return index
 
 
 def local_gpu(kind: str = "cuda") -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from composer._device_copies import copied_to
 from composer.nn._following import autocast_dtype
 
 __all__ = ["NoPositions", "NoRotation", "add_alibi", "alibi_bias", "alibi_slopes", "has_alibi", "scores_dtype"]
@@ -37,7 +38,7 @@ def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Te
 
     Args:
         num_heads: H, at least 1.
-        device: Where the slopes are made.
+        device: Where the slopes are; the values are the same bits on each.
 
     Raises:
         ValueError: There is no head.
@@ -52,10 +53,11 @@ def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Te
     if num_heads < 1:
         raise ValueError(f"num_heads must be at least 1, but got {num_heads}.")
     lower = 2 ** int(math.log2(num_heads))
-    # Computed where they are needed: a copy of numbers of the host would wait for a GPU in each pass.
-    head = torch.arange(1, num_heads + 1, dtype=torch.float32, device=device)
-    powers = torch.where(head > lower, 8 * (head - lower) - 4, 8 * head) / lower
-    return torch.exp2(-powers)
+    powers = [8 * head / lower for head in range(1, lower + 1)]
+    powers += [4 * head / lower for head in range(1, 2 * lower, 2)][: num_heads - lower]
+    # On the host, so that they are the same bits for every device.
+    slopes = torch.tensor([2.0**-power for power in powers], dtype=torch.float32, device="cpu")
+    return copied_to(slopes, torch.get_default_device() if device is None else torch.device(device))
 
 
 def alibi_bias(

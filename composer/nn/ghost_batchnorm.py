@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from composer._device_copies import copied_to
 from composer._text import positive
 
 __all__ = ["GhostBatchNorm1d", "GhostBatchNorm2d", "GhostBatchNorm3d", "ghost_batchnorm"]
@@ -222,8 +223,7 @@ def _follow(running: Tensor, statistics: Tensor, momenta: list[float]) -> None:
     for momentum in reversed(momenta):
         shares.append(kept * momentum)
         kept *= 1 - momentum
-    # Else a GPU would have to finish all it was given before.
-    weights = torch.tensor(shares[::-1], dtype=running.dtype).to(running.device, non_blocking=True)
+    weights = copied_to(torch.tensor(shares[::-1], dtype=running.dtype), running.device)
     running.mul_(kept).add_(weights @ statistics.to(running.dtype))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from composer._copies import copied_to
+from composer._device_copies import copied_to
 
 __all__ = ["ResidualForm", "StochasticBlock", "decide_blocks", "make_stochastic", "register_residual_block"]
 

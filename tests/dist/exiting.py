@@ -67,7 +67,7 @@ def main(how: str) -> Any:
         atexit.register(time.sleep, 0.3 if first else 0.0)
     if how == "own":
         torch_dist.init_process_group("gloo")
-    dist.initialize_dist("cpu", timeout=30)
+    dist.initialize_dist("cpu", timeout=90)
     world.append(weakref.ref(torch_dist.group.WORLD))
     dist.barrier()
     if how == "replaced":

@@ -105,7 +105,8 @@ def test_rank_zero_that_does_not_know_itself(at, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "local_world_size"), [("127.0.0.1", None), ("localhost", None), ("no-such-host.invalid", "1"), ("::1", "1")]
+    ("address", "local_world_size"),
+    [("127.0.0.1", None), ("localhost", None), ("no-such-host.invalid", "1"), ("::1", "1")],
 )
 def test_on_one_node_the_store_listens_on_loopback(at, monkeypatch, address, local_world_size) -> None:
     at(address, 0)

@@ -23,6 +23,17 @@ def test_slopes_of_twelve_heads_are_eight_and_every_second_of_sixteen():
     assert alibi_slopes(12).tolist() == [*alibi_slopes(8).tolist(), *sixteen[0:8:2]]
 
 
+def test_slopes_are_the_nearest_numbers_whatever_the_device():
+    for num_heads in range(1, 200):
+        lower = 2 ** (num_heads.bit_length() - 1)
+        powers = [8 * head / lower for head in range(1, lower + 1)]
+        powers += [8 * head / (2 * lower) for head in range(1, 2 * (num_heads - lower), 2)]
+        assert torch.equal(alibi_slopes(num_heads), torch.tensor([2.0**-power for power in powers]))
+    with torch.device("meta"):
+        assert alibi_slopes(3).device.type == "meta"
+        assert alibi_slopes(3, "cpu").tolist() == [2.0**-4, 2.0**-8, 2.0**-2]
+
+
 @given(num_heads=st.integers(1, 200))
 def test_slopes_are_distinct_and_between_0_and_1(num_heads):
     slopes = alibi_slopes(num_heads)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from composer._copies import copied_to
+from composer._device_copies import copied_to
 from composer.algorithms.utils._levels import NUM_DRAWS, parameters
 
 __all__ = ["OPERATIONS", "Plan", "apply_plan", "as_bytes", "draw_plan", "from_bytes"]

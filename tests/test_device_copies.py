@@ -11,7 +11,7 @@ import torch
 
 import composer
 from composer import devices
-from composer._copies import copied_to, may_go_on
+from composer._device_copies import copied_to, is_non_blocking_safe
 from composer.datasets import DevicePrefetcher
 
 # They copy to the host, into memory that they keep, and wait for an event of the device or for the device.
@@ -27,6 +27,12 @@ _TO_THE_HOST = {"callbacks/_readback.py", "checkpoint/snapshot.py"}
         ("xpu", True, True),
         ("mps", False, False),
         ("mtia", False, False),
+        ("hpu", False, False),
+        ("hpu", True, True),
+        ("xla", False, False),
+        ("meta", False, False),
+        ("privateuseone", False, False),
+        ("privateuseone", True, True),
         ("cpu", False, False),
     ],
 )
@@ -37,7 +43,7 @@ def test_the_host_goes_on_where_its_memory_has_been_read(kind, pinned, goes_on, 
         dtype=torch.float32,
         to=lambda device, dtype=None, non_blocking=False: asked.append(non_blocking),
     )
-    assert may_go_on(tensor, torch.device(kind)) is goes_on
+    assert is_non_blocking_safe(tensor, torch.device(kind)) is goes_on
     copied_to(tensor, torch.device(kind))
     assert asked.pop() is goes_on
     if kind != "cpu":
