@@ -18,7 +18,6 @@ from composer.core.event import Event
 from composer.core.order import Claim, Slot
 from composer.core.sharding import Sharding
 from composer.core.traits import Traits
-from composer.precision import get_precision_context
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -121,7 +120,7 @@ class PairMixing(Algorithm):
         if isinstance(model, DistributedDataParallel):
             model = model.module
         state.batch_set_item(self.target_key, self._permuted)
-        with get_precision_context(state.precision, state.precision_config, device_type=state.device.torch_device.type):
+        with state.precision_context():
             loss = model.loss(state.outputs, state.batch)
         state.batch_set_item(self.target_key, self._target)
         state.loss = _mix_losses(state.loss, loss, cast("float", self._share))

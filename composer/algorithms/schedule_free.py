@@ -28,7 +28,6 @@ from composer.core.hooks import listens
 from composer.core.sharding import Sharding
 from composer.core.traits import Traits
 from composer.core.types import Batch
-from composer.precision import get_precision_context
 from composer.trees import ensure_tuple
 
 if TYPE_CHECKING:
@@ -231,11 +230,7 @@ class ScheduleFree(Algorithm):
 
     def _go_in(self, state: State) -> None:
         if self._training is None:
-
-            def context() -> AbstractContextManager[Any]:
-                kind = state.device.torch_device.type
-                return get_precision_context(state.precision, state.precision_config, device_type=kind)
-
+            context = state.precision_context
             self._training = _put_in(state.model, _schedule_free(state.optimizers), self._batches, context)
 
     def _go_back(self, state: State) -> None:

@@ -28,7 +28,6 @@ from composer.core.sharding import Sharding
 from composer.core.time import Time
 from composer.core.traits import Traits
 from composer.dist.divided import is_divided
-from composer.precision import get_precision_context
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -184,9 +183,11 @@ class SelectiveBackprop(Algorithm):
         self.interrupt = non_negative("interrupt", interrupt)
         self.input_key = input_key
         self.target_key = target_key
+        self._sharded: bool | None = None
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that the model's loss can be had for each example."""
+        self._sharded = None
         parameters = inspect.signature(_unwrapped(state.model).loss).parameters.values()
         names = [parameter.name for parameter in parameters]
         if self.keep < 1 and "reduction" not in names and not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -206,21 +207,23 @@ class SelectiveBackprop(Algorithm):
         if should_selective_backprop(elapsed, batch_idx, self.start, self.end, self.interrupt):
             self._prune(state)
 
+    def _are_sharded(self, model: nn.Module) -> bool:
+        """Whether weights are sharded, which is looked up once for a training."""
+        if self._sharded is None:
+            self._sharded = any(map(is_divided, model.parameters()))
+        return self._sharded
+
     @torch.no_grad()
     def _prune(self, state: State) -> None:
         size, model = _num_samples(state.batch_get_item(self.input_key)), _unwrapped(state.model)
         state.batch_get_item(self.target_key)  # a wrong key is to be noticed here
         whole = state.batch
-        context = get_precision_context(
-            state.precision,
-            state.precision_config,
-            device_type=state.device.torch_device.type,
-            cache_enabled=not any(map(is_divided, model.parameters())),
-        )
         losses: list[Tensor] = []
         parts = _microbatches(state, size)
-        repeated = [parts[-1]] * (_most_anywhere(len(parts), state.model) - len(parts))
-        with _evaluating(state.model), context:
+        # Where weights are sharded, all go through the model together.
+        most = dist.largest(len(parts)) if self._are_sharded(state.model) else len(parts)
+        repeated = [parts[-1]] * (most - len(parts))
+        with _evaluating(state.model), state.precision_context():
             for part in [*parts, *repeated]:
                 state.batch = part
                 if self.scale_factor < 1:
@@ -298,11 +301,6 @@ def _microbatches(state: State, samples: int) -> Sequence[Any]:
     spec: DataSpec = state.train_phase.loader or DataSpec([])
     parts = spec.__microbatches__(state.batch, state.microbatch_size, samples)
     return parts if spec.microbatch_transforms is None else [spec.microbatch_transforms(part) for part in parts]
-
-
-def _most_anywhere(number: int, model: nn.Module) -> int:
-    """The most parts that a process has, where weights are divided: then all go through the model together."""
-    return dist.largest(number) if any(map(is_divided, model.parameters())) else number
 
 
 def _num_samples(input: Any) -> int:

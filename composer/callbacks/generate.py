@@ -13,8 +13,6 @@ from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.time import Time
-from composer.dist.divided import is_divided
-from composer.precision import get_precision_context
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -100,11 +98,7 @@ class Generate(Callback):
             stack.enter_context(_evaluating(state.model))
             stack.enter_context(torch.no_grad())
             stack.enter_context(_padding_left(cast(Any, state.model).tokenizer))
-            kind = state.device.torch_device.type
-            cached = not any(map(is_divided, state.model.parameters()))
-            stack.enter_context(
-                get_precision_context(state.precision, state.precision_config, device_type=kind, cache_enabled=cached)
-            )
+            stack.enter_context(state.precision_context())
             for start in range(0, len(self.prompts), self.batch_size):
                 prompts = self.prompts[start : start + self.batch_size]
                 rows += [[prompt, text] for prompt, text in zip(prompts, self._continue(state, prompts), strict=True)]

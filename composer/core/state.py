@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.core.watched import WatchedList
 from composer.devices import Device, get_device
-from composer.precision import Precision
+from composer.precision import Precision, get_precision_context
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -87,6 +88,7 @@ class State(StateData, StateNames, StateSaved):
         stops_together: Whether a wish to stop, ``stop_asked`` or None, waits until all ranks know of it.
         stop: Who or what ended the run before its duration, or None; saved in checkpoints.
         planned_duration: The ``max_duration`` with which training began, whatever was made of it since.
+        caches_casts: Whether autocast keeps the weights that it has cast until the end of a forward pass.
         is_fitting: Whether the training loop is running.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
@@ -112,6 +114,7 @@ class State(StateData, StateNames, StateSaved):
     auto_microbatching: bool = False
     precision_config: dict[str, Any] | None = None
     scaler: torch.amp.GradScaler | None = None
+    caches_casts: bool = True
     rank_zero_seed: int = 0
     _max_duration: Time | None = None
     _precision: Precision = Precision.FP32
@@ -256,6 +259,18 @@ class State(StateData, StateNames, StateSaved):
     @precision.setter
     def precision(self, precision: str | Precision) -> None:
         self._precision = Precision(precision)
+
+    def precision_context(self) -> AbstractContextManager[Any]:
+        """Return a context in which the model, or its loss, computes as in the forward passes of the run.
+
+        >>> with State(model=torch.nn.Linear(1, 1), precision="amp_bf16").precision_context():
+        ...     torch.ones(1, 1).mm(torch.ones(1, 1)).dtype
+        torch.bfloat16
+        """
+        kind = self.device.torch_device.type
+        return get_precision_context(
+            self._precision, self.precision_config, device_type=kind, cache_enabled=self.caches_casts
+        )
 
     def on_listeners_changed(self, callback: Callable[[], object]) -> None:
         """Register a function to call when algorithms or callbacks are added, removed or reordered.

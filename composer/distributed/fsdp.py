@@ -35,8 +35,7 @@ from composer.distributed.ddp import average_gradients
 from composer.distributed.deferred import Placement
 from composer.distributed.gathering import Gathering
 from composer.distributed.mesh import Meshes, degrees_of, make_meshes
-from composer.distributed.mixed_precision import mixed_precision_policy
-from composer.distributed.recast import recast_as_configured
+from composer.distributed.mixed_precision import caches_casts, mixed_precision_policy
 from composer.distributed.recompute import recompute_as_configured
 from composer.distributed.repoint import Names, divide_optimizers
 from composer.distributed.scaling import DividedGradScaler
@@ -177,6 +176,7 @@ class FSDPStrategy(Strategy):
                     f"data parallelism (parallelism_config=None)."
                 )
         self.divide(state.model, state.optimizers, state.device.torch_device, state.precision)
+        state.caches_casts = self.caches_casts
         if self.find_unused_parameters or any(one.find_unused_parameters for one in state.algorithms):
             if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
                 raise ValueError(
@@ -208,6 +208,7 @@ class FSDPStrategy(Strategy):
         for module in config.ignored_modules or ():
             placement.give(module.modules())
         wide = float32_units(model, units, config, precision)
+        self.caches_casts = caches_casts(model, units, config, precision)
         shard = _Sharding(config, self._meshes.data, precision, placement)
         self._policy = mixed_precision_policy(config.mixed_precision, precision)
         for unit in (*wide, *units):
@@ -221,7 +222,6 @@ class FSDPStrategy(Strategy):
         self._whole = [parameter for parameter in model.parameters() if not is_divided(parameter)]
         self._divided = [parameter for parameter in model.parameters() if is_divided(parameter)]
         self._root = cast(FSDPModule, model)
-        recast_as_configured(model, config, units, self._policy)
         Gathering(model, [cast(FSDPModule, unit.module) for unit in wide])
         prefetch([cast(FSDPModule, unit.module) for unit in reversed(units)], self._root, config)
 

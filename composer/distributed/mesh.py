@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -185,17 +185,20 @@ def _set_timeouts(meshes: Meshes) -> None:
 
     torch makes their groups with a timeout of its own, 10 minutes for NCCL, whatever ``dist_timeout`` says.
     """
-    timeout = _timeout_of(torch_dist.group.WORLD)
+    world: Any = torch_dist.group.WORLD
     groups = [] if meshes.all is None else meshes.all.get_all_groups()
     for group in (*groups, meshes.data_group):
-        if group is not None and group is not torch_dist.group.WORLD and timeout is not None:
-            torch_dist.distributed_c10d._set_pg_timeout(timeout, group)  # pyright: ignore[reportPrivateUsage]
+        if group is not None and group is not world:
+            _copy_timeout(world, group)
 
 
-def _timeout_of(group: Any) -> timedelta | None:
-    """The timeout of a group, or None where its backends do not tell."""
-    for device in group._device_types:
-        options = getattr(group._get_backend(device), "options", None)
-        if options is not None:
-            return options._timeout
-    return None
+def _copy_timeout(source: Any, target: Any) -> None:
+    """Give a group the timeout of another; it keeps its own where torch has no longer the names for it."""
+    backend: Any = torch_dist.distributed_c10d
+    # torch has public names for none of this.
+    with contextlib.suppress(AttributeError):
+        for device in source._device_types:
+            options = getattr(source._get_backend(device), "options", None)
+            if options is not None:
+                backend._set_pg_timeout(options._timeout, target)
+                return

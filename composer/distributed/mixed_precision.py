@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from composer._text import one_of
 from composer.precision import Precision
 
-__all__ = ["mixed_precision_policy"]
+if TYPE_CHECKING:
+    from composer.distributed.config import FSDPConfig
+    from composer.distributed.wrapping import Unit
+
+__all__ = ["caches_casts", "mixed_precision_policy"]
 
 _DTYPES = {
     "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16, "amp_fp8": torch.bfloat16, "bf16": torch.bfloat16,
@@ -55,6 +61,38 @@ def mixed_precision_policy(
     if values.pop("buffer_dtype", None) not in (None, torch.float32):
         raise ValueError("fsdp: buffer_dtype is not available: buffers keep their dtype, in which they are summed up.")
     return MixedPrecisionPolicy(**values)
+
+
+def caches_casts(
+    model: nn.Module, units: Sequence[Unit], config: FSDPConfig, precision: str | Precision | None = None
+) -> bool:
+    """Return whether autocast may keep the weights that it has cast until the end of the forward pass.
+
+    Not where a block's weights are resharded after its forward pass and are cast by autocast rather than all-gathered
+    in the low-precision dtype: without gradients, or with activation checkpointing, the casts of all blocks would be in
+    memory together. Elsewhere a block that runs several times is cast once.
+
+    Args:
+        model: The model, before it is sharded here.
+        units: The blocks, which may have settings of their own.
+        config: That of the others.
+        precision: That of the training.
+
+    >>> from composer.distributed.config import FSDPConfig
+    >>> from composer.distributed.wrapping import Unit
+    >>> model = nn.Sequential(nn.Linear(1, 1))
+    >>> [
+    ...     caches_casts(model, [Unit(model[0])], FSDPConfig(mixed_precision=mixed), "amp_bf16")
+    ...     for mixed in ("DEFAULT", "FULL")
+    ... ]
+    [True, False]
+    """
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        return False  # sharded by the user, in whatever way
+    settings = [dataclasses.replace(config, **unit.settings, device_mesh=None) for unit in units]
+    resharded = [one.mixed_precision for one in settings if one.reshards is not False]
+    wide = (None, torch.float32)
+    return not any(mixed_precision_policy(mixed, precision).param_dtype in wide for mixed in resharded)
 
 
 def _as_dtype(key: str, value: Any) -> torch.dtype | None:

@@ -36,6 +36,8 @@ class Strategy(ABC):
         divides_weights: Whether a process holds parts of the weights only.
         steps_itself: Whether :meth:`step` updates the parameters, rather than the optimizers, of which there is one.
         autocasts: Whether operations choose their format; if not, weights and batches are in it.
+        caches_casts: Whether autocast may keep the weights that it has cast until the end of a forward pass; not where
+            weights are resharded before.
         batch_dtype: Format that floating-point numbers of batches are brought to; None leaves them as they are.
         meets_in_forward: Whether processes wait for each other with every microbatch, so that all must run the same
             number of them.
@@ -56,6 +58,7 @@ class Strategy(ABC):
     divides_weights: bool = False
     steps_itself: ClassVar[bool] = False
     autocasts: bool = True
+    caches_casts: bool = True
     batch_dtype: torch.dtype | None = None
     meets_in_forward: bool = False
     module: nn.Module | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
@@ -22,7 +21,7 @@ from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.loggers._format import checked_stream, open_stream
-from composer.precision import Precision, get_precision_context
+from composer.precision import Precision
 from composer.storage.uris import is_remote
 from composer.trainer.arguments import as_subset
 from composer.trainer.default_optimizer import make_default_optimizer
@@ -290,15 +289,13 @@ def set_precision(run: Run, precision: str | Precision | None, config: dict[str,
     strategy = run.strategy
     state.precision = strategy.settle_precision(None if precision is None else Precision(precision), state.device)
     state.precision_config = config
+    state.caches_casts = strategy.caches_casts
     if not strategy.autocasts:
         run.autocast = state.scaler = None
         return
     kind = state.device.torch_device.type
-    # Of sharded weights it would keep a copy of each block whose weights are resharded, and of all of them in the end.
-    cached = not strategy.divides_weights
-    context = functools.partial(get_precision_context, state.precision, config, device_type=kind, cache_enabled=cached)
-    context()  # refuses now what the device cannot do
-    run.autocast = None if state.precision is Precision.FP32 else context
+    state.precision_context()  # refuses now what the device cannot do
+    run.autocast = None if state.precision is Precision.FP32 else state.precision_context
     scales = state.precision is Precision.AMP_FP16 and not strategy.steps_itself
     state.scaler = strategy.make_scaler(kind) if scales else None
 

@@ -13,9 +13,6 @@ from composer.trainer.run import Run
 
 __all__ = ["detach_outputs", "free_outputs", "free_unread_outputs", "own_gradients", "own_outputs"]
 
-# Marks a gradient that was copied; adding to it in place keeps the mark.
-_OWN = "_composer_own"
-
 
 def detach_outputs(run: Run) -> None:
     """Detach outputs and loss after the backward pass, so that the autograd graph is freed.
@@ -107,9 +104,11 @@ def own_gradients(run: Run) -> None:
     """
     if not run.reuses_outputs:
         return
-    model = run.state.model
+    model, own = run.state.model, list[Tensor]()
     for parameter in (*model.parameters(), *unsharded_parameters(model)):
         gradient = parameter.grad
-        if gradient is not None and not gradient.requires_grad and not hasattr(gradient, _OWN):
-            parameter.grad = own = gradient.clone()
-            setattr(own, _OWN, True)
+        if gradient is not None and not gradient.requires_grad:
+            if gradient not in run.own_gradients:  # what is added in place to a copy stays in its memory
+                parameter.grad = gradient = gradient.clone()
+            own.append(gradient)
+    run.own_gradients.replace(own)

@@ -16,6 +16,7 @@ from composer.distributed.strategy import SingleProcess, Strategy
 from composer.trainer.exchange import Exchange
 from composer.trainer.lockstep import Lockstep
 from composer.trainer.options import LoopOptions
+from composer.trainer.owned_memory import OwnedMemory
 from composer.trainer.signals import Interruption
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Run:
         forward_and_loss: Both as one compiled function ``batch, detached -> (outputs, loss)``, if compiled.
         reuses_outputs: Whether each run of a compiled function writes over what the one before returned, as CUDA
             graphs do.
+        own_gradients: The memory of gradients that were copied for that reason.
         strategy: How several processes train together, or one alone.
         exchange: What they tell each other in every step, or None for one process.
         lockstep: Keeps them together where their data ends at different places, or None for one process.
@@ -74,6 +76,7 @@ class Run:
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
     forward_and_loss: Callable[[Batch, bool], tuple[Any, Any]] | None = None
     reuses_outputs: bool = False
+    own_gradients: OwnedMemory = field(default_factory=OwnedMemory)
     strategy: Strategy = field(default_factory=SingleProcess)
     exchange: Exchange | None = None
     lockstep: Lockstep | None = None

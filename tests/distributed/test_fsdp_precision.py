@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -184,10 +186,19 @@ class Casts(TorchDispatchMode):
 LARGE = 32
 
 
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(LARGE, LARGE)
+
+    def forward(self, x):
+        return self.linear(x).tanh()
+
+
 class Deep(ComposerModel):
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(LARGE, LARGE), nn.Tanh()) for _ in range(5)])
+        self.blocks = nn.ModuleList([Layer() for _ in range(5)])
         self.alive: list[int] = []
 
     def forward(self, batch):
@@ -226,11 +237,73 @@ def copies_in_memory(fsdp: dict[str, Any]) -> tuple[list[int], list[int], int, l
     return training, model.alive, found, [weight.sum().item() for weight in weights]
 
 
-def test_weights_that_autocast_casts_do_not_stay_when_their_block_is_resharded(two_ranks: Ranks) -> None:
+def test_casts_end_with_their_block_where_it_is_resharded(two_ranks: Ranks) -> None:
+    """Without gradients, or where activations are recomputed; otherwise autograd keeps them until the backward pass."""
     plain = two_ranks.run(copies_in_memory, {})[0]
     assert max(plain[0]) == max(plain[1]) == 5, "data parallelism keeps them, which shows that the watch sees them"
-    for training, evaluation, found, weights in two_ranks.run(copies_in_memory, {"mixed_precision": "FULL"}):
-        assert found >= 5, "nothing was cast"
-        assert max(training) <= 1
+    full = {"mixed_precision": "FULL"}
+    for recomputes in (False, True):
+        config = {**full, "activation_checkpointing": recomputes}
+        for training, evaluation, found, weights in two_ranks.run(copies_in_memory, config):
+            assert found >= 5, "nothing was cast"
+            # The first layer's weight is not needed for the backward pass, as its input gets no gradient.
+            assert max(training) <= 1 if recomputes else max(training) == 4
+            assert max(evaluation) <= 1
+            assert weights == pytest.approx(plain[3], rel=1e-3)
+
+
+def test_nothing_is_cast_where_it_is_gathered_in_low_precision(two_ranks: Ranks) -> None:
+    for training, evaluation, _, _ in two_ranks.run(copies_in_memory, {"mixed_precision": "PURE"}):
+        assert max(training) <= 1  # inside a gathering: the part of this rank, not a copy of the weight
         assert max(evaluation) <= 1
-        assert weights == pytest.approx(plain[3], rel=1e-3)
+
+
+class Again(Deep):
+    """Runs its blocks several times."""
+
+    def forward(self, batch):
+        return super().forward((super().forward((super().forward(batch),)),))
+
+
+def casts_of_a_step(fsdp: dict[str, Any] | None) -> int:
+    config = {} if fsdp is None else {"parallelism_config": {"fsdp": fsdp}}
+    trainer = trainer_of(Again(), [tuple(torch.ones(2, 3, LARGE))], precision="amp_bf16", max_duration="1ba", **config)
+    with Casts() as watched:
+        trainer.fit()
+    return len(watched.found)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"sharding_strategy": "SHARD_GRAD_OP"}, {"sharding_strategy": "NO_SHARD"}, {"reshard_after_forward": False}],
+)
+def test_a_block_that_stays_gathered_is_cast_once(config: dict[str, Any], two_ranks: Ranks) -> None:
+    full = {"mixed_precision": "FULL"}
+    assert two_ranks.run(casts_of_a_step, None) == [5, 5]
+    assert two_ranks.run(casts_of_a_step, {**full, **config}) == [5, 5]
+    assert min(two_ranks.run(casts_of_a_step, full)) >= 15
+
+
+def sharded_layers(config: dict[str, Any] | None) -> float:
+    generator = torch.Generator().manual_seed(1)
+    data = [tuple(torch.randn(2, 4, LARGE, generator=generator)) for _ in range(2)]
+    torch.manual_seed(0)
+    model = Deep()
+    plan = {f"blocks.{number}.linear": ColwiseParallel(output_layouts=Replicate()) for number in range(5)}
+    tensor = {"tp": {"tensor_parallel_degree": 2, "layer_plan": plan}}
+    parallelism = None if config is None else {**tensor, "fsdp": config}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = trainer_of(
+        model, data, precision="amp_bf16", max_duration="2ba", optimizers=optimizer, parallelism_config=parallelism
+    )
+    trainer.fit()
+    trainer.eval(data)
+    weights = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    return sum(weight.detach().double().abs().sum().item() for weight in weights)
+
+
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP"])
+def test_sharded_layers_under_autocast(strategy: str, four_ranks: Ranks) -> None:
+    expected = four_ranks.run(sharded_layers, None)
+    found = four_ranks.run(sharded_layers, {"mixed_precision": "FULL", "sharding_strategy": strategy})
+    assert found == pytest.approx(expected, rel=1e-3)

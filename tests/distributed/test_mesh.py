@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -98,6 +99,32 @@ def test_parts_of_the_mesh_wait_as_long_as_all(four_ranks):
     for found, world in four_ranks.run(_timeouts):
         assert found == {world}
         assert world not in (timedelta(minutes=10), timedelta(minutes=30))
+
+
+class _Nameless:
+    """Stands for an object of torch whose private names are others; what it has is given."""
+
+    def __init__(self, **names: Any) -> None:
+        vars(self).update(names)
+
+
+def test_a_timeout_that_cannot_be_set_stops_nobody(monkeypatch):
+    told: list[Any] = []
+    c10d = torch.distributed.distributed_c10d
+    monkeypatch.setattr(c10d, "_set_pg_timeout", lambda timeout, group: told.append((timeout, group)))
+    copy_timeout = make_meshes.__globals__["_copy_timeout"]
+
+    def source(options: Any) -> Any:
+        return _Nameless(_device_types=["cpu"], _get_backend=lambda device: _Nameless(options=options))
+
+    whole = source(_Nameless(_timeout=timedelta(minutes=3)))
+    copy_timeout(whole, "group")
+    assert told.pop() == (timedelta(minutes=3), "group")
+    for broken in (_Nameless(), _Nameless(_device_types=["cpu"]), source(_Nameless()), source(None)):
+        copy_timeout(broken, "group")
+        assert not told
+    monkeypatch.delattr(c10d, "_set_pg_timeout")
+    copy_timeout(whole, "group")
 
 
 def _number_of_groups():
