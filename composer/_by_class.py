@@ -23,9 +23,9 @@ def cached_by_class(function: Callable[[type[Any]], Found]) -> Callable[[type[An
         function: What to call; its result must not refer to the class.
 
     >>> @cached_by_class
-    ... def shout(kind: type) -> str:
+    ... def shout(cls: type) -> str:
     ...     print("looking")
-    ...     return kind.__name__.upper()
+    ...     return cls.__name__.upper()
     >>> shout(int), shout(int)
     looking
     ('INT', 'INT')
@@ -34,11 +34,11 @@ def cached_by_class(function: Callable[[type[Any]], Found]) -> Callable[[type[An
     known: dict[int, Found] = {}
 
     @functools.wraps(function)
-    def look(kind: type[Any]) -> Found:
-        found: Any = known.get(id(kind), _MISSING)
+    def look(cls: type[Any]) -> Found:
+        found: Any = known.get(id(cls), _MISSING)
         if found is _MISSING:
-            found = known[id(kind)] = function(kind)
-            weakref.finalize(kind, known.pop, id(kind), None).atexit = False
+            found = known[id(cls)] = function(cls)
+            weakref.finalize(cls, known.pop, id(cls), None).atexit = False
         return found
 
     return look

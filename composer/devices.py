@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 PINNING = frozenset({"cuda", "xpu"})
-"""Kinds of devices from which a copy into pinned memory, and only into that, runs beside the host."""
+"""Types of devices from which a copy into pinned memory, and only into that, runs beside the host."""
 SIDE_STREAMS = frozenset({"cuda"})
-"""Kinds of devices to which batches are copied on a stream of their own, beside what is computed."""
+"""Types of devices to which batches are copied on a stream of their own, beside what is computed."""
 TIMED = frozenset({"cuda", "xpu"})
-"""Kinds of devices that work beside the host and whose events keep time."""
+"""Types of devices that work beside the host and whose events keep time."""
 MEMORY_STATISTICS = frozenset({"cuda", "xpu"})
-"""Kinds of devices whose allocator answers :func:`torch.accelerator.memory_allocated` and its kin."""
+"""Types of devices whose allocator answers :func:`torch.accelerator.memory_allocated` and its kin."""
 
 _READ_BY_HOST = frozenset({"step", "mu_product"})
 # What optimizers of PyTorch read in each step; on the device each would be a wait.

@@ -20,5 +20,7 @@ def device_of_process() -> torch.device:
     >>> device_of_process().type == "cpu" or torch.accelerator.is_available()
     True
     """
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    return torch.device("cpu") if kind is None else torch.device(kind.type, checked_index(kind.type))
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return (
+        torch.device("cpu") if accelerator is None else torch.device(accelerator.type, checked_index(accelerator.type))
+    )

@@ -20,7 +20,7 @@ __all__ = ["destroy_at_exit", "release_at_exit"]
 
 _log = logging.getLogger("composer.dist")
 
-# Seconds that collectives in work may take to end, as where others are behind, and NCCL's communicators, which wait for
+# Seconds that pending collectives may take to end, as where others are behind, and NCCL's communicators, which wait for
 # their peers, as where another rank still writes a checkpoint; then the process exits all the same.
 _PATIENCE = 10.0
 # After an exception others may wait for this process, and see that it has failed once it has exited.
@@ -110,7 +110,7 @@ class _Ending:
             return
         try:
             if _has_failed() and "nccl" in str(torch_dist.get_backend_config()):
-                # Waits for nobody; destroying would wait for collectives in work.
+                # Waits for nobody; destroying would wait for pending collectives.
                 torch_dist.distributed_c10d._abort_process_group()  # pyright: ignore[reportPrivateUsage]
             else:
                 torch_dist.destroy_process_group()

@@ -11,11 +11,11 @@ from composer.dist.ranks import get_local_rank
 __all__ = ["checked_index", "local_gpu"]
 
 
-def checked_index(kind: str, given: int | None = None) -> int:
+def checked_index(device_type: str, given: int | None = None) -> int:
     """Return the index of an accelerator that PyTorch sees.
 
     Args:
-        kind: Type of the accelerator, as in ``torch.device(kind)``.
+        device_type: Type of the accelerator, as in ``torch.device(device_type)``.
         given: Its index; ``None`` is that of this process, see :func:`local_gpu`.
 
     Raises:
@@ -24,11 +24,11 @@ def checked_index(kind: str, given: int | None = None) -> int:
     >>> checked_index("cuda") if torch.cuda.is_available() else 0
     0
     """
-    index = local_gpu(kind) if given is None else given
-    module: Any = torch.get_device_module(kind)
+    index = local_gpu(device_type) if given is None else given
+    module: Any = torch.get_device_module(device_type)
     number = module.device_count()
     if not 0 <= index < number:
-        what = "GPUs" if kind == "cuda" else f"devices of type {kind!r}"
+        what = "GPUs" if device_type == "cuda" else f"devices of type {device_type!r}"
         raise ValueError(
             f"device_id must be less than the number of {what} that PyTorch sees, {number}, "
             f"but is {index}{' (the local rank)' if given is None else ''}."
@@ -36,7 +36,7 @@ def checked_index(kind: str, given: int | None = None) -> int:
     return index
 
 
-def local_gpu(kind: str = "cuda") -> int:
+def local_gpu(device_type: str = "cuda") -> int:
     """Return the index of this process's accelerator: its local rank, or 0 where each process sees one of its own.
 
     The latter is what schedulers with ``--gpus-per-task=1`` and containers with one GPU do, and variables such as
@@ -44,11 +44,11 @@ def local_gpu(kind: str = "cuda") -> int:
     by mistake are told so by NCCL.
 
     Args:
-        kind: Type of the accelerator, as in ``torch.device(kind)``.
+        device_type: Type of the accelerator, as in ``torch.device(device_type)``.
 
     >>> local_gpu(), local_gpu("mps")
     (0, 0)
     """
-    module: Any = getattr(torch, kind, None)
+    module: Any = getattr(torch, device_type, None)
     count = getattr(module, "device_count", None)
     return 0 if count is not None and count() == 1 else get_local_rank()

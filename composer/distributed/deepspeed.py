@@ -141,7 +141,7 @@ class DeepSpeedStrategy(Strategy):
             state.microbatch_size = config["train_micro_batch_size_per_gpu"]
         with _environment(LOCAL_RANK=str(dist.get_local_rank())), _quiet():
             self._engine, *_ = deepspeed.initialize(
-                _where(state.device.torch_device), model=state.model, optimizer=optimizer, config=config
+                _engine_args(state.device.torch_device), model=state.model, optimizer=optimizer, config=config
             )
         # It calls what torch has new names for, in every step.
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
@@ -287,7 +287,7 @@ def _read_without_code(read: Callable[..., dict[str, Any]], path: str, map_locat
     return read(path, "cpu" if map_location is None else map_location, known=known)
 
 
-def _where(device: torch.device) -> SimpleNamespace | None:
+def _engine_args(device: torch.device) -> SimpleNamespace | None:
     """Tell the engine which device it is; by default it takes that of the local rank, and makes it the current one."""
     return None if device.index is None else SimpleNamespace(device_rank=device.index)
 

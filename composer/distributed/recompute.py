@@ -151,13 +151,13 @@ class _Sparing:
             options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
         # Bound, since torch's function would take those of its own names for itself, such as "debug".
         forward = functools.partial(self._forward, **kwargs) if kwargs else self._forward
-        sign = _sign_of_device(args, kwargs)
+        sign = _device_marker(args, kwargs)
         if sign is None:
             return checkpoint(forward, *args, **options)
         return checkpoint(functools.partial(_without_first, forward), sign, *args, **options)
 
 
-def _sign_of_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+def _device_marker(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """An empty tensor on the accelerator, where torch would not find out which one a module computes on.
 
     It looks at positional arguments, and restores the random numbers and autocast of no other device: a block that is

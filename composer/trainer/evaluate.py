@@ -16,7 +16,7 @@ from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.distributed.statistics import share_statistics
 from composer.trainer.auto_evaluation import AutoEvaluation, check_auto_evaluation
-from composer.trainer.metrics import computed, named_values, place, where_metrics_are
+from composer.trainer.metrics import computed, named_values, place, to_metrics_device
 from composer.trainer.microbatch import as_many_as_others
 from composer.trainer.outputs import free_outputs, own_outputs
 from composer.trainer.passes import one_pass
@@ -141,6 +141,6 @@ def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, c
         fire(Event.EVAL_AFTER_FORWARD)
         metrics = state.eval_metrics[evaluator.label] if counts else {}
         if metrics:
-            batch, outputs = where_metrics_are(state, state.batch, state.outputs)
+            batch, outputs = to_metrics_device(state, state.batch, state.outputs)
             for metric in metrics.values():
                 state.metric_outputs = model.update_metric(batch, outputs, metric) or {}

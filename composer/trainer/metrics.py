@@ -31,8 +31,8 @@ __all__ = [
     "note_train_values",
     "place",
     "reset_train_metrics",
+    "to_metrics_device",
     "update_train_metrics",
-    "where_metrics_are",
 ]
 
 
@@ -56,7 +56,7 @@ def update_train_metrics(run: Run, batch: Batch, *, counts: bool = True) -> None
                 outputs = model.eval_forward(batch, state.outputs)
         metrics = state.train_metrics.values() if counts else ()
         if metrics:
-            batch, outputs = where_metrics_are(state, batch, outputs)
+            batch, outputs = to_metrics_device(state, batch, outputs)
         for metric in metrics:
             model.update_metric(batch, outputs, metric)
             # Checking the values of a batch waits for the device; the first batch has been checked.
@@ -153,7 +153,7 @@ def named_values(name: str, value: Any) -> dict[str, Any]:
     return {name: value}
 
 
-def where_metrics_are(state: State, batch: Batch, outputs: Any) -> tuple[Batch, Any]:
+def to_metrics_device(state: State, batch: Batch, outputs: Any) -> tuple[Batch, Any]:
     """Return a batch and its outputs on the device of the metrics.
 
     Args:
@@ -162,7 +162,7 @@ def where_metrics_are(state: State, batch: Batch, outputs: Any) -> tuple[Batch, 
         outputs: What the model returned for it.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
-    >>> where_metrics_are(state, [torch.ones(1)], torch.zeros(1))
+    >>> to_metrics_device(state, [torch.ones(1)], torch.zeros(1))
     ([tensor([1.])], tensor([0.]))
     """
     device = _metrics_device(state)

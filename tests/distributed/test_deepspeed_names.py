@@ -60,7 +60,7 @@ def _chosen(index: int | None) -> list[int]:
     """The devices that DeepSpeed's engine makes current, of a process with local rank 3."""
     from deepspeed.runtime import engine
 
-    from composer.distributed.deepspeed import _where
+    from composer.distributed.deepspeed import _engine_args
 
     chosen: list[int] = []
     accelerator = SimpleNamespace(set_device=chosen.append, device_name=lambda index: "cpu")
@@ -68,7 +68,7 @@ def _chosen(index: int | None) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "get_accelerator", lambda: accelerator)
         patch.setattr(engine, "dist", SimpleNamespace(get_world_size=lambda: 1, get_rank=lambda: 0))
-        engine.DeepSpeedEngine._set_distributed_vars(SimpleNamespace(local_rank=3), _where(device))
+        engine.DeepSpeedEngine._set_distributed_vars(SimpleNamespace(local_rank=3), _engine_args(device))
     return chosen
 
 
