@@ -296,8 +296,9 @@ def test_what_kinds_of_devices_can_do_stands_in_one_place() -> None:
     found = set()
     for path in root.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, (ast.Set, ast.Tuple, ast.List)):
-                values = {entry.value for entry in node.elts if isinstance(entry, ast.Constant)}
+            entries = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", None)
+            if entries is not None:
+                values = {entry.value for entry in entries if isinstance(entry, ast.Constant)}
                 if len(values & kinds) > 1:
                     found.add(path.relative_to(root).as_posix())
     assert found <= LISTS.keys()
