@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from composer import dist
 from composer._device_copies import is_non_blocking_safe
+from composer._host_state import map_device_values
 from composer._lazy import import_extra
 from composer._text import did_you_mean
 from composer.dist.local_gpu import checked_index
@@ -39,9 +40,6 @@ TIMED = frozenset({"cuda", "xpu"})
 """Types of devices that work beside the host and whose events keep time."""
 MEMORY_STATISTICS = frozenset({"cuda", "xpu"})
 """Types of devices whose allocator answers :func:`torch.accelerator.memory_allocated` and its kin."""
-
-_READ_BY_HOST = frozenset({"step", "mu_product"})
-# What optimizers of PyTorch read in each step; on the device each would be a wait.
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -119,14 +117,7 @@ class Device(ABC):
         >>> type(DeviceCPU().optimizer_to_device(torch.optim.SGD([parameter]))).__name__
         'SGD'
         """
-        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-        steps_move = getattr(optimizer, "step_on_device", False)
-        for parameter, state in optimizer.state.items():
-            group = groups.get(id(parameter), {})
-            step_moves = bool(steps_move or group.get("capturable") or group.get("fused"))
-            for name, value in cast("dict[str, Any]", state).items():
-                if name not in _READ_BY_HOST or step_moves:
-                    state[name] = map_tensors(self.tensor_to_device, value)
+        map_device_values(optimizer, lambda value: map_tensors(self.tensor_to_device, value))
         return optimizer
 
     def _leaf_to_device(self, leaf: Any) -> Any:

@@ -41,6 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "devices",
         "dist",
         "environment",
+        "_host_state",
         "nested",
         "precision",
         "rng",

@@ -8,8 +8,9 @@ from collections.abc import Collection
 from typing import Any
 
 from torch import nn
-from torch.optim import NAdam, Optimizer
+from torch.optim import Optimizer
 
+from composer._host_state import host_values_back
 from composer._text import first_of, plural
 from composer.checkpoint.tensors import Layout
 from composer.warnings import ComposerWarning
@@ -123,17 +124,7 @@ def set_optimizer_state(
             ],
         }
     )
-    if isinstance(optimizer, NAdam):
-        _products_to_host(optimizer)
-
-
-def _products_to_host(optimizer: NAdam) -> None:
-    """Put the products back where ``NAdam`` makes and reads them; load_state_dict moves all but steps to the device."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            state = optimizer.state.get(parameter, {})
-            if "mu_product" in state and not group["capturable"]:
-                state["mu_product"] = state["mu_product"].cpu()
+    host_values_back(optimizer)
 
 
 def _warn(kind: str, message: str, names: set[str]) -> None:
