@@ -68,6 +68,8 @@ NOTICES = (
     "Online softmax is disabled on the fly",  # the compiler
     "The CUDA Graph is empty",  # a first graph of a model that has nothing to record yet
     ".*does not have a deterministic implementation",  # such a kernel is compared within a tolerance
+    ".*[Aa]ttention defaults to a non-deterministic algorithm",  # the same of the backward pass of attention
+    "Unable to hit fast path of CUDAGraphs because of pending, uninvoked backwards",  # the compiler, of an evaluation
 )
 """How warnings of PyTorch begin that only come on a GPU, and say nothing about the program."""
 
