@@ -99,8 +99,9 @@ $(BENCH)/stamp-composer: pyproject.toml $(BENCH)/stamp-peers
 bench: $(BENCH)/stamp-composer  ## run every benchmark beside its peers and write benchmarks/results/
 	@$(BENCH)/bin/python -m benchmarks.run
 
-# Nothing is installed: machines with a GPU have a torch of their own, and often no network.
-gpu:  ## check and measure everything on a GPU (PART=tests, nccl, speed or memory; GPU_ARGS="--tiny --device cpu")
+# Nothing is installed: machines with a GPU have a torch of their own, and often no network. benchmarks/README.md has the
+# pieces of less than ten minutes each.
+gpu:  ## check and measure everything on a GPU, in half an hour (PART=tests, nccl, speed or memory; GPU_ARGS="--tiny --device cpu")
 	@$(PYTHON) -m benchmarks.gpu $(PART) $(GPU_ARGS)
 
 clean:  ## remove environments and everything built

@@ -103,7 +103,7 @@ class Worker:
 def _variables(predecessor: bool) -> dict[str, str]:
     """The environment variables of a process that is measured."""
     path = [str(PREDECESSOR)] if predecessor else []
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
     terminal = {"TERM": "xterm-256color", "COLUMNS": str(_TERMINAL_COLUMNS), "PYTHONWARNINGS": "ignore"}
     return {**os.environ, **threads, **terminal, "PYTHONPATH": os.pathsep.join([*path, str(ROOT)])}
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import ROOT
-from benchmarks.gpu import PARTS
+from benchmarks.gpu import PARTS, PIECES
 from benchmarks.gpu.options import Options, SkipError
 from benchmarks.gpu.results import Outcome, Results, hardware
 
-BUDGET = 500.0  # seconds for a part: whoever lends a machine may end commands after ten minutes
+LONGEST = 540.0  # seconds: whoever lends a machine may end commands after ten minutes
 _MARGIN = 5.0  # seconds left to write results
 _MARK = "COMPOSER_GPU_CHECK"  # the variable by which processes that a check left behind are found
 
@@ -37,6 +37,15 @@ def main() -> int:
     if given.check is not None:
         _run_one(given)
         return 0
+    whole = sum(_budget(part, given) for part in given.parts or PARTS)
+    if whole > LONGEST and not given.tiny:
+        print(
+            f"make gpu: this takes up to {whole / 60:.0f} minutes. Where commands may take ten, run the pieces:",
+            *(f"  make gpu {piece}" for piece in PIECES),
+            sep="\n",
+            file=sys.stderr,
+            flush=True,
+        )
     failed = [name for part in given.parts or PARTS for name in _run_part(part, given)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
@@ -51,13 +60,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes; figures mean nothing")
     parser.add_argument("--rounds", type=int, default=None, help="measurements of each contender (5; 1 with --tiny)")
-    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds for each part (%(default)g)")
+    parser.add_argument(
+        "--budget", type=float, default=None, help="seconds for each part (the sum of what its checks have)"
+    )
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="CHECK", help="checks by name; others keep their results"
     )
     parser.add_argument("--list", action="store_true", help="print the names of the checks, and run none")
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu", help="folder of the results"
+        "--out",
+        type=Path,
+        default=ROOT / "benchmarks" / "results" / "gpu",
+        help="folder of the results; those of other checks that lie there are kept",
     )
     parser.add_argument("--check", nargs=3, metavar=("PART", "CHECK", "FILE"), default=None, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -91,15 +105,29 @@ def _checks(part: str) -> dict[str, Any]:
     return import_module(f"benchmarks.gpu.{part}").CHECKS
 
 
+def _shares(part: str, given: argparse.Namespace) -> dict[str, float]:
+    """The seconds of each check of a part that is to run."""
+    seconds = import_module(f"benchmarks.gpu.{part}").SECONDS
+    shares = {name: seconds.get(name, 60.0) for name in _checks(part) if not given.only or name in given.only}
+    usual = 3.0 if given.tiny else 1.0  # the small form runs on machines that are small, and has no limit to meet
+    times = usual if given.budget is None else given.budget / max(sum(shares.values()), 1.0)
+    return {name: share * times for name, share in shares.items()}
+
+
+def _budget(part: str, given: argparse.Namespace) -> float:
+    return sum(_shares(part, given).values())
+
+
 def _run_part(part: str, given: argparse.Namespace) -> list[str]:
     """Run the checks of a part; return the names of those that failed."""
-    end = time.monotonic() + given.budget
+    shares = _shares(part, given)
+    begin, allowed = time.monotonic(), 0.0
     results = Results.of(part, given.out, hardware(given.device), tiny=given.tiny)
-    for name in _checks(part):
-        if given.only and name not in given.only:
-            continue
+    for name, share in shares.items():
         print(f"{part}: {name} ...", file=sys.stderr, flush=True)
-        results[name] = outcome = _run_apart(part, name, given, end - time.monotonic() - _MARGIN)
+        # What those before it left over is for it as well, and nothing of what those after it have.
+        allowed += share
+        results[name] = outcome = _run_apart(part, name, given, begin + allowed - time.monotonic() - _MARGIN)
         print(outcome.text(name), flush=True)
         results.write()
     print(f"{results.page} and .json", file=sys.stderr)
@@ -109,7 +137,7 @@ def _run_part(part: str, given: argparse.Namespace) -> list[str]:
 def _run_apart(part: str, name: str, given: argparse.Namespace, seconds: float) -> Outcome:
     """Run a check in a process of its own: an error of CUDA spoils the process that it happens in."""
     if seconds <= 0:
-        return Outcome("not run", f"the part's {given.budget:g} seconds were over", 0.0)
+        return Outcome("not run", f"the part's {_budget(part, given):g} seconds were over", 0.0)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
         file = Path(folder) / "outcome.json"

@@ -18,4 +18,13 @@ CHECKS: dict[str, Callable[[Options], Report]] = {
     "leaks": leaks.measure,
     "ema_swa": held.measure_averages,
 }
+SECONDS = {
+    "gpt2": 75.0,
+    "resnet50": 75.0,
+    "microbatch_auto": 30.0,
+    "checkpoint": 30.0,
+    "offload": 30.0,
+    "leaks": 30.0,
+    "ema_swa": 30.0,
+}
 # Of what fits there is no estimate in the package yet that the peaks could be compared with.

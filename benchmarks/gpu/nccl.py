@@ -57,22 +57,13 @@ def launched(options: Options) -> Report:
     return Report("launched", title, ["program", "code", "complaints"], rows, [], [], {}, failed=failed)
 
 
-def _tests(name: str, title: str, pattern: str) -> Callable[[Options], Report]:
-    return check(name, title, [_FILE], "-k", pattern)
-
-
 CHECKS: dict[str, Callable[[Options], Report]] = {
     "launched": launched,
-    "collectives": check(
-        "collectives",
-        "Tensors and objects between processes",
-        [f"{_FILE}::test_the_backend"],
+    "group": check(
+        "group",
+        "Collectives, DDP, FSDP2, tensor parallel layers, sharded checkpoints, DeepSpeed, the launcher",
+        lambda: {"a group of one": [_FILE]},
         tiny=[f"{_FILE}::test_the_backend"],
     ),
-    "ddp": _tests("ddp", "DDP trains as one process does", "ddp"),
-    "fsdp": _tests("fsdp", "FSDP2 trains as one process does", "fsdp or compiled"),
-    "tensor parallel": _tests("tensor parallel", "Tensor parallel layers", "tensor_parallel"),
-    "sharded checkpoint": _tests("sharded checkpoint", "Sharded checkpoints", "sharded_checkpoint"),
-    "deepspeed": _tests("deepspeed", "DeepSpeed", "deepspeed"),
-    "launcher": _tests("launcher", "Training under the launcher", "launcher"),
 }
+SECONDS = {"launched": 30.0, "group": 120.0}

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from benchmarks.gpu.options import Options, SkipError
-from benchmarks.gpu.suite import IN_THE_SUITE, check
+from benchmarks.gpu import compiler
+from benchmarks.gpu.options import Options
+from benchmarks.gpu.suite import check, marked
 from benchmarks.report import Report
 
 
-def _group(name: str, title: str) -> Callable[[Options], Report]:
-    """The tests of a group of tests/on_device.py, which says which these are and why others do not run."""
+def on_gpu() -> dict[str, list[str]]:
+    """Return the files of tests that need a GPU, by what they are about; those of groups are with part nccl."""
+    return {**GPU, "marked": [file for file in marked("gpu") if file not in _of_groups()]}
 
-    def run(options: Options) -> Report:
-        options.need("pytest", "hypothesis")
-        if options.tiny:
-            raise SkipError(IN_THE_SUITE)
-        from tests.on_device import GROUPS
 
-        return check(name, title, GROUPS[name])(options)
+def anywhere() -> dict[str, Sequence[str]]:
+    """Return the groups of tests/on_device.py, which says which these are and why others do not run."""
+    from tests.on_device import GROUPS
 
-    return run
+    return {name: files for name, files in GROUPS.items() if name != "gpu"}
+
+
+def _of_groups() -> set[str]:
+    return {file for files in anywhere().values() for file in files}
 
 
 def trains(options: Options) -> Report:
@@ -60,30 +63,19 @@ def trains(options: Options) -> Report:
     return Report("trains", "A network trains in each precision", columns, rows, [], [], {}, failed="\n".join(failed))
 
 
-CHECKS: dict[str, Callable[[Options], Report]] = {
-    "trains": trains,
-    "precision": check(
-        "precision",
-        "Precisions: what computes in what, and overflows",
-        ["gpu/test_precision.py"],
-        tiny=["gpu/test_precision.py::test_trains"],
-    ),
-    "compiled": check("compiled", "Compiled training gives the losses of eager training", ["gpu/test_compiled.py"]),
-    "resuming": check("resuming", "Resuming, and checkpoints beside training: bit for bit", ["gpu/test_resuming.py"]),
-    "running out": check("running out", "Running out of memory, and what is left", ["gpu/test_device_memory.py"]),
-    "beside": check("beside", "What runs beside what, and no step that waits", ["gpu/test_beside.py"]),
-    "leaving": check("leaving", "Exports, and models of Hugging Face", ["gpu/test_leaving.py"]),
-    "marked": check(
-        "marked",
-        "What is marked gpu among the other tests",
-        ["callbacks", "datasets", "profiler", "trainer"],
-        "-m",
-        "gpu",
-    ),
-    "methods": _group("methods", "What every method promises"),
-    "callbacks": _group("callbacks", "What every callback promises"),
-    "loggers": _group("loggers", "What every logger promises"),
-    "optim": _group("optim", "Optimizers"),
-    "checkpoint": _group("checkpoint", "Checkpoints and resuming"),
-    "trainer": _group("trainer", "The training loop"),
+GPU: dict[str, list[str]] = {
+    "precisions, and overflows": ["gpu/test_precision.py"],
+    "losses of compiled training": ["gpu/test_compiled.py"],
+    "resuming, bit for bit": ["gpu/test_resuming.py"],
+    "running out of memory": ["gpu/test_device_memory.py"],
+    "what runs beside what, and no step that waits": ["gpu/test_beside.py"],
+    "exports, and Hugging Face": ["gpu/test_leaving.py"],
 }
+
+CHECKS: dict[str, Callable[[Options], Report]] = {
+    "compiler": compiler.measure,
+    "trains": trains,
+    "gpu": check("gpu", "What only a GPU shows", on_gpu, tiny=["gpu/test_precision.py::test_trains"]),
+    "anywhere": check("anywhere", "Tests that hold on any device: methods, callbacks, the loop, ...", anywhere),
+}
+SECONDS = {"compiler": 30.0, "trains": 30.0, "gpu": 190.0, "anywhere": 170.0}

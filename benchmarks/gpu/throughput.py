@@ -24,7 +24,8 @@ from benchmarks.step_overhead import MOST_UNSTEADY
 MOST_SECONDS = 240.0
 RAW, RAW_COMPILED, OURS, OURS_COMPILED = list(CONTENDERS)[:4]
 NEEDED = (RAW, RAW_COMPILED, OURS, OURS_COMPILED)
-AT_ONCE = 3  # contenders that warm up beside each other: they compile most of that time, and use little memory
+AT_ONCE = {"gpt2": 2, "resnet50": 3}  # contenders that warm up beside each other: they compile most of that time
+NOT_COMPILED = "left out: nothing can be compiled here"
 LOSS_TOLERANCE = 0.05  # of what training gains, between the raw loop and another
 MOVED_TOLERANCE = 0.05  # of the length of the way that the weights went
 _MARGIN = 15.0  # seconds left to end the trainings
@@ -63,6 +64,8 @@ def measure(work: str, options: Options, names: list[str] | None = None) -> Repo
     with _workers(list(runs), options) as workers:
         peak = workers[RAW].call("benchmarks.gpu.peak:measure", device=options.device, tiny=options.tiny)
         counts = _counts(work, options)
+        if any(CONTENDERS[name].compiled for name in runs):
+            _leave_out_the_compiled(workers[RAW], runs, options)
         _start(workers, runs, work, options, counts, end)
         _take_turns(workers, runs, options.rounds, end)
         for name, run in runs.items():
@@ -101,6 +104,17 @@ def _attempt(run: Runs, call: Callable[[], object]) -> None:
         run.left_out = f"failed: {str(error).strip()[-1500:]}"
 
 
+def _leave_out_the_compiled(worker: Worker, runs: dict[str, Runs], options: Options) -> None:
+    """Where nothing can be compiled, as without a compiler of C, only the eager ones are compared."""
+    backend = "eager" if options.tiny else "inductor"
+    try:
+        worker.call("benchmarks.gpu.compiler:compile_something", device=options.device, backend=backend)
+    except RuntimeError as error:
+        for name, run in runs.items():
+            if CONTENDERS[name].compiled:
+                run.left_out = f"{NOT_COMPILED}: {str(error).strip()[-1500:]}"
+
+
 def _start(
     workers: dict[str, Worker], runs: dict[str, Runs], work: str, options: Options, counts: dict[str, int], end: float
 ) -> None:
@@ -110,7 +124,8 @@ def _start(
     arguments["backend"] = "eager" if options.tiny else "inductor"
 
     def build(name: str) -> None:
-        _attempt(runs[name], lambda: workers[name].call(_at("build"), name=name, **arguments))
+        if not runs[name].left_out:
+            _attempt(runs[name], lambda: workers[name].call(_at("build"), name=name, **arguments))
 
     def warm_up(name: str) -> None:
         run = runs[name]
@@ -120,7 +135,7 @@ def _start(
             _attempt(run, lambda: run.facts.update(workers[name].call(_at("warm_up"), name=name)))
 
     # In tiny form contenders share processes, which answer one at a time.
-    for step, at_once in ((build, len(runs)), (warm_up, AT_ONCE)):
+    for step, at_once in ((build, len(runs)), (warm_up, AT_ONCE[work])):
         with ThreadPoolExecutor(1 if options.tiny else at_once) as pool:
             list(pool.map(step, runs))
 
@@ -254,7 +269,7 @@ def _report(
     ran = {name: run for name, run in runs.items() if not run.left_out}
     differs = {name: _differs(name, runs) for name in ran}
     rows = [_row(name, runs, task, peak, differs[name]) for name in ran]
-    notes = _notes(task, options, counts, peak)
+    notes = _notes(task, options, counts, peak, AT_ONCE[work])
     notes += [f"{CONTENDERS[name].title}: {run.left_out}" for name, run in runs.items() if run.left_out]
     notes += [f"{CONTENDERS[name].title} differs: {how}" for name, how in differs.items() if how]
     notes += [f"Not installed, and so not compared: {', '.join(missing)}."] if missing else []
@@ -277,7 +292,9 @@ def _report(
     failed = [
         f"{CONTENDERS[name].title}: {runs[name].left_out or differs.get(name)}"
         for name in NEEDED
-        if name in runs and (runs[name].left_out or differs.get(name))
+        if name in runs
+        and (runs[name].left_out or differs.get(name))
+        and not runs[name].left_out.startswith(NOT_COMPILED)  # that fails the check "compiler", for all at once
     ]
     samples = {name: {"turns": run.turns, "facts": run.facts} for name, run in ran.items()} | {"peak": peak}
     title = f"Throughput of training {'GPT-2' if work == 'gpt2' else 'ResNet-50'}"
@@ -285,11 +302,11 @@ def _report(
     return Report(work, title, columns, rows, _goals(runs, differs), notes, samples, machine, "\n".join(failed))
 
 
-def _notes(task: Workload, options: Options, counts: dict[str, int], peak: dict[str, Any]) -> list[str]:
+def _notes(task: Workload, options: Options, counts: dict[str, int], peak: dict[str, Any], at_once: int) -> list[str]:
     sheet = f"{peak['sheet'] / 1e12:.0f} TFLOP/s" if peak["sheet"] else "not known for this device"
     return [
         f"{task.title}, bfloat16 autocast with weights in float32, device {options.device}.",
-        f"Each contender has a process of its own and one training, which stands still between its turns; {AT_ONCE} "
+        f"Each contender has a process of its own and one training, which stands still between its turns; {at_once} "
         f"of them warm up at once. {options.rounds} rounds; in each, every contender in turn trains {counts['settle']} "
         f"steps and then {counts['steps']} that are timed, with batches on the device, and the same with batches in "
         "pinned host memory, which are copied in each step. The clock stops when the device is done; by events: the "

@@ -160,7 +160,17 @@ class Training(threading.Thread):
             self._train(self.job)
         except BaseException:
             self.error = traceback.format_exc()
+        if self.error:  # only now, when nothing refers to the frames of the error any more
+            self._let_go()
         self.turns.waits.set()
+
+    def _let_go(self) -> None:
+        """Leave the memory of the device to the other contenders."""
+        del self.module, self.job, self._before
+        self.turns.batches.clear()
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
 
     def wait(self) -> None:
         """Wait until the training stands still or is over.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+import weakref
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import environment
 from benchmarks.contenders import make_loader
-from benchmarks.gpu import augmentations, contenders, gpt2, method_steps, resnet, speed, throughput, training
+from benchmarks.gpu import augmentations, compiler, contenders, gpt2, method_steps, resnet, speed, throughput, training
 from benchmarks.gpu.contenders import CONTENDERS, Contender
 from benchmarks.gpu.options import Options
 from benchmarks.gpu.throughput import Runs
@@ -171,6 +172,34 @@ def test_a_library_that_fails_is_a_row_of_its_own(monkeypatch, in_process) -> No
     assert "no such thing" in throughput.measure("gpt2", TINY, ["raw eager", "composer eager"]).failed
 
 
+def test_a_contender_that_fails_lets_go_of_its_model(monkeypatch) -> None:
+    def fail(job: contenders.Job) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setitem(CONTENDERS, "wrong", Contender("wrong", fail, "torch"))
+    made = Training("wrong", workload("gpt2", tiny=True), COUNTS, "cpu", "")
+    module = weakref.ref(made.module)
+    made.start()
+    with pytest.raises(RuntimeError, match="no such thing"):
+        made.wait()
+    assert module() is None
+    assert not made.turns.batches
+
+
+def test_where_nothing_compiles_the_compiled_loops_are_left_out_by_name(monkeypatch, in_process) -> None:
+    def fail(device: str, backend: str) -> None:
+        raise OSError("no C compiler found")
+
+    monkeypatch.setattr(compiler, "compile_something", fail)
+    report = throughput.measure("gpt2", TINY, ["raw eager", "raw compiled", "composer eager"])
+    assert [row[0] for row in report.rows] == ["hand-written loop, eager", "composer, eager"]
+    assert any(
+        note.startswith("hand-written loop, compiled: left out") and "no C compiler" in note for note in report.notes
+    )
+    assert not report.failed
+    assert "no C compiler" in compiler.measure(TINY).failed
+
+
 def test_the_last_ones_stay_out_where_time_is_short(in_process) -> None:
     short = Options(device="cpu", tiny=True, rounds=2, seconds=throughput._MARGIN)
     report = throughput.measure("gpt2", short, ["raw eager", "accelerate eager"])
@@ -283,6 +312,7 @@ def test_columns_fit_the_rows() -> None:
             "sheet": 989.4e12,
             "measured": 7e14,
         },
+        2,
     )
     assert re.search(r"data sheet.*989 TFLOP/s.*700 TFLOP/s", " ".join(text))
     assert make_loader([1], 1, 0, lambda: None).dataset.length == 11

@@ -1,4 +1,4 @@
-"""Tests that ``tests/test_on_device.py`` runs by name: one is wrong on any device but the CPU, one lacks a package."""
+"""For ``tests/test_on_device.py``: one is wrong on any device but the CPU, one lacks a package, one is broken."""
 
 from __future__ import annotations
 
@@ -12,4 +12,8 @@ def test_mixes() -> None:
 
 
 def test_lacks() -> None:
-    __import__("a_package_that_is_not_there")
+    __import__("transformer_engine")  # which needs CUDA, so that no environment of the suite has it
+
+
+def test_breaks() -> None:
+    __import__("a_module_of_ours_that_is_not_there")
