@@ -252,3 +252,17 @@ def test_needs_a_maximum():
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         SelectiveBackprop(**arguments)
+
+
+def test_parameters_are_looked_at_once_for_a_training(monkeypatch):
+    looks = []
+    name = f"{SelectiveBackprop.__module__}.is_divided"
+    monkeypatch.setattr(name, lambda parameter: bool(looks.append(parameter)))
+    model = make_model()
+    engine = loop.start(model, [SelectiveBackprop(**ALWAYS)])
+    for _ in range(2):
+        engine.run_event("fit_start")
+        for batch in make_batches():
+            engine.state.batch = batch
+            engine.run_event("after_dataloader")
+    assert len(looks) == 2 * len(list(model.parameters()))

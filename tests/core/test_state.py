@@ -372,3 +372,19 @@ class TestDataOfOnesOwn:
 
     def test_no_label_is_needed(self):
         assert state_of(dataloader=[1, 2]).dataloader_label == "train"
+
+
+class TestPrecisionContext:
+    def test_casts_are_kept_unless_told_otherwise(self):
+        state = state_of(precision="amp_bf16")
+        found = []
+        for state.caches_casts in (True, False):
+            with state.precision_context():
+                found.append((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
+        assert found == [(True, True), (True, False)]
+
+    def test_it_follows_the_precision(self):
+        state = state_of(precision="amp_bf16")
+        state.precision = "fp32"
+        with torch.autocast("cpu", torch.bfloat16), state.precision_context():
+            assert not torch.is_autocast_enabled("cpu")

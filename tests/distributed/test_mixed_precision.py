@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from composer.distributed.mixed_precision import mixed_precision_policy
+from composer.distributed.config import FSDPConfig
+from composer.distributed.mixed_precision import caches_casts, mixed_precision_policy
+from composer.distributed.wrapping import Unit
 from composer.precision import Precision
 
 SHORT, WIDE = torch.bfloat16, torch.float32
@@ -42,3 +45,28 @@ def test_policies(value, precision, expected):
 def test_mistakes(value, words):
     with pytest.raises(ValueError, match=words):
         mixed_precision_policy(value)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "expected"),
+    [
+        ({}, {}, True),
+        ({"mixed_precision": "PURE"}, {}, True),
+        ({"mixed_precision": "FULL"}, {}, False),
+        ({"mixed_precision": {"param_dtype": "fp32"}}, {}, False),
+        ({"mixed_precision": "FULL", "sharding_strategy": "HYBRID_SHARD"}, {}, False),
+        ({"mixed_precision": "FULL", "reshard_after_forward": 2}, {}, False),
+        ({"mixed_precision": "FULL", "sharding_strategy": "_HYBRID_SHARD_ZERO2"}, {}, True),
+        ({"mixed_precision": "FULL", "sharding_strategy": "SHARD_GRAD_OP"}, {}, True),
+        ({"mixed_precision": "FULL", "sharding_strategy": "NO_SHARD"}, {}, True),
+        ({"mixed_precision": "FULL", "reshard_after_forward": False}, {}, True),
+        ({"mixed_precision": "FULL"}, {"reshard_after_forward": False}, True),
+        ({}, {"mixed_precision": "FULL"}, False),
+        ({"reshard_after_forward": False}, {"mixed_precision": "FULL", "reshard_after_forward": True}, False),
+    ],
+)
+def test_casts_are_cached_unless_their_weights_are_resharded(config, settings, expected):
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    last = Unit(model[1], {"mixed_precision": "PURE"})
+    assert caches_casts(model, [Unit(model[0], settings), last], FSDPConfig(**config), "amp_bf16") is expected
+    assert caches_casts(model, [], FSDPConfig(**config), "amp_bf16")
