@@ -182,6 +182,17 @@ def test_all_pieces_fit_into_half_an_hour_and_the_page_has_their_times() -> None
     assert f"{sum(seconds.values()):g} seconds" in page
 
 
+def test_what_takes_longer_than_ten_minutes_says_how_to_run_the_pieces(monkeypatch, capsys) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(driver, "_run_part", lambda part, given: ran.append(part) or [])
+    for arguments, says in (([], True), (["speed"], True), (["tests"], False), (["--tiny"], False)):
+        monkeypatch.setattr(sys, "argv", ["make gpu", *arguments, "--device", "cpu"])
+        assert driver.main() == 0
+        said = capsys.readouterr().err
+        assert all((f"make gpu {piece}" in said) == says for piece in PIECES)
+    assert ran == [*PARTS, "speed", "tests", *PARTS]
+
+
 def test_no_check_takes_the_time_of_those_after_it(tmp_path: Path) -> None:
     done = faulty(tmp_path, "--only", "hangs", "lacks", "--budget", "40")
     assert done.returncode == 1
