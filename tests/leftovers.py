@@ -65,9 +65,14 @@ def _left() -> Iterable[psutil.Process]:
 
 
 def _is_helper(process: psutil.Process) -> bool:
-    """Whether Python or torch keeps one such process for as long as this one lives, and ends it then."""
+    """Whether a library keeps one such process for as long as this one lives, and ends it then."""
     command = " ".join(process.cmdline())
-    helpers = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+    helpers = (
+        "multiprocessing.resource_tracker",
+        "multiprocessing.forkserver",
+        "torch/_inductor/compile_worker",
+        "wandb/bin/wandb-core",
+    )
     return any(helper in command for helper in helpers)
 
 
