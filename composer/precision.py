@@ -105,7 +105,7 @@ def get_precision_context(
         fp8_autocast_enabled: Whether those layers use 8 bits; ``False`` for evaluation in 16 bits.
         device_type: As in ``torch.device(...).type``; ``None`` is the current accelerator, else ``"cpu"``.
         cache_enabled: Whether autocast keeps the weights that it has cast until the context ends; ``False`` where
-            weights are sharded, as it would keep a short copy of all of them in memory.
+            weights are resharded before, as a low-precision copy of all of them would stay in memory.
 
     Raises:
         ValueError: Float16 or 8 bits on the CPU, or ``precision_config`` with another precision.
@@ -179,9 +179,9 @@ def _current_device_type() -> str:
 
 
 @contextlib.contextmanager
-def _fp8(engine: Any, recipe: Any, enabled: bool, short: torch.autocast) -> Any:
+def _fp8(engine: Any, recipe: Any, enabled: bool, autocast: torch.autocast) -> Any:
     """Both contexts of 8-bit training: TransformerEngine's for its layers, autocast for the others."""
-    with short, engine.fp8_autocast(enabled=enabled, fp8_recipe=recipe):
+    with autocast, engine.fp8_autocast(enabled=enabled, fp8_recipe=recipe):
         yield
 
 
@@ -202,5 +202,5 @@ def _fp8_context(
     engine: Any = import_extra("transformer_engine.pytorch", "fp8", purpose, install)
     recipes: Any = import_extra("transformer_engine.common.recipe", "fp8", purpose, install)
     settings = {"fp8_format": recipes.Format.HYBRID, "amax_history_len": 16, "amax_compute_algo": "max", **config}
-    short = torch.autocast(device_type, torch.bfloat16, cache_enabled=cache_enabled)
-    return _fp8(engine, recipes.DelayedScaling(**settings), enabled, short)
+    autocast = torch.autocast(device_type, torch.bfloat16, cache_enabled=cache_enabled)
+    return _fp8(engine, recipes.DelayedScaling(**settings), enabled, autocast)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from benchmarks import environment
+from benchmarks import contenders, environment
 from benchmarks.gpu.workloads import Workload
 
 
@@ -214,34 +214,25 @@ def train_transformers(job: Job) -> None:
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A loop in a comparison.
+class Contender(contenders.Contender):
+    """A loop in a comparison, which runs a :class:`Job`; ``only`` is the only workload that it takes.
 
     Attributes:
-        title: How the tables name it.
-        train: Runs a job.
-        module: What it imports.
         compiled: Whether the model is compiled.
-        only: The only workload that it takes; "" for all.
     """
 
-    title: str
-    train: Callable[[Job], None]
-    module: str
     compiled: bool = False
-    only: str = ""
 
     def load(self) -> None:
         """Import it, so that no measurement includes that."""
-        environment.define_torchvision_operators()
-        module = importlib.import_module(self.module)
+        super().load()
         if self.module == "transformers":
-            _ = module.Trainer  # is imported when it is asked for
+            _ = importlib.import_module("transformers").Trainer  # is imported when it is asked for
 
 
 def _both(name: str, title: str, train: Callable[[Job], None], module: str, only: str = "") -> dict[str, Contender]:
     return {
-        f"{name} {mode}": Contender(f"{title}, {mode}", train, module, mode == "compiled", only)
+        f"{name} {mode}": Contender(f"{title}, {mode}", train, module, only, mode == "compiled")
         for mode in ("eager", "compiled")
     }
 

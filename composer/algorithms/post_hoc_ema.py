@@ -244,7 +244,7 @@ class PostHocEMA(Algorithm):
             self._snap()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Take the last snapshots, and let go of the model."""
+        """Take the last snapshots and release the model."""
         self._snap()
         self._pairs = []
 

@@ -336,7 +336,7 @@ class SAM(Algorithm):
         state.total_loss_dict, state.train_metrics = losses, metrics
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Let go of the optimizer, and free its copy of the weights; the direction stays for the next training."""
+        """Release the optimizer and its copy of the weights; the direction is kept for the next ``fit``."""
         if self._optimizer is not None:
             self._directions, self._optimizer._before = self._directions or self._optimizer.directions, []
             self._optimizer = None

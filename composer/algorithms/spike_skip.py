@@ -171,7 +171,7 @@ class SpikeSkip(Algorithm):
             self._latest = None
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Let go of the weights and their copies."""
+        """Release the weights and their copies."""
         self._copies.clear()
 
     def state_dict(self) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _pinned_in_place(size: int) -> tuple[Tensor | None, int]:
         _clear_last_error(runtime)
         return None, status
     pinned = memory[offset : offset + size]
-    # At exit the system frees it; before, nothing copies here any more once it is let go of.
+    # At exit the system frees it; before, nothing copies here once it is released.
     weakref.finalize(pinned, _unpin, runtime, address).atexit = False
     return pinned, 0
 

@@ -1,4 +1,4 @@
-"""Numbers of samples and tokens, as functions of the user's return them."""
+"""Check and convert the numbers of samples and tokens that a user's functions return."""
 
 from __future__ import annotations
 
@@ -11,50 +11,33 @@ from torch import Tensor
 
 from composer.core.types import Batch
 
-__all__ = ["as_number", "as_quantity", "as_tokens", "ask", "count_targets", "entry_of", "takes_type"]
+__all__ = ["as_quantity", "as_tokens", "ask", "count_targets", "entry_of", "takes_type"]
 
 _IGNORED = -100
 _COUNTER = "get_num_tokens_in_batch"
 
 
-def as_number(what: str, value: Any) -> int | float:
-    """Return a number that a function of the user's returned, out of a tensor or array if it is in one.
-
-    Args:
-        what: The function, for the error.
-        value: What it returned.
-
-    Raises:
-        TypeError: It is no number.
-
-    >>> import torch
-    >>> as_number("get_num_samples_in_batch", torch.tensor(3)), as_number("get_num_samples_in_batch", 0.5)
-    (3, 0.5)
-    """
-    if type(value) is int or type(value) is float:
-        return value
-    number = value.item() if getattr(value, "shape", None) == () else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise TypeError(f"{what} must return a number, but returned {value!r}.")
-    return number
-
-
 def as_quantity(what: str, value: Any) -> int | float:
-    """Return a number, of samples or tokens, that a function of the user's returned.
+    """Return a number of samples or tokens that a user's function returned, taken out of a 0-d tensor or array.
 
     Args:
-        what: The function, for the error.
+        what: The name of the function, for the error.
         value: What it returned.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is negative, infinite or NaN.
 
     >>> import torch
-    >>> as_quantity("get_num_samples_in_batch", torch.tensor(3))
-    3
+    >>> (
+    ...     as_quantity("get_num_samples_in_batch", torch.tensor(3)),
+    ...     as_quantity("get_num_samples_in_batch", 0.5),
+    ... )
+    (3, 0.5)
     """
-    number = value if type(value) is int else as_number(what, value)
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError(f"{what} must return a number, but returned {value!r}.")
     if not 0 <= number < math.inf:
         raise ValueError(f"{what} must return a number of 0 or more, but returned {value!r}.")
     return number

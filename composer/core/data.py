@@ -129,9 +129,9 @@ class DataSpec:
         """
         if self.__count_tokens is not None and not _is_replaced(self, "get_num_tokens_in_batch"):
             return self.__count_tokens(batch)
-        count = ask(self.get_num_tokens_in_batch, batch, token_type)
-        knows_type = token_type != "total" and takes_type(self.get_num_tokens_in_batch)
-        return {token_type: count} if knows_type else count
+        if token_type == "total" or not takes_type(self.get_num_tokens_in_batch):
+            return self.get_num_tokens_in_batch(batch)
+        return {token_type: self.get_num_tokens_in_batch(batch, token_type)}
 
     # Data specs of scripts call these two by the names that they had.
     _default_get_num_samples_in_batch = staticmethod(count_samples)

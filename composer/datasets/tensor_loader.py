@@ -26,8 +26,8 @@ class TensorLoader:
     processes; of the n samples in it, process r of W takes in each step those of the next ``batch_size * W`` that leave
     r when divided by W, as the :class:`.Trainer` deals out a ``DataLoader``. The last step may be short.
 
-    Functions of a :class:`.DataSpec` get these batches on the device: those that count samples or tokens by values,
-    rather than by shapes, make each step wait for it.
+    The functions of a :class:`.DataSpec` receive these batches on the device: a function that counts samples or tokens
+    from values, rather than shapes, synchronizes with the device in each step.
 
     The state is four numbers, and a pass is taken up at any place, by any number of processes, in no time. The
     ``Trainer`` saves it with its checkpoints; as a loader has one place only, evaluations need one of their own. An

@@ -176,7 +176,7 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
     with mask_gradients(state, 1 if shares is None else shares.count(number)):
         run.strategy.backward(total, create_graph=run.options.create_graph)
     del total  # which holds the graph
-    if run.reuses_outputs and _runs_again(run, measured=measured):
+    if _runs_again(run, measured=measured):
         own_gradients(run)
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:

@@ -188,13 +188,13 @@ def test_copies_and_hooks():
     assert "interval=3" in repr(sam)
 
 
-def test_both_evaluations_draw_the_same_random_numbers():
+def assert_both_evaluations_draw_the_same(draw):
     weight = nn.Parameter(torch.ones(100))
     sam, drawn = SAMOptimizer(SGD([weight], lr=0.1)), []
 
     def closure():
         sam.zero_grad()
-        drawn.append(torch.rand(100))
+        drawn.append(draw())
         (weight * drawn[-1]).sum().backward()
 
     sam.step(closure)
@@ -204,10 +204,14 @@ def test_both_evaluations_draw_the_same_random_numbers():
     assert not torch.equal(drawn[1], drawn[2])
 
 
+def test_both_evaluations_draw_the_same_random_numbers():
+    assert_both_evaluations_draw_the_same(lambda: torch.rand(100))
+
+
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
 def test_both_evaluations_draw_the_same_random_numbers_on_any_accelerator(kind, monkeypatch):
     # As with weights that are offloaded: the parameters are on the host, and the device draws.
-    generator, drawn = torch.Generator().manual_seed(5), []
+    generator = torch.Generator().manual_seed(5)
     module = SimpleNamespace(
         get_rng_state=generator.get_state, set_rng_state=lambda state, index=0: generator.set_state(state)
     )
@@ -215,19 +219,7 @@ def test_both_evaluations_draw_the_same_random_numbers_on_any_accelerator(kind, 
         module.get_rng_state_all = lambda: [generator.get_state()]
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind))
     monkeypatch.setattr(torch, "get_device_module", lambda kind: module)
-    weight = nn.Parameter(torch.ones(9))
-    sam = SAMOptimizer(SGD([weight], lr=0.1))
-
-    def closure():
-        sam.zero_grad()
-        drawn.append(torch.rand(9, generator=generator))
-        (weight * drawn[-1]).sum().backward()
-
-    sam.step(closure)
-    sam.step(closure)
-    assert torch.equal(drawn[0], drawn[1])
-    assert torch.equal(drawn[2], drawn[3])
-    assert not torch.equal(drawn[1], drawn[2])
+    assert_both_evaluations_draw_the_same(lambda: torch.rand(100, generator=generator))
 
 
 def test_several_optimizers_go_to_the_worst_point_together():
