@@ -120,7 +120,7 @@ def time_all(
     """
     environment.define_torchvision_operators()
     from composer.callbacks import CheckpointSaver
-    from composer.checkpoint import archive
+    from composer.checkpoint import file_format
     from composer.checkpoint.load import read_checkpoint
     from composer.checkpoint.save import collect
 
@@ -154,7 +154,7 @@ def time_all(
             TORCH: lambda: torch.save(content, folder / "torch.pt"),
             COPY: lambda: [tensor.to("cpu", copy=True) for tensor in tensors],
             INTO: into,
-            SAVE: lambda: archive.write(collect(trainer.state), folder / "ours.pt"),
+            SAVE: lambda: file_format.write(collect(trainer.state), folder / "ours.pt"),
             STALL: stall,
             LOAD_TORCH: lambda: torch.load(folder / "torch.pt", map_location="cpu", weights_only=True),
             LOAD: lambda: read_checkpoint(folder / "ours.pt"),
@@ -200,7 +200,7 @@ def lightning_jobs(megabytes: int, device: str) -> Any:
 def _folder_jobs(tensors: Sequence[Tensor], memory: Sequence[Tensor], folder: Path) -> dict[str, Callable[[], object]]:
     """Saving and loading by ``torch.distributed.checkpoint``, and ours; all tensors as if they were weights."""
     from composer.checkpoint.load import read_checkpoint
-    from composer.checkpoint.sharded import divide, write
+    from composer.checkpoint.sharded_writer import divide, write
 
     weights = {str(number): tensor for number, tensor in enumerate(tensors)}
     filled = {str(number): tensor for number, tensor in enumerate(memory)}

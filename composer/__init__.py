@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from composer._at_exit import call_last as _call_last  # imported first: registers what comes after scripts' handlers
-from composer._older_homes import install as _install
-from composer._predecessor import warn_of_predecessors
+from composer._compat.import_aliases import install as _install
+from composer._compat.predecessor_installed import warn_of_predecessors
 from composer._version import __version__ as __version__
 
 _install()
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from composer import utils as utils
     from composer.core.algorithm import Algorithm as Algorithm
     from composer.core.callback import Callback as Callback
-    from composer.core.data import DataSpec as DataSpec
+    from composer.core.data_spec import DataSpec as DataSpec
     from composer.core.engine import Engine as Engine
     from composer.core.evaluator import Evaluator as Evaluator
     from composer.core.event import Event as Event
@@ -50,7 +50,7 @@ else:
             "Algorithm": "composer.core.algorithm",
             "Callback": "composer.core.callback",
             "ComposerModel": "composer.core.model",
-            "DataSpec": "composer.core.data",
+            "DataSpec": "composer.core.data_spec",
             "Engine": "composer.core.engine",
             "Evaluator": "composer.core.evaluator",
             "Event": "composer.core.event",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Collection, Iterable, Sequence
 
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
 
 __all__ = ["escaped", "facts", "grid"]
 

@@ -200,7 +200,7 @@ def _unknown(package: str, name: str, exported: list[str]) -> str:
 
 def _hint(name: str, exported: list[str], homes: Mapping[str, str]) -> str:
     """What was meant: the class of another package or spelling, that for a name of another library, or a near miss."""
-    from composer._name_hints import class_hint, is_foreign_class
+    from composer._compat.name_hints import class_hint, is_foreign_class
     from composer._text import did_you_mean
 
     hint = class_hint(name, homes)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from composer import dist
 from composer._device_copies import is_non_blocking_safe
-from composer._host_state import map_device_values
+from composer._host_optimizer_state import map_device_values
 from composer._lazy import import_extra
 from composer._text import did_you_mean
 from composer.dist.local_gpu import checked_index

@@ -17,7 +17,7 @@ import torch
 from composer import dist
 from composer._cpus import cpu_quota, usable_cpus
 from composer._env_variables import is_of_launcher, is_public
-from composer._masking import MASK, mask_error, mask_text
+from composer._secrets.masking import MASK, mask_error, mask_text
 from composer._version import DISTRIBUTION, __version__
 
 __all__ = [

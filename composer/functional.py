@@ -11,7 +11,7 @@ tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
 from __future__ import annotations
 
 from composer._lazy import attach
-from composer.algorithms._homes import HOMES
+from composer.algorithms._exports import HOMES
 
 # Short names that published guides use; accepted, not listed.
 _SHORT = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from composer import algorithms
 from composer.core.algorithm import Algorithm
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 from docs.curves import CAPTIONS, method_pictures
 from docs.figures import costs
 from docs.reference import members, own_names

@@ -18,10 +18,10 @@ import torch.distributed as torch_dist
 from torch import nn
 
 from composer import _device_copies, devices
-from composer.callbacks import _readback, memory_monitor
+from composer.callbacks import _async_readback, memory_monitor
 from composer.checkpoint import host_memory
 from composer.devices import Device
-from composer.distributed import recompute
+from composer.parallel import activation_checkpointing
 
 DEVICE = torch.device("lazy", 0)
 
@@ -102,7 +102,7 @@ def tell(patch: pytest.MonkeyPatch, kind: type[Any], note: Callable[[str], None]
     patch.setattr(torch_dist, "get_backend_config", lambda group=None: f"{config_of(group)},{DEVICE.type}:gloo")
     patch.setattr(_Event, "note", staticmethod(note), raising=False)
     patch.setattr(torch, "Event", _Event)
-    for module in (devices, recompute, host_memory, _readback):
+    for module in (devices, activation_checkpointing, host_memory, _async_readback):
         patch.setattr(module, "PINNING", devices.PINNING | {DEVICE.type})
     for module in (devices, _device_copies):
         patch.setattr(module, "is_non_blocking_safe", _is_non_blocking_safe)

@@ -37,7 +37,7 @@ class Declared:
 
 FIRST_BATCH = Declared(
     "_local_scalar_dense",
-    "composer/algorithms/_augmenting.py <genexpr>",
+    "composer/algorithms/_augmentation.py <genexpr>",
     lambda step: step == 1,
     "The values of the first batch are compared with value_range, once in a run, since images that were normalized "
     "before would be cut off in silence.",
@@ -49,7 +49,7 @@ WAITS: dict[str, tuple[Declared, ...]] = {
     "CheckpointSaver": (
         Declared(
             "copy to the host",
-            "composer/checkpoint/archive.py write",
+            "composer/checkpoint/file_format.py write",
             lambda step: step % 2 == 0,
             "A checkpoint holds what is on the device; with save_async=True it is copied to the host in one go.",
         ),

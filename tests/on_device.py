@@ -153,7 +153,7 @@ def choose(name: str) -> None:
 
 def _plain_precision() -> None:
     """Let the precision be float32 where none is asked for, as on the CPU."""
-    from composer.distributed import strategy
+    from composer.parallel import strategy
 
     strategy.default_precision = lambda device: Precision.FP32
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from composer.dist.divided import held, inner_products, is_divided, joint_norm, like, norms, row_norms, whole
+from composer.dist.dtensor import held, inner_products, is_divided, joint_norm, like, norms, row_norms, whole
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5)
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])

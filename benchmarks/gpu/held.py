@@ -65,7 +65,7 @@ class _Retries(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.sizes: list[int] = []
-        self._logger = logging.getLogger("composer.trainer.auto_microbatch")
+        self._logger = logging.getLogger("composer.trainer.auto_microbatch.retry")
         self._level = self._logger.level
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -244,7 +244,7 @@ def measure_offload(options: Options) -> Report:
     Args:
         options: Device and size.
     """
-    from composer.distributed.recompute import recompute
+    from composer.parallel.activation_checkpointing import recompute
 
     _prepare(options)
     shape, size = (gpt2.TINY, 4) if options.tiny else (gpt2.Shape(), 8)

@@ -7,7 +7,7 @@ those of :mod:`composer.functional`.
 from __future__ import annotations
 
 from composer._lazy import attach
-from composer.algorithms._homes import HOMES
+from composer.algorithms._exports import HOMES
 
 __getattr__, __dir__, _names = attach(__name__, HOMES)
 # Told by their spelling, so that nothing has to be imported to make the list.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from composer.dist.divided import held, joint_norm, norms
+from composer.dist.dtensor import held, joint_norm, norms
 
 __all__ = ["gradients_of", "parameters_of", "scale_gradients", "total_norm"]
 

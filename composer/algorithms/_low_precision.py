@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from composer._text import one_of
 from composer.core.algorithm import Algorithm
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.event import Event
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
 from composer.core.traits import Traits
 from composer.nn.low_precision_norm import lower_norm
 from composer.precision import Precision

@@ -14,9 +14,9 @@ from composer import trees
 from composer._text import non_negative
 from composer.algorithms._targets import as_soft_target, edit_targets, logits_of
 from composer.core.algorithm import Algorithm
+from composer.core.algorithm_order import Claim, Slot
+from composer.core.distributed_support import Sharding
 from composer.core.event import Event
-from composer.core.order import Claim, Slot
-from composer.core.sharding import Sharding
 from composer.core.traits import Traits
 
 if TYPE_CHECKING:

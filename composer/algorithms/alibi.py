@@ -22,8 +22,8 @@ from composer._text import positive
 from composer.algorithms import _alibi_transformers as in_transformers
 from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.nn.alibi import add_alibi, has_alibi
 from composer.surgery import ReplacementFunction, replace_module_classes, update_params_in_optimizer

@@ -21,8 +21,8 @@ from composer import trees
 from composer._device_copies import copied_to
 from composer._lazy import import_extra
 from composer._text import positive
-from composer.algorithms._augmenting import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
-from composer.algorithms._draw import draw_beta, draw_dirichlet
+from composer.algorithms._augmentation import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
+from composer.algorithms._host_random import draw_beta, draw_dirichlet
 from composer.algorithms.utils._batched import Plan, apply_plan, as_bytes, draw_plan
 from composer.algorithms.utils.augmentation_primitives import AugmentationFn, augmentation_sets, operations_of
 

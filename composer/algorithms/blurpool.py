@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from composer._text import non_negative
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.nn.blurpool import BlurConv2d, BlurMaxPool2d, BlurPool2d, blur_2d, blurmax_pool2d
 from composer.surgery import ReplacementFunction, count_module_instances, replace_module_classes

@@ -21,9 +21,9 @@ from composer.algorithms._images import is_channels_last
 from composer.algorithms.utils.augmentation_common import is_pillow_image
 from composer.algorithms.utils.vision_datasets import DatasetTransform
 from composer.core.algorithm import Algorithm
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.event import Event
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
 from composer.core.traits import Traits
 
 if TYPE_CHECKING:

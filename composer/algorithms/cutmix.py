@@ -23,7 +23,7 @@ from composer import trees
 from composer._device_copies import copied_to
 from composer._text import in_unit_interval, non_negative
 from composer.algorithms._boxes import Box, draw_box, draw_boxes, fill_box, image_size
-from composer.algorithms._draw import draw_beta, draw_dirichlet
+from composer.algorithms._host_random import draw_beta, draw_dirichlet
 from composer.algorithms._images import select_samples
 from composer.algorithms._mixing import PairMixing
 

@@ -17,8 +17,8 @@ from composer._text import in_unit_interval, non_negative
 from composer.algorithms._boxes import box_mask, draw_box, draw_boxes, image_size, widen
 from composer.algorithms.utils.augmentation_common import is_pillow_image
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor, nn
 
 from composer._text import in_unit_interval
-from composer.algorithms._averages import Pairs, beside, weights_of
+from composer.algorithms._weight_averaging import Pairs, beside, weights_of
 from composer.core.algorithm import Algorithm
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.traits import Traits
 

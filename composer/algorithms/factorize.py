@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from composer._text import non_negative, positive
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.nn.factorized import FactorizedConv2d, FactorizedLinear, factorizing_could_speedup
 from composer.nn.low_rank import LowRankSolution, factorize_conv2d, factorize_matrix

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.nn.gated_linear import GatedLinear
 from composer.surgery import update_params_in_optimizer

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from composer._text import positive
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.nn.ghost_batchnorm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from composer.nn.ghost_batchnorm import ghost_batchnorm as to_ghost_batchnorm

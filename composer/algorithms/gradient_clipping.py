@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from composer._text import non_negative, one_of, plural
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
-from composer.dist.divided import held, is_divided, row_norms
+from composer.dist.dtensor import held, is_divided, row_norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger

@@ -16,8 +16,8 @@ from torch import nn
 
 from composer._text import positive
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
 from composer.nn.gyro_dropout import GyroDropoutLayer

@@ -15,8 +15,8 @@ from torch import Tensor
 from composer._text import in_unit_interval
 from composer.algorithms._targets import as_soft_target, edit_targets, logits_of
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.trees import BatchKey
 

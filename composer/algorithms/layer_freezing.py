@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from composer._text import in_unit_interval
 from composer.core.algorithm import Algorithm
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.traits import Traits
 from composer.trees import ensure_tuple

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from composer import trees
 from composer.core.algorithm import Algorithm
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.model import ComposerModel
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
 from composer.core.traits import Traits
 from composer.surgery import update_params_in_optimizer
 

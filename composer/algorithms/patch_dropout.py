@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from composer._text import did_you_mean, in_unit_interval, non_negative
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.warnings import NoEffectWarning
 

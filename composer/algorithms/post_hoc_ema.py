@@ -22,15 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist
-from composer.algorithms._averages import Pairs, beside, weights_of
 from composer.algorithms._power_averages import LONGEST, combination, exponent_of, step_of
-from composer.checkpoint import archive
-from composer.checkpoint.tensors import divided_as
+from composer.algorithms._weight_averaging import Pairs, beside, weights_of
+from composer.checkpoint import file_format
+from composer.checkpoint.sharded_tensors import divided_as
 from composer.core.algorithm import Algorithm
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.traits import Traits
-from composer.dist.divided import is_divided
+from composer.dist.dtensor import is_divided
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -310,7 +310,7 @@ class PostHocEMA(Algorithm):
                 continue
             name = f"ema-{length:g}-{_ending(self._updates)}"
             if dist.get_global_rank() == 0:
-                archive.write(vars(snapshot), Path(self.folder) / name)
+                file_format.write(vars(snapshot), Path(self.folder) / name)
             self._files.append(name)
 
 
@@ -335,4 +335,4 @@ def _ending(updates: int) -> str:
 
 
 def _read(file: Path) -> EMASnapshot:
-    return EMASnapshot(**archive.read(file))
+    return EMASnapshot(**file_format.read(file))

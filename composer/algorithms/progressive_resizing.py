@@ -17,8 +17,8 @@ from composer import trees
 from composer._text import in_unit_interval, one_of, positive
 from composer.algorithms._images import is_channels_last
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 
 if TYPE_CHECKING:

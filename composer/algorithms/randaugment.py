@@ -13,7 +13,7 @@ import torch
 
 from composer import trees
 from composer._text import non_negative
-from composer.algorithms._augmenting import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
+from composer.algorithms._augmentation import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
 from composer.algorithms.utils._batched import apply_plan, as_bytes, draw_plan
 from composer.algorithms.utils.augmentation_primitives import AugmentationFn, augmentation_sets, operations_of
 

@@ -21,10 +21,10 @@ from torch.optim import Optimizer
 from composer._text import non_negative, positive
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
-from composer.dist.divided import held, inner_products, like
+from composer.dist.dtensor import held, inner_products, like
 from composer.rng import get_torch_rng_states, set_torch_rng_states
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.optim import Optimizer
 
 from composer._text import non_negative
-from composer.algorithms._averages import Pairs, weights_of
+from composer.algorithms._weight_averaging import Pairs, weights_of
 from composer.core.algorithm import Algorithm
+from composer.core.distributed_support import Sharding
 from composer.core.event import Event
 from composer.core.hooks import listens
-from composer.core.sharding import Sharding
 from composer.core.traits import Traits
 from composer.core.types import Batch
 from composer.trees import ensure_tuple

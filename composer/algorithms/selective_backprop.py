@@ -22,12 +22,12 @@ from composer import dist, trees
 from composer._text import in_unit_interval, non_negative, positive
 from composer.algorithms._images import select_samples
 from composer.core.algorithm import Algorithm
-from composer.core.data import DataSpec
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.data_spec import DataSpec
+from composer.core.distributed_support import Sharding
 from composer.core.time import Time
 from composer.core.traits import Traits
-from composer.dist.divided import is_divided
+from composer.dist.dtensor import is_divided
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger

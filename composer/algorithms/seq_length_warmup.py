@@ -21,8 +21,8 @@ from composer import trees
 from composer._text import in_unit_interval, positive
 from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
 

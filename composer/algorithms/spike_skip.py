@@ -20,10 +20,10 @@ from composer import dist
 from composer._text import one_of, positive
 from composer.algorithms._gradients import gradients_of, parameters_of, total_norm
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
-from composer.dist.divided import held
+from composer.dist.dtensor import held
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger

@@ -16,9 +16,9 @@ from torch import nn
 
 from composer._text import did_you_mean, in_unit_interval, one_of
 from composer.core.algorithm import Algorithm
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.event import Event
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.traits import Traits
 from composer.nn.stochastic_depth import StochasticBlock, decide_blocks, make_stochastic, register_residual_block

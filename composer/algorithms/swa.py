@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from composer._text import non_negative, one_of, positive
-from composer.algorithms._averages import Pairs, beside
+from composer.algorithms._weight_averaging import Pairs, beside
 from composer.core.algorithm import Algorithm
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.traits import Traits
 

@@ -18,8 +18,8 @@ from torch.nn.utils import parametrize
 
 from composer._text import non_negative, plural
 from composer.core.algorithm import Algorithm
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.warnings import NoEffectWarning
 

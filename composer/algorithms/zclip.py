@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from composer._text import in_unit_interval, non_negative, positive
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 
 if TYPE_CHECKING:

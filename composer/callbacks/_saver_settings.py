@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from composer.callbacks._saved_names import in_folder, remote
-from composer.checkpoint.remote import RemoteCheckpoints
+from composer.callbacks._checkpoint_names import in_folder, remote
+from composer.checkpoint.remote_folder import RemoteCheckpoints
 from composer.checkpoint.retention import retention_of
 from composer.core.interval import create_interval_scheduler
 from composer.core.metric_names import check_monitor
 
 if TYPE_CHECKING:
     from composer.checkpoint.retention import Retention
-    from composer.checkpoint.saved_list import SavedList
+    from composer.checkpoint.saved_checkpoints import SavedList
     from composer.core.file_names import PartialFilePath
 
 __all__ = ["SaverSettings"]

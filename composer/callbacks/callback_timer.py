@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from composer._text import positive
 from composer.core.callback import Callback
 from composer.core.event import Event
-from composer.core.handlers import Handler, owned, owner_of
+from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.time import TimeUnit
 
 if TYPE_CHECKING:

@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from composer import dist
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
 from composer._text import one_of
-from composer.callbacks._moment import Moment, is_never
-from composer.callbacks._monitored import mode_for, read_score
-from composer.callbacks._saved_names import in_folder, name_now, names_for_loggers, remote, times_from, times_of
+from composer.callbacks._checkpoint_names import in_folder, name_now, names_for_loggers, remote, times_from, times_of
+from composer.callbacks._duplicate_saves import Moment, is_never
+from composer.callbacks._monitored_metric import mode_for, read_score
 from composer.callbacks._saver_settings import SaverSettings
+from composer.checkpoint.async_writer import CheckpointWriter
 from composer.checkpoint.filters import IgnoreKeys
-from composer.checkpoint.local import LocalCheckpoints
-from composer.checkpoint.logger_copies import upload_copy
+from composer.checkpoint.local_folder import LocalCheckpoints
+from composer.checkpoint.logger_uploads import upload_copy
+from composer.checkpoint.name_templates import bind
+from composer.checkpoint.on_all_ranks import by_first
 from composer.checkpoint.ordering import Found
-from composer.checkpoint.remote import RemoteCheckpoints
+from composer.checkpoint.remote_folder import RemoteCheckpoints
 from composer.checkpoint.retention import BestCheckpoint, retention_of
 from composer.checkpoint.safetensors_files import check_format
 from composer.checkpoint.save import collect, folders_for, template_for
-from composer.checkpoint.saved_list import SavedList, place_of
-from composer.checkpoint.sharing import by_first
-from composer.checkpoint.templates import bind
-from composer.checkpoint.writer import CheckpointWriter
-from composer.core._names import check_template, format_name
+from composer.checkpoint.saved_checkpoints import SavedList, place_of
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.metric_names import check_monitor
+from composer.core.name_placeholders import check_template, format_name
 from composer.core.time import Time
 from composer.core.timestamp import Timestamp
 from composer.storage.uris import is_remote, local_path

@@ -16,11 +16,11 @@ from composer.callbacks._watchdog import Watchdog
 from composer.callbacks._worker_stacks import WorkerStacks, process_state
 from composer.core.callback import Callback
 from composer.core.event import Event
-from composer.core.handlers import owner_of
+from composer.core.handler_owner import owner_of
 from composer.core.time import Time, TimeUnit, ensure_time
 
 if TYPE_CHECKING:
-    from composer.core.handlers import Handler
+    from composer.core.handler_owner import Handler
     from composer.core.logger import Logger
     from composer.core.state import State
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from composer._text import non_negative, plural
-from composer.callbacks._monitored import (
+from composer.callbacks._monitored_metric import (
     Comparison,
     as_comparison,
     comparison_for,

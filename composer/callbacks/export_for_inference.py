@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer.core._names import check_template
 from composer.core.callback import Callback
-from composer.dist.divided import is_divided
+from composer.core.name_placeholders import check_template
+from composer.dist.dtensor import is_divided
 from composer.export import ExportFormat, Transform, export_for_inference, export_of_run
-from composer.storage.delivery import check_destination
+from composer.storage.atomic_upload import check_destination
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger

@@ -23,7 +23,7 @@ from composer.core.callback import Callback
 from composer.core.microbatches import count_samples
 from composer.core.time import Time
 from composer.core.traits import Traits
-from composer.dist.divided import is_divided, joint_norm, norms
+from composer.dist.dtensor import is_divided, joint_norm, norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger

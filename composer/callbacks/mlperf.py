@@ -18,7 +18,7 @@ from composer.core.metric_direction import larger_is_better
 from composer.core.metric_names import MetricName, spellings
 
 if TYPE_CHECKING:
-    from composer.core.data import DataSpec
+    from composer.core.data_spec import DataSpec
     from composer.core.evaluator import Evaluator
     from composer.core.logger import Logger
     from composer.core.state import State

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer.callbacks._readback import Readback
+from composer.callbacks._async_readback import Readback
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from composer._forwarded import Forwarded
+from composer._forwarded_attributes import Forwarded
 from composer._text import positive
 from composer.callbacks._cuda_memory import WRITERS, has_cuda_memory, record_history, stop_recording, take_snapshot
-from composer.callbacks._trace_files import TraceFiles
+from composer.callbacks._memory_files import TraceFiles
 from composer.core.callback import Callback
 from composer.warnings import NoEffectWarning
 

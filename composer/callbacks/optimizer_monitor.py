@@ -11,7 +11,7 @@ from composer._text import positive
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
-from composer.dist.divided import joint_norm, norms, whole
+from composer.dist.dtensor import joint_norm, norms, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from composer.callbacks._monitored import (
+from composer.callbacks._monitored_metric import (
     Comparison,
     as_comparison,
     comparison_for,

@@ -7,8 +7,8 @@ from composer._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "DamagedCheckpointError": "composer.checkpoint.archive",
-        "UnsafeCheckpointError": "composer.checkpoint.archive",
+        "DamagedCheckpointError": "composer.checkpoint.file_format",
+        "UnsafeCheckpointError": "composer.checkpoint.file_format",
         "convert_checkpoint": "composer.checkpoint.convert",
         "download_monolithic_checkpoint": "composer.checkpoint.download",
         "get_metadata_state_dict": "composer.checkpoint.state_dict",

@@ -1,8 +1,8 @@
 """Names for type checkers; made by `python -m tests.stubs` from the table in the module."""
 
-from composer.checkpoint.archive import DamagedCheckpointError, UnsafeCheckpointError
 from composer.checkpoint.convert import convert_checkpoint
 from composer.checkpoint.download import download_monolithic_checkpoint
+from composer.checkpoint.file_format import DamagedCheckpointError, UnsafeCheckpointError
 from composer.checkpoint.load import load_checkpoint, read_checkpoint
 from composer.checkpoint.safetensors_files import read_safetensors, write_safetensors
 from composer.checkpoint.save import save_checkpoint

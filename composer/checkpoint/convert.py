@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from composer.checkpoint import archive
+from composer.checkpoint import file_format
 from composer.checkpoint.huggingface import read_folder, write_folder
 from composer.checkpoint.load import read_checkpoint
 from composer.checkpoint.safetensors_files import is_safetensors, write_safetensors
-from composer.checkpoint.sharded import divide, write
-from composer.checkpoint.stored import is_folder
+from composer.checkpoint.sharded_reader import is_folder
+from composer.checkpoint.sharded_writer import divide, write
 
 __all__ = ["convert_checkpoint"]
 
@@ -35,7 +35,7 @@ def convert_checkpoint(source: Path | str, destination: Path | str, *, overwrite
         FileNotFoundError: The source is not there.
         ValueError: Both are of one form, or the source lacks what the form needs.
 
-    >>> archive.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "a.pt")
+    >>> file_format.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "a.pt")
     >>> convert_checkpoint(tmp_path / "a.pt", tmp_path / "a.safetensors")
     >>> read_checkpoint(tmp_path / "a.safetensors")
     {'state': {'model': {'weight': tensor([1.])}}}
@@ -63,7 +63,7 @@ def convert_checkpoint(source: Path | str, destination: Path | str, *, overwrite
         if after == "parts":
             write(divide(content), destination)
         else:
-            archive.write(content, destination)
+            file_format.write(content, destination)
 
 
 def _form(path: Path) -> str:

@@ -18,9 +18,9 @@ from torch.futures import Future
 from composer import dist
 from composer.checkpoint.folder_metadata import METADATA, read_metadata
 from composer.checkpoint.folder_tensors import follow
-from composer.checkpoint.sharing import by_all
-from composer.checkpoint.validation import ensure_valid
-from composer.storage.transfer import copy_file
+from composer.checkpoint.on_all_ranks import by_all
+from composer.checkpoint.user_validation import ensure_valid
+from composer.storage.downloads import copy_file
 from composer.storage.uris import is_remote
 
 __all__ = ["DistCPObjectStoreReader", "FileSystemReaderWithValidation"]
@@ -32,7 +32,7 @@ class FileSystemReaderWithValidation(FileSystemReader):
     Args:
         path: The folder.
 
-    >>> from composer.checkpoint.sharded import divide, write
+    >>> from composer.checkpoint.sharded_writer import divide, write
     >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     >>> reader = FileSystemReaderWithValidation(tmp_path / "ep1")
     >>> list(reader.read_metadata().state_dict_metadata)

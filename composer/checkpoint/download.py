@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from composer import dist
-from composer._masking import mask_text
-from composer.storage.transfer import get_file
+from composer._secrets.masking import mask_text
+from composer.storage.downloads import get_file
 
 __all__ = ["download_monolithic_checkpoint"]
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from composer.checkpoint.archive import UnsafeCheckpointError, damage_of
+from composer.checkpoint.file_format import UnsafeCheckpointError, damage_of
 from composer.checkpoint.pickle_outline import Call, CodeError, Named, outline
 
 __all__ = ["METADATA", "check_stored", "read_metadata", "tiles"]
@@ -55,7 +55,7 @@ def read_metadata(folder: Path) -> Any:
         DamagedCheckpointError: The file cannot be read, or contradicts itself.
         UnsafeCheckpointError: Reading it would run code.
 
-    >>> from composer.checkpoint.sharded import divide, write
+    >>> from composer.checkpoint.sharded_writer import divide, write
     >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     >>> list(read_metadata(tmp_path / "ep1").state_dict_metadata)
     ['state.model.weight']
@@ -86,7 +86,7 @@ def check_stored(folder: Path, name: str, metadata: Any, written: Sequence[str] 
     Raises:
         DamagedCheckpointError: A file is missing, is a link that leads out of the folder, or is too short.
 
-    >>> from composer.checkpoint.sharded import divide, write
+    >>> from composer.checkpoint.sharded_writer import divide, write
     >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     >>> check_stored(tmp_path / "ep1", "state.model.weight", read_metadata(tmp_path / "ep1"))
     """

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from composer.checkpoint.archive import UnsafeCheckpointError, damage_of, read_tensor
+from composer.checkpoint.file_format import UnsafeCheckpointError, damage_of, read_tensor
 from composer.checkpoint.folder_metadata import METADATA, read_metadata
 
 __all__ = ["follow", "read_into"]
@@ -37,7 +37,7 @@ def read_into(
         DamagedCheckpointError: A file does not match the metadata.
         UnsafeCheckpointError: The plan reads something other than tensors, which would have to be unpickled.
 
-    >>> from composer.checkpoint.sharded import divide, write
+    >>> from composer.checkpoint.sharded_writer import divide, write
     >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     >>> weight = torch.zeros(2)
     >>> read_into({"state.model.weight": weight}, tmp_path / "ep1")

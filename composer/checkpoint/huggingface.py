@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from composer.checkpoint import archive
+from composer.checkpoint import file_format
 from composer.checkpoint.safetensors_files import read_safetensors, write_safetensors
 
 __all__ = ["described_model", "read_folder", "read_tokenizer", "write_folder", "write_tokenizer"]
@@ -47,7 +47,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
     if not (folder / _CONFIG).is_file():
         raise ValueError(f"{str(folder)!r} is no folder of a Hugging Face model: it has no {_CONFIG}.")
     config = _json(folder / _CONFIG)
-    with archive.damage_of(repr(str(folder / _CONFIG)), "its content"):
+    with file_format.damage_of(repr(str(folder / _CONFIG)), "its content"):
         kind = next(iter(config.get("architectures") or ()), "AutoModel")
     described: dict[str, Any] = {
         "model": {"config": {"file_extension": ".json", "content": config, "class": f"transformers.{kind}"}}
@@ -183,11 +183,11 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         return read_safetensors(folder / _WEIGHTS)
     if index.is_file():
         said = _json(index)
-        with archive.damage_of(repr(str(index)), "its list of files"):
+        with file_format.damage_of(repr(str(index)), "its list of files"):
             files = sorted({_text(name) for name in said["weight_map"].values()})
         return {key: value for name in files for key, value in read_safetensors(folder / _plain(name)).items()}
     if (folder / "pytorch_model.bin").is_file():
-        return cast("dict[str, Tensor]", archive.read(folder / "pytorch_model.bin"))
+        return cast("dict[str, Tensor]", file_format.read(folder / "pytorch_model.bin"))
     raise ValueError(f"{str(folder)!r} has no weights: neither {_WEIGHTS} nor {index.name} nor pytorch_model.bin.")
 
 
@@ -202,14 +202,14 @@ def _described(path: Path) -> dict[str, Any]:
     elif path.suffix == ".model":
         content = path.read_bytes()
     else:
-        with archive.damage_of(repr(str(path)), "its text"):
+        with file_format.damage_of(repr(str(path)), "its text"):
             text = path.read_text(encoding="utf-8")
         content = text.split("\n") if path.suffix == ".txt" else text
     return {"file_extension": path.suffix, "content": content}
 
 
 def _json(path: Path) -> Any:
-    with archive.damage_of(repr(str(path)), "its content"):
+    with file_format.damage_of(repr(str(path)), "its content"):
         return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from composer import dist
-from composer._masking import mask_text
-from composer.checkpoint import archive
+from composer._secrets.masking import mask_text
+from composer.checkpoint import file_format
+from composer.checkpoint.contents import PARTS, Part
+from composer.checkpoint.entry_types import check_form
+from composer.checkpoint.excluded_weights import RECORD, LeftOut, leave_out
 from composer.checkpoint.filters import IgnoreKeys, reaching, within
-from composer.checkpoint.form import check_form
-from composer.checkpoint.left_out import RECORD, LeftOut, leave_out
+from composer.checkpoint.legacy_formats import upgrade
+from composer.checkpoint.model_weights import check_shapes, load_weights
 from composer.checkpoint.named_states import as_named
-from composer.checkpoint.parts import PARTS, Part
-from composer.checkpoint.predecessor import upgrade
-from composer.checkpoint.recreate import recreate_algorithms
+from composer.checkpoint.recreate_algorithms import recreate_algorithms
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
-from composer.checkpoint.stored import fetch, open_folder
-from composer.checkpoint.tensors import Layout
-from composer.checkpoint.validation import ensure_valid, validation_function
-from composer.checkpoint.weights import check_shapes, load_weights
-from composer.core._names import format_name
-from composer.core.order import AlgorithmPass
-from composer.core.stop import Stop
+from composer.checkpoint.sharded_reader import fetch, open_folder
+from composer.checkpoint.sharded_tensors import Layout
+from composer.checkpoint.user_validation import ensure_valid, validation_function
+from composer.core.algorithm_order import AlgorithmPass
+from composer.core.name_placeholders import format_name
+from composer.core.stop_reason import Stop
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def read_checkpoint(path: Path | str) -> dict[str, Any]:
         DamagedCheckpointError: It is not what was written.
         UnsafeCheckpointError: Reading it would run code.
 
-    >>> archive.write({"weight": torch.ones(1)}, tmp_path / "weights.pt")
+    >>> file_format.write({"weight": torch.ones(1)}, tmp_path / "weights.pt")
     >>> read_checkpoint(tmp_path / "weights.pt")
     {'state': {'model': {'weight': tensor([1.])}}}
     """
@@ -97,7 +97,7 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
         UnsafeCheckpointError: Reading it would run code.
         ValueError: The function that ``CHECKPOINT_VALIDATION_FUNCTION`` names found it invalid.
 
-    >>> archive.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "ep1.pt")
+    >>> file_format.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "ep1.pt")
     >>> open_checkpoint(tmp_path / "ep1.pt", mapped=True)
     {'state': {'model': {'weight': tensor([1.])}}}
     """
@@ -109,8 +109,8 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
             ensure_valid(file)
         content = open_folder(path, together=together)
     else:
-        content = archive.read(ensure_valid(path), mapped=mapped)
-    with archive.damage_of(repr(str(path)), "its content"):
+        content = file_format.read(ensure_valid(path), mapped=mapped)
+    with file_format.damage_of(repr(str(path)), "its content"):
         if content.keys() <= {"rng", RECORD} and not any(isinstance(value, Tensor) for value in content.values()):
             content["state"] = {}  # as saved with save_ignore_keys=["state"], or ["*"]
         if not isinstance(content.get("state"), dict):
@@ -130,13 +130,13 @@ def safe_torch_load(
         map_location: Where its tensors go.
         load_monolith_rank0_only: Whether only the first process reads it; the others get an empty dict.
 
-    >>> archive.write({"weight": torch.ones(1)}, tmp_path / "weights.pt")
+    >>> file_format.write({"weight": torch.ones(1)}, tmp_path / "weights.pt")
     >>> safe_torch_load(tmp_path / "weights.pt")
     {'weight': tensor([1.])}
     """
     if load_monolith_rank0_only and dist.get_global_rank() != 0:
         return {}
-    return archive.read(ensure_valid(Path(composer_states_filepath)), map_location)
+    return file_format.read(ensure_valid(Path(composer_states_filepath)), map_location)
 
 
 def load_checkpoint(
@@ -176,7 +176,7 @@ def load_checkpoint(
     >>> bool(other.model.weight == one.model.weight)
     True
     """
-    from composer.storage.transfer import fetched
+    from composer.storage.downloads import fetched
 
     path = format_name(path, state.run_name, state.timestamp, rank=0)
     with fetched(path, object_store, progress_bar=progress_bar) as local:
@@ -254,7 +254,7 @@ def restore(
         prepare(state)
     if engine is not None and "engine" in content:
         folder, description = Path(content["folder"]), content["engine"]
-        engine.load(folder, description, read=archive.read, weights_only=weights_only, strict=strict)
+        engine.load(folder, description, read=file_format.read, weights_only=weights_only, strict=strict)
     # Each part is read when it is its turn, lest a device has the weights twice and the optimizers' states as well.
     layout = Layout(state.model)
     planner = None if state.checkpoint_folders is None else state.checkpoint_folders.load_planner
@@ -310,7 +310,7 @@ def _give(part: Part, state: State, value: Any, source: str, left_out: LeftOut, 
                 f"load_ignore_keys: {inside} leaves out a part of 'state/{part.name}' that loading the rest needs "
                 f"({error!r}). Give 'state/{part.name}*' to leave out the whole."
             ) from error
-        raise archive.DamagedCheckpointError(f"{source} is damaged in 'state/{part.name}': {error!r}.") from error
+        raise file_format.DamagedCheckpointError(f"{source} is damaged in 'state/{part.name}': {error!r}.") from error
 
 
 def _check_content(content: dict[str, Any], ignore: IgnoreKeys, source: str) -> None:

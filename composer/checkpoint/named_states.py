@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from composer.core.serial import Serializable
-from composer.optim.compiled import CompiledSchedule
+from composer.core.serializable import Serializable
+from composer.optim.compiled_schedule import CompiledSchedule
 from composer.warnings import ComposerWarning
 
 __all__ = ["as_named", "by_name", "class_of", "load_each", "name_of"]

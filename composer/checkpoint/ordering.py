@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from composer.checkpoint.templates import counters
+from composer.checkpoint.name_templates import counters
 
 __all__ = ["Found", "newest_first"]
 

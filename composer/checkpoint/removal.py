@@ -8,8 +8,8 @@ import secrets
 import shutil
 from pathlib import Path
 
-from composer.checkpoint.folders import REST
-from composer.checkpoint.templates import is_plain, partial_files, pattern
+from composer.checkpoint.folder_conflicts import REST
+from composer.checkpoint.name_templates import is_plain, partial_files, pattern
 
 __all__ = ["own_checkpoint", "remove_checkpoint", "remove_partial_files"]
 

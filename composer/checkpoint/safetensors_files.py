@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from composer._lazy import import_extra
-from composer.checkpoint.archive import DamagedCheckpointError, damage_of, replacing
+from composer.checkpoint.file_format import DamagedCheckpointError, damage_of, replacing
 
 __all__ = ["check_format", "is_safetensors", "read_safetensors", "write_safetensors"]
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
-from composer.checkpoint import archive
+from composer.checkpoint import file_format
+from composer.checkpoint.contents import PARTS
+from composer.checkpoint.excluded_weights import record_left_out
 from composer.checkpoint.filters import IgnoreKeys
-from composer.checkpoint.folders import REST
-from composer.checkpoint.left_out import record_left_out
-from composer.checkpoint.parts import PARTS
-from composer.checkpoint.plain import plain
+from composer.checkpoint.folder_conflicts import REST
+from composer.checkpoint.plain_values import plain
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
-from composer.checkpoint.sharded import divide, files_of_process, write
-from composer.checkpoint.tensors import has_divided, whole
-from composer.core._names import format_name
-from composer.storage.delivery import deliver
+from composer.checkpoint.sharded_tensors import has_divided, whole
+from composer.checkpoint.sharded_writer import divide, files_of_process, write
+from composer.core.name_placeholders import format_name
+from composer.storage.atomic_upload import deliver
 from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def write_file(content: dict[str, Any], path: Path | str) -> None:
     if is_safetensors(path):
         write_safetensors(content["state"]["model"], path)
     else:
-        archive.write(content, path)
+        file_format.write(content, path)
 
 
 def get_save_filename(

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from composer import dist, trees
 from composer._text import one_of
 from composer._version import __version__
-from composer.checkpoint.optimizers import optimizer_state
-from composer.checkpoint.parts import PARTS
+from composer.checkpoint.contents import PARTS
+from composer.checkpoint.optimizer_states import optimizer_state
 from composer.devices import Device
 from composer.precision import Precision
 

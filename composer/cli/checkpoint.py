@@ -106,7 +106,7 @@ def _describe(value: Any) -> str:
 
 def _sizes(value: Any) -> tuple[str, str]:
     """The number of tensors and the bytes that they take; shared memory counts once."""
-    from composer.checkpoint.stored import awaited
+    from composer.checkpoint.sharded_reader import awaited
 
     found = [leaf for leaf in trees.leaves(value) if isinstance(leaf, Tensor)]
     storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() for leaf in found}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from composer._text import did_you_mean, non_negative, positive
+from composer.cli.cluster_placement import Place, find_place
 from composer.cli.launch_options import COMMANDS, PROGRAMS, parse
-from composer.cli.launch_place import Place, find_place
 from composer.cli.launch_rank import FORMAT_NAMES, expand
 
 __all__ = ["Plan", "make_plan"]

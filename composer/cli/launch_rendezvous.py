@@ -11,7 +11,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from composer.dist.loopback import LOOPBACK, loopback_store
+from composer.dist.rendezvous.loopback import LOOPBACK, loopback_store
 
 __all__ = ["BACKEND", "LoopbackRendezvous", "register"]
 

@@ -171,7 +171,7 @@ def _complete_meeting(plan: Plan, settings: dict[str, Any]) -> str | None:
         plan: Of nodes that a rendezvous numbers.
         settings: Of its backend; completed.
     """
-    from composer.dist.interfaces import has_its_name, is_own_address, own_address
+    from composer.dist.rendezvous.interfaces import has_its_name, is_own_address, own_address
 
     host, _, port = plan.endpoint.rpartition(":")
     host = host.strip("[]")
@@ -185,7 +185,7 @@ def _complete_meeting(plan: Plan, settings: dict[str, Any]) -> str | None:
 
 def _bound_silence(plan: Plan) -> None:
     """Notice where the node on which all meet can no longer be reached, and do not wait for it for ever."""
-    from composer.dist.silence import bound_silence
+    from composer.dist.rendezvous.keepalive import bound_silence
 
     port = plan.endpoint.rpartition(":")[2]
     seconds = plan.rdzv_conf.get("read_timeout", "")

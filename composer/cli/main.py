@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
 from composer.cli import launcher
 from composer.cli.launch_options import COMMANDS
 

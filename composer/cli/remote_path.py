@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from composer._masking import mask_text, secrets_in
+from composer._secrets.masking import mask_text, secrets_in
 
 __all__ = ["main"]
 

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from composer.core.algorithm import Algorithm as Algorithm
+    from composer.core.algorithm_order import AlgorithmPass as AlgorithmPass
+    from composer.core.algorithm_order import Claim as Claim
+    from composer.core.algorithm_order import Slot as Slot
+    from composer.core.algorithm_order import sort_to_back as sort_to_back
+    from composer.core.algorithm_order import sort_to_front as sort_to_front
+    from composer.core.algorithm_trace import Trace as Trace
+    from composer.core.algorithm_trace import Traces as Traces
     from composer.core.callback import Callback as Callback
-    from composer.core.data import DataSpec as DataSpec
-    from composer.core.data import ensure_data_spec as ensure_data_spec
+    from composer.core.data_spec import DataSpec as DataSpec
+    from composer.core.data_spec import ensure_data_spec as ensure_data_spec
+    from composer.core.distributed_support import Sharding as Sharding
     from composer.core.engine import Engine as Engine
     from composer.core.evaluator import Evaluator as Evaluator
     from composer.core.evaluator import ensure_evaluator as ensure_evaluator
@@ -17,21 +25,13 @@ if TYPE_CHECKING:
     from composer.core.logger import Logger as Logger
     from composer.core.logger import LoggerDestination as LoggerDestination
     from composer.core.model import ComposerModel as ComposerModel
-    from composer.core.order import AlgorithmPass as AlgorithmPass
-    from composer.core.order import Claim as Claim
-    from composer.core.order import Slot as Slot
-    from composer.core.order import sort_to_back as sort_to_back
-    from composer.core.order import sort_to_front as sort_to_front
     from composer.core.phase import TrainerMode as TrainerMode
-    from composer.core.serial import Serializable as Serializable
-    from composer.core.sharding import Sharding as Sharding
+    from composer.core.serializable import Serializable as Serializable
     from composer.core.state import State as State
     from composer.core.time import Time as Time
     from composer.core.time import TimeUnit as TimeUnit
     from composer.core.time import ensure_time as ensure_time
     from composer.core.timestamp import Timestamp as Timestamp
-    from composer.core.trace import Trace as Trace
-    from composer.core.trace import Traces as Traces
     from composer.core.traits import Traits as Traits
     from composer.core.types import JSON as JSON
     from composer.core.types import Batch as Batch
@@ -46,12 +46,12 @@ else:
         __name__,
         {
             "Algorithm": "composer.core.algorithm",
-            "AlgorithmPass": "composer.core.order",
+            "AlgorithmPass": "composer.core.algorithm_order",
             "Batch": "composer.core.types",
             "Callback": "composer.core.callback",
-            "Claim": "composer.core.order",
+            "Claim": "composer.core.algorithm_order",
             "ComposerModel": "composer.core.model",
-            "DataSpec": "composer.core.data",
+            "DataSpec": "composer.core.data_spec",
             "Dataset": "composer.core.types",
             "Engine": "composer.core.engine",
             "Evaluator": "composer.core.evaluator",
@@ -62,23 +62,23 @@ else:
             "LoggerDestination": "composer.core.logger",
             "MemoryFormat": "composer.core.types",
             "Precision": "composer.precision",
-            "Serializable": "composer.core.serial",
-            "Sharding": "composer.core.sharding",
-            "Slot": "composer.core.order",
+            "Serializable": "composer.core.serializable",
+            "Sharding": "composer.core.distributed_support",
+            "Slot": "composer.core.algorithm_order",
             "State": "composer.core.state",
             "Time": "composer.core.time",
             "TimeUnit": "composer.core.time",
             "Timestamp": "composer.core.timestamp",
-            "Trace": "composer.core.trace",
-            "Traces": "composer.core.trace",
+            "Trace": "composer.core.algorithm_trace",
+            "Traces": "composer.core.algorithm_trace",
             "TrainerMode": "composer.core.phase",
             "Traits": "composer.core.traits",
-            "ensure_data_spec": "composer.core.data",
+            "ensure_data_spec": "composer.core.data_spec",
             "ensure_evaluator": "composer.core.evaluator",
             "ensure_time": "composer.core.time",
             "get_precision_context": "composer.precision",
-            "sort_to_back": "composer.core.order",
-            "sort_to_front": "composer.core.order",
+            "sort_to_back": "composer.core.algorithm_order",
+            "sort_to_front": "composer.core.algorithm_order",
         },
     )
     del attach

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer.core.data import DataSpec, ensure_data_spec
-from composer.core.dealing import WHOLE, DataShare
+from composer.core.data_sharding import WHOLE, DataShare
+from composer.core.data_spec import DataSpec, ensure_data_spec
 from composer.core.metric_values import MetricValues
 from composer.core.phase import Phase, TrainerMode
 from composer.core.time import Time, TimeUnit, ensure_time

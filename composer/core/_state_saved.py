@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    from composer.core.algorithm_order import AlgorithmPass
     from composer.core.logger import Logger
-    from composer.core.order import AlgorithmPass
     from composer.core.state import State
 
 __all__ = ["StateSaved", "StateSerializer"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
 from composer.core.hooks import Hooks
-from composer.core.serial import Serializable
+from composer.core.serializable import Serializable
 
 if TYPE_CHECKING:
     from composer.core.event import Event

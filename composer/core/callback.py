@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from composer.core.hooks import Hooks
-from composer.core.serial import Serializable
+from composer.core.serializable import Serializable
 
 if TYPE_CHECKING:
     from composer.core.event import Event
-    from composer.core.handlers import Handler
+    from composer.core.handler_owner import Handler
     from composer.core.logger import Logger
     from composer.core.state import State
 
@@ -54,7 +54,7 @@ class Callback(Hooks, Serializable):
                 :func:`.owned`.
 
         >>> from composer import Engine, State
-        >>> from composer.core.handlers import owned, owner_of
+        >>> from composer.core.handler_owner import owned, owner_of
         >>> class Trace(Callback):
         ...     def __wrap_handlers__(self, event, handlers):
         ...         return tuple(map(self.traced, handlers))

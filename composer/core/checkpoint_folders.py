@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from composer.core._names import check_inside, check_template
+from composer.core.name_placeholders import check_inside, check_template
 
 __all__ = ["CheckpointEngine", "CheckpointFolders"]
 

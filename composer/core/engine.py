@@ -9,16 +9,16 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from composer.core.algorithm import Algorithm
-from composer.core.binding import bind
+from composer.core.algorithm_order import AlgorithmPass, warn_of_bad_company
+from composer.core.algorithm_trace import Trace, Traces
 from composer.core.callback import Callback
 from composer.core.event import Event
-from composer.core.handlers import Handler, owner_of
+from composer.core.event_plan import Planner, names_methods
+from composer.core.handler_owner import Handler, owner_of
 from composer.core.hooks import Hooks, listens, replaces
 from composer.core.listener_check import can_listen, check_listener
 from composer.core.logger import Logger, LoggerDestination
-from composer.core.order import AlgorithmPass, warn_of_bad_company
-from composer.core.plan import Planner, names_methods
-from composer.core.trace import Trace, Traces
+from composer.core.match_and_apply import bind
 from composer.trees import ensure_tuple
 
 if TYPE_CHECKING:

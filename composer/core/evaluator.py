@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
 from composer._text import did_you_mean, whole
-from composer.core.data import DataSpec, ensure_data_spec, microbatch_size_of
+from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.time import Time, TimeUnit, ensure_time

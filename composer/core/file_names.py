@@ -7,7 +7,7 @@ import posixpath
 import string
 from typing import TYPE_CHECKING, Any, Final
 
-from composer.core._names import PROCESS_KEYS, TIME_KEYS, check_inside, check_template, format_name
+from composer.core.name_placeholders import PROCESS_KEYS, TIME_KEYS, check_inside, check_template, format_name
 
 if TYPE_CHECKING:
     from composer.core.state import State

@@ -14,7 +14,7 @@ from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.hook_names import is_like_a_hook, is_misspelt, meant_event
 from composer.core.logger_destination import LoggerDestination
-from composer.core.own_methods import own_attributes, own_methods, parameters_of
+from composer.core.unused_methods import own_attributes, own_methods, parameters_of
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from composer._masking import mask_error, mask_text, mask_values
+from composer._secrets.masking import mask_error, mask_text, mask_values
 from composer._text import one_of
-from composer.core._entry import Entry, read, snapshot
-from composer.core._names import check_remote_name, check_run_name
+from composer.core._log_record import Entry, read, snapshot
 from composer.core.logger_destination import LoggerDestination
-from composer.core.notices import Notices
+from composer.core.name_placeholders import check_remote_name, check_run_name
+from composer.core.run_notices import Notices
 from composer.core.time import TimeUnit
 from composer.trees import ensure_tuple
 from composer.warnings import ComposerWarning

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor, nn
 
-from composer._by_class import cached_by_class
+from composer._class_cache import cached_by_class
 from composer.core.types import Batch
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from composer.core.first_draws import FirstDraws
+from composer.core.first_batch_rng import FirstDraws
 from composer.core.timestamp import Timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from composer.core.data_pass import DataPass
-    from composer.core.pass_factory import PassFactory
+    from composer.core.epoch_iterator import DataPass
+    from composer.core.epoch_iterators import PassFactory
     from composer.core.types import Batch
 
 __all__ = ["Phase", "TrainerMode"]

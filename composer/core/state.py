@@ -12,18 +12,18 @@ import torch
 from torch import nn
 
 from composer import trees
-from composer.core._names import check_run_name
 from composer.core._state_data import StateData
 from composer.core._state_names import StateNames
 from composer.core._state_saved import StateSaved
 from composer.core.algorithm import Algorithm, find_algorithm
-from composer.core.data import DataSpec
+from composer.core.data_spec import DataSpec
 from composer.core.evaluator import Evaluator
-from composer.core.stop import Stop, caller_of_stop
+from composer.core.name_placeholders import check_run_name
+from composer.core.stop_reason import Stop, caller_of_stop
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
-from composer.core.watched import WatchedList
+from composer.core.watched_list import WatchedList
 from composer.devices import Device, get_device
 from composer.precision import Precision, get_precision_context
 

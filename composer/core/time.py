@@ -12,7 +12,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 from composer._text import did_you_mean
-from composer.core._foreign_units import UNITS, wall_clock
+from composer.core._time_unit_hints import UNITS, wall_clock
 
 if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp

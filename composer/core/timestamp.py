@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any, Literal, overload
 
-from composer.core._fields import MICROSECOND, UNITS, as_count, as_field, as_microseconds
+from composer.core._timestamp_fields import MICROSECOND, UNITS, as_count, as_field, as_microseconds
 from composer.core.time import Time, TimeUnit
 
 __all__ = ["Timestamp"]

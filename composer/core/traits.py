@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from composer.core.sharding import Sharding
+from composer.core.distributed_support import Sharding
 
 if TYPE_CHECKING:
-    from composer.core.order import Claim, Slot
+    from composer.core.algorithm_order import Claim, Slot
 
 __all__ = ["Traits", "traits_of"]
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from composer._lazy import import_extra
 from composer._text import one_of, positive
-from composer.core.data import DataSpec
+from composer.core.data_spec import DataSpec
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader
 from composer.datasets._scenes import ForEvaluation, ForTraining

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from composer.core.data import DataSpec
+from composer.core.data_spec import DataSpec
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader, torchvision
 from composer.datasets._streaming import make_streaming_loader

@@ -12,10 +12,10 @@ import torch
 from composer import dist, trees
 from composer._device_copies import copied_to
 from composer._text import non_negative
-from composer.core.dealing import DataShare, check_divided
+from composer.core.data_sharding import DataShare, check_divided
+from composer.core.device_transfer import Sent, send
+from composer.core.epoch_iterators import PassFactory
 from composer.core.microbatches import count_samples
-from composer.core.pass_factory import PassFactory
-from composer.core.transfer import Sent, send
 from composer.core.types import Batch
 from composer.datasets._device import device_of_process
 from composer.devices import SIDE_STREAMS

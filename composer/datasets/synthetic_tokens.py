@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from composer._text import in_unit_interval, positive
-from composer.core.shuffle import mix_seed
+from composer.core.random_order import mix_seed
 
 __all__ = ["SyntheticTokenDataset"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from composer import dist
 from composer._text import positive
-from composer.core.shuffle import mix_seed
+from composer.core.random_order import mix_seed
 from composer.core.types import Batch
 from composer.datasets._device import device_of_process
 

@@ -8,7 +8,7 @@ environment variables ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SI
 
 from __future__ import annotations
 
-from composer.dist.agreement import check_same
+from composer.dist.same_on_all_ranks import check_same
 from composer.dist.collectives import (
     all_gather,
     all_gather_object,
@@ -28,9 +28,9 @@ from composer.dist.ranks import (
     is_available,
     is_initialized,
 )
-from composer.dist.roll_call import AbsentRankError, name_absent_ranks, note_step
+from composer.dist.hang_report import AbsentRankError, name_absent_ranks, note_step
 from composer.dist.setup import get_sampler, initialize_dist
-from composer.dist.waiting import (
+from composer.dist.local_rank_zero import (
     busy_wait_for_local_rank_zero,
     get_node_signal_file_name,
     local_rank_zero_download_and_wait,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from composer._text import one_of
 from composer.dist.ranks import get_world_size, is_initialized
-from composer.dist.roll_call import Together
+from composer.dist.hang_report import Together
 
 __all__ = [
     "all_gather",

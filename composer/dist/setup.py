@@ -16,9 +16,9 @@ from torch.utils.data.distributed import DistributedSampler
 from composer._lazy import import_extra
 from composer._text import one_of, positive
 from composer.dist.group_exit import destroy_at_exit
-from composer.dist.interfaces import choose_loopback
+from composer.dist.rendezvous.interfaces import choose_loopback
 from composer.dist.local_gpu import local_gpu
-from composer.dist.meeting import meet
+from composer.dist.rendezvous.nodes import meet
 from composer.dist.ranks import (
     MissingEnvironmentError,
     check_environment,
@@ -28,7 +28,7 @@ from composer.dist.ranks import (
     is_initialized,
     missing_environment,
 )
-from composer.dist.roll_call import start_roll_call
+from composer.dist.hang_report import start_roll_call
 from composer.warnings import ComposerWarning
 
 __all__ = [

@@ -20,8 +20,8 @@ from composer.core.logger import Logger
 from composer.core.state import State
 from composer.export.formats import ExportFormat, Options, write
 from composer.export.samples import DynamicAxes, as_sample, check_fit
-from composer.storage.delivery import check_destination, deliver
-from composer.storage.transfer import get_file
+from composer.storage.atomic_upload import check_destination, deliver
+from composer.storage.downloads import get_file
 
 __all__ = ["Transform", "export_for_inference", "export_with_logger"]
 

@@ -7,9 +7,9 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from composer.core._names import format_name
-from composer.core.binding import bind
 from composer.core.event import Event
+from composer.core.match_and_apply import bind
+from composer.core.name_placeholders import format_name
 from composer.export.formats import ExportFormat
 from composer.export.inference import Transform, export_with_logger
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from composer.hparams.build import trainer_from_config
-from composer.hparams.program import trainer_from_args
-from composer.hparams.tree import ConfigError
+from composer.hparams.command_line import trainer_from_args
+from composer.hparams.config_tree import ConfigError
 
 __all__ = ["ConfigError", "trainer_from_args", "trainer_from_config"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from composer.hparams.program import refuse, trainer_from_args
+from composer.hparams.command_line import refuse, trainer_from_args
 
 __all__ = ["main"]
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 from torch.optim import Optimizer
 
 from composer import rng
-from composer._masking import mask_error, secrets_in
+from composer._secrets.masking import mask_error, secrets_in
 from composer.core import Algorithm, Callback
 from composer.core.logger import LoggerDestination
 from composer.core.model import ComposerModel
-from composer.hparams.calls import Call
-from composer.hparams.record import record
-from composer.hparams.tree import ConfigError, Tree, check_not_masked, read, spelled
+from composer.hparams.config_calls import Call
+from composer.hparams.config_tree import ConfigError, Tree, check_not_masked, read, spelled
+from composer.hparams.saved_config import record
 from composer.profiler import Profiler
 from composer.trainer import Trainer
 from composer.trainer.unknown_names import refuse_unknown

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from composer.loggers._bars import Line
+from composer.loggers._progress_values import Line
 
 if TYPE_CHECKING:
     from rich.table import Table

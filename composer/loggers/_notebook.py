@@ -6,8 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from composer.loggers._bars import Line
 from composer.loggers._layout import wrap_fields
+from composer.loggers._progress_values import Line
 
 __all__ = ["NotebookDisplay", "bars_html"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer.core._files import set_aside
-from composer.core._names import check_remote_name, check_template, differs_by_process, format_name
+from composer.core.name_placeholders import check_remote_name, check_template, differs_by_process, format_name
+from composer.core.run_files import set_aside
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from composer.core._files import set_aside
+from composer.core.run_files import set_aside
 
 __all__ = ["TableFile"]
 

@@ -9,8 +9,8 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any, TextIO
 
-from composer._forwarded import Forwarded
-from composer._masking import mask_text
+from composer._forwarded_attributes import Forwarded
+from composer._secrets.masking import mask_text
 from composer._text import positive
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination

@@ -6,8 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from composer.core._files import set_aside
 from composer.core.hooks import replaces
+from composer.core.run_files import set_aside
 from composer.core.time import TimeUnit
 from composer.loggers._run_file_logger import RunFileLogger
 from composer.loggers._values import to_json

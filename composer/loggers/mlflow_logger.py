@@ -20,7 +20,7 @@ from composer.loggers._mlflow_sender import Sender
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
 from composer.loggers._values import as_number, to_json
-from composer.storage.staging import Staging
+from composer.storage.upload_staging import Staging
 from composer.trees import ensure_tuple
 from composer.warnings import ComposerWarning
 

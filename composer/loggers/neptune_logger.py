@@ -13,7 +13,7 @@ from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
 from composer.loggers._values import as_number, to_json
 from composer.nested import convert_nested_dict_to_flat_dict
-from composer.storage.staging import Staging
+from composer.storage.upload_staging import Staging
 
 if TYPE_CHECKING:
     from composer.core.state import State

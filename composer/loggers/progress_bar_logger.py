@@ -11,9 +11,9 @@ from composer import dist
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
-from composer.loggers._bars import Bar, Line
-from composer.loggers._display import Display, open_display
 from composer.loggers._format import checked_stream, config_fields, format_log_data_value, open_stream
+from composer.loggers._progress_display import Display, open_display
+from composer.loggers._progress_values import Bar, Line
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer._masking import mask_text
-from composer.core._names import check_remote_name, check_template, format_name
+from composer._secrets.masking import mask_text
 from composer.core.logger_destination import LoggerDestination
+from composer.core.name_placeholders import check_remote_name, check_template, format_name
+from composer.storage.downloads import copy_file
 from composer.storage.object_store import validate_credentials
 from composer.storage.remote_uploader import Uploads, store_of
-from composer.storage.staging import Staging
-from composer.storage.transfer import copy_file
+from composer.storage.upload_staging import Staging
 from composer.storage.uploads import UploadQueue
 from composer.storage.uris import is_remote, join_path, parse_uri
 

@@ -17,7 +17,7 @@ from composer.loggers._images import image_arrays
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, artifact_name, drawn_images
 from composer.loggers._values import as_number, to_json
-from composer.storage.staging import Staging, place
+from composer.storage.upload_staging import Staging, place
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:

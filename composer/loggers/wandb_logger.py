@@ -13,7 +13,7 @@ from composer.loggers._images import class_maps, image_arrays
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, artifact_name, within
 from composer.loggers._values import to_json, without_tensor
-from composer.storage.staging import place
+from composer.storage.upload_staging import place
 
 if TYPE_CHECKING:
     from composer.core.state import State

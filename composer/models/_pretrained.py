@@ -20,7 +20,7 @@ from composer._text import first_of
 from composer.checkpoint.huggingface import described_model, write_folder, write_tokenizer
 from composer.checkpoint.load import read_checkpoint
 from composer.models._adapters import filter_state_dict_peft, with_adapters
-from composer.storage.transfer import fetched
+from composer.storage.downloads import fetched
 from composer.warnings import ComposerWarning
 
 __all__ = [
@@ -74,10 +74,10 @@ def write_huggingface_pretrained_from_composer_checkpoint(
         FileNotFoundError: There is no checkpoint.
         ValueError: The checkpoint does not have the configuration of a Hugging Face model.
 
-    >>> from composer.checkpoint import archive
+    >>> from composer.checkpoint import file_format
     >>> described = {"model": {"config": {"content": {"model_type": "bert"}}}}
     >>> state = {"model": {"model.bias": torch.zeros(1)}, "integrations": {"huggingface": described}}
-    >>> archive.write({"state": state}, tmp_path / "ep1.pt")
+    >>> file_format.write({"state": state}, tmp_path / "ep1.pt")
     >>> write_huggingface_pretrained_from_composer_checkpoint(tmp_path / "ep1.pt", tmp_path / "bert")
     >>> sorted(path.name for path in (tmp_path / "bert").iterdir())
     ['config.json', 'model.safetensors']

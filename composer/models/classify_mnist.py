@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from composer.models._class_form import built_by
+from composer.models._builder_classes import built_by
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
 

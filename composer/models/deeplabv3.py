@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._lazy import import_extra
 from composer._text import one_of
-from composer.models._class_form import built_by
+from composer.models._builder_classes import built_by
 from composer.models._metrics import made_with_values
 from composer.models._segmentation import SegmentationLoss
 from composer.models._torchvision import weights_of

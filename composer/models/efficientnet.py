@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from composer._text import in_unit_interval, one_of
-from composer.models._class_form import built_by
+from composer.models._builder_classes import built_by
 from composer.models._torchvision import make_network
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer

@@ -18,7 +18,7 @@ from composer._text import first_of
 from composer.checkpoint.huggingface import read_tokenizer
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
-from composer.dist.divided import is_divided
+from composer.dist.dtensor import is_divided
 from composer.models import _pretrained, _transformers
 from composer.models._adapters import (
     adapter_names,
@@ -29,7 +29,7 @@ from composer.models._adapters import (
     save_adapters_only,
     with_adapters,
 )
-from composer.models._first_values import give_first_values
+from composer.models._deferred_init import give_first_values
 from composer.models._metrics import WithMetrics, metrics_by_name
 from composer.models._pretrained import (
     get_hf_config_from_composer_state_dict,

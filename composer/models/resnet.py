@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from composer._text import one_of
 from composer.loss.loss import loss_registry
-from composer.models._class_form import built_by
+from composer.models._builder_classes import built_by
 from composer.models._torchvision import make_network
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, ensure_initializers

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from composer._lazy import import_extra
 from composer._text import did_you_mean
-from composer.models._class_form import built_by
+from composer.models._builder_classes import built_by
 from composer.models.classifier import ComposerClassifier
 
 __all__ = ["Timm", "composer_timm"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from composer.models._class_form import built_by
+from composer.models._builder_classes import built_by
 from composer.models._segmentation import SegmentationLoss
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize

@@ -10,7 +10,7 @@ from typing import Any
 
 from composer._lazy import import_extra
 from composer._text import in_unit_interval, one_of
-from composer.models._class_form import built_by
+from composer.models._builder_classes import built_by
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
 

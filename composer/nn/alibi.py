@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from composer._device_copies import copied_to
-from composer.nn._following import autocast_dtype
+from composer.nn._forward_context import autocast_dtype
 
 __all__ = ["NoPositions", "NoRotation", "add_alibi", "alibi_bias", "alibi_slopes", "has_alibi", "scores_dtype"]
 

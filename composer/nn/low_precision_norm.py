@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from composer.nn._following import autocast_dtype
+from composer.nn._forward_context import autocast_dtype
 
 __all__ = ["LPGroupNorm", "LPLayerNorm", "LPRMSNorm", "lower_norm"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from composer._text import positive
-from composer.nn._following import autocast_dtype, is_followed
+from composer.nn._forward_context import autocast_dtype, is_followed
 
 __all__ = ["SqueezeExcite2d", "SqueezeExciteConv2d"]
 

@@ -9,18 +9,18 @@ __getattr__, __dir__, __all__ = attach(
     {
         **dict.fromkeys(("DecoupledAdamW",), "composer.optim.decoupled_adam"),
         **dict.fromkeys(("DecoupledSGDW",), "composer.optim.decoupled_sgd"),
-        **dict.fromkeys(("parameter_groups",), "composer.optim.groups"),
+        **dict.fromkeys(("parameter_groups",), "composer.optim.param_groups"),
         **dict.fromkeys(("RangeTest",), "composer.optim.lr_finder"),
         **dict.fromkeys(("mup_groups", "scale_readout"), "composer.optim.mup"),
         **dict.fromkeys(("MuonAdamW", "hidden_matrices", "muon_and_adamw"), "composer.optim.muon"),
-        "AssignedSchedule": "composer.optim.assignment",
+        "AssignedSchedule": "composer.optim.schedule_assignment",
         "ComposerScheduler": "composer.optim.schedule",
-        "ReduceOnPlateauScheduler": "composer.optim.plateau",
-        "SequentialScheduler": "composer.optim.sequential",
-        "compile_composer_scheduler": "composer.optim.compiled",
+        "ReduceOnPlateauScheduler": "composer.optim.reduce_on_plateau",
+        "SequentialScheduler": "composer.optim.sequential_schedule",
+        "compile_composer_scheduler": "composer.optim.compiled_schedule",
         **dict.fromkeys(
             ("InverseSquareRootScheduler", "OneMinusSqrtScheduler", "WarmupStableDecayScheduler"),
-            "composer.optim.decay_schedules",
+            "composer.optim.sqrt_and_wsd_schedules",
         ),
         **dict.fromkeys(
             (
@@ -33,7 +33,7 @@ __getattr__, __dir__, __all__ = attach(
                 "PolynomialScheduler",
                 "StepScheduler",
             ),
-            "composer.optim.plain_schedules",
+            "composer.optim.basic_schedules",
         ),
         **dict.fromkeys(
             (

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from composer.dist.divided import held, like
+from composer.dist.dtensor import held, like
 from composer.warnings import NotIntendedUseWarning
 
 __all__ = ["Parameters", "adamw_", "bias_correction", "decay_share", "evaluate", "remember_rate", "sgdw_"]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
-from composer.optim.horizon import Horizon, Span
+from composer.optim.schedule_times import Horizon, Span
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from composer.core.state import State
-    from composer.optim.assignment import AssignedSchedule
-    from composer.optim.sequential import SequentialScheduler
+    from composer.optim.schedule_assignment import AssignedSchedule
+    from composer.optim.sequential_schedule import SequentialScheduler
     from composer.optim.warmup_schedules import WithWarmup
 
 __all__ = ["ComposerScheduler", "Plan", "as_time", "number_of_edits", "over", "rising"]
@@ -165,7 +165,7 @@ class ComposerScheduler:
         >>> LinearScheduler().assign("weight_decay").hyperparameter
         'weight_decay'
         """
-        from composer.optim.assignment import AssignedSchedule
+        from composer.optim.schedule_assignment import AssignedSchedule
 
         return AssignedSchedule(self, hyperparameter, optimizer=optimizer, groups=groups)
 
@@ -173,7 +173,7 @@ class ComposerScheduler:
         """Return a schedule that goes on with ``other`` where this one ends."""
         if not isinstance(other, ComposerScheduler):
             return NotImplemented
-        from composer.optim.sequential import SequentialScheduler
+        from composer.optim.sequential_schedule import SequentialScheduler
 
         return SequentialScheduler([*_terms(self), *_terms(other)])
 
@@ -240,7 +240,7 @@ def _shown(value: Any) -> str:
 
 def _terms(schedule: ComposerScheduler) -> Sequence[ComposerScheduler]:
     """Return the terms of a sum, so that ``(a + b) + c`` is ``a + (b + c)``."""
-    from composer.optim.sequential import SequentialScheduler
+    from composer.optim.sequential_schedule import SequentialScheduler
 
     is_sum = isinstance(schedule, SequentialScheduler) and schedule.milestones is None
     return schedule.schedules if is_sum and isinstance(schedule, SequentialScheduler) else (schedule,)

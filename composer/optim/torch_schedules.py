@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from composer._text import positive
-from composer.optim.compiled import CompiledSchedule
-from composer.optim.horizon import whole_part
+from composer.optim.compiled_schedule import CompiledSchedule
+from composer.optim.schedule_times import whole_part
 from composer.warnings import ComposerWarning
 
 __all__ = ["check_length", "check_torch_schedule", "is_torch_schedule", "scale_torch_schedule", "steps_of"]

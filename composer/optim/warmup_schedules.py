@@ -10,10 +10,10 @@ from typing import TypeAlias, final
 
 from composer._text import in_unit_interval, positive
 from composer.core.time import Time
-from composer.optim import curves
-from composer.optim.horizon import Horizon, Span
-from composer.optim.plain_schedules import as_milestones, multi_step
+from composer.optim import schedule_curves
+from composer.optim.basic_schedules import as_milestones, multi_step
 from composer.optim.schedule import ComposerScheduler, Plan, as_time, over, rising
+from composer.optim.schedule_times import Horizon, Span
 from composer.warnings import ComposerWarning
 
 __all__ = [
@@ -194,7 +194,7 @@ class LinearWithWarmupScheduler(ComposerScheduler):
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        curve = partial(curves.linear, start=self.alpha_i, end=self.alpha_f)
+        curve = partial(schedule_curves.linear, start=self.alpha_i, end=self.alpha_f)
         return _after_warmup(self, horizon, self.alpha_i, curve)
 
 
@@ -234,7 +234,7 @@ class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        curve = partial(curves.cosine, end=self.alpha_f)
+        curve = partial(schedule_curves.cosine, end=self.alpha_f)
         return _after_warmup(self, horizon, 1.0, curve)
 
 
@@ -278,7 +278,7 @@ class PolynomialWithWarmupScheduler(ComposerScheduler):
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        curve = partial(curves.polynomial, power=self.power, end=self.alpha_f)
+        curve = partial(schedule_curves.polynomial, power=self.power, end=self.alpha_f)
         return _after_warmup(self, horizon, 1.0, curve)
 
 

@@ -19,6 +19,6 @@ __getattr__, __dir__, __all__ = attach(
         "TorchProfiler": "composer.profiler.torch_profiler",
         "TraceHandler": "composer.profiler.trace_handler",
         "cyclic_schedule": "composer.profiler.schedule",
-        "merge_traces": "composer.profiler.merging",
+        "merge_traces": "composer.profiler.trace_merging",
     },
 )

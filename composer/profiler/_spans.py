@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from composer.core.algorithm import Algorithm
 from composer.core.event import Event
-from composer.core.handlers import Handler, owned, owner_of
+from composer.core.handler_owner import Handler, owned, owner_of
 from composer.profiler.schedule import RECORDING
 
 if TYPE_CHECKING:

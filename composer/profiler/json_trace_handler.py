@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from composer import dist
-from composer._forwarded import Forwarded
-from composer.core._files import set_aside
-from composer.core._names import check_inside, check_remote_name, check_template, format_name
-from composer.profiler._files import WindowFiles
+from composer._forwarded_attributes import Forwarded
+from composer.core.name_placeholders import check_inside, check_remote_name, check_template, format_name
+from composer.core.run_files import set_aside
+from composer.profiler._output_files import WindowFiles
 from composer.profiler._spans import EPOCH
-from composer.profiler.merging import MergedTrace, Part, note
 from composer.profiler.trace_handler import TraceHandler
+from composer.profiler.trace_merging import MergedTrace, Part, note
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:

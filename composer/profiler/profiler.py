@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from composer.core.callback import Callback
 from composer.core.event import Event
-from composer.core.handlers import Handler
+from composer.core.handler_owner import Handler
 from composer.core.listener_check import can_listen
 from composer.profiler._spans import LoopSpans
 from composer.profiler.marker import Marker

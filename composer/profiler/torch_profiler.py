@@ -13,9 +13,9 @@ import torch
 from torch.autograd.profiler import record_function
 
 from composer import dist
-from composer._forwarded import Forwarded
+from composer._forwarded_attributes import Forwarded
 from composer._lazy import import_extra
-from composer.profiler._files import WindowFiles
+from composer.profiler._output_files import WindowFiles
 from composer.profiler.schedule import RECORDING, ProfilerAction
 from composer.profiler.trace_handler import TraceHandler
 

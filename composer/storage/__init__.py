@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from composer._lazy import attach
 
 if TYPE_CHECKING:
+    from composer.storage.downloads import get_file as get_file
     from composer.storage.errors import ObjectStoreTransientError as ObjectStoreTransientError
     from composer.storage.folder import Folder as Folder
-    from composer.storage.libcloud import LibcloudObjectStore as LibcloudObjectStore
+    from composer.storage.libcloud_store import LibcloudObjectStore as LibcloudObjectStore
     from composer.storage.object_store import ObjectStore as ObjectStore
     from composer.storage.object_store import UriObjectStore as UriObjectStore
     from composer.storage.object_stores import GCSObjectStore as GCSObjectStore
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from composer.storage.object_stores import S3ObjectStore as S3ObjectStore
     from composer.storage.object_stores import SFTPObjectStore as SFTPObjectStore
     from composer.storage.remote_uploader import RemoteUploader as RemoteUploader
-    from composer.storage.transfer import get_file as get_file
     from composer.storage.uploads import UploadQueue as UploadQueue
     from composer.storage.uris import parse_uri as parse_uri
 
@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "Folder": "composer.storage.folder",
         "GCSObjectStore": "composer.storage.object_stores",
-        "LibcloudObjectStore": "composer.storage.libcloud",
+        "LibcloudObjectStore": "composer.storage.libcloud_store",
         "OCIObjectStore": "composer.storage.object_stores",
         "ObjectStore": "composer.storage.object_store",
         "ObjectStoreTransientError": "composer.storage.errors",
@@ -35,7 +35,7 @@ __getattr__, __dir__, __all__ = attach(
         "SFTPObjectStore": "composer.storage.object_stores",
         "UploadQueue": "composer.storage.uploads",
         "UriObjectStore": "composer.storage.object_store",
-        "get_file": "composer.storage.transfer",
+        "get_file": "composer.storage.downloads",
         "parse_uri": "composer.storage.uris",
     },
 )

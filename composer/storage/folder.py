@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from composer._masking import mask_error, mask_text, secrets_in
+from composer._secrets.masking import mask_error, mask_text, secrets_in
 from composer.storage.errors import ObjectStoreTransientError, is_transient
 from composer.storage.uris import filesystem, join, join_path
 

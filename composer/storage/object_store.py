@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
 from composer._text import one_of
 from composer.storage.folder import Folder, Progress
 from composer.storage.uris import is_remote, parse_uri
@@ -158,7 +158,7 @@ def build_remote_backend(remote_backend_name: str, backend_kwargs: Mapping[str, 
     []
     """
     from composer.storage import object_stores
-    from composer.storage.libcloud import LibcloudObjectStore
+    from composer.storage.libcloud_store import LibcloudObjectStore
 
     kinds: dict[str, type[ObjectStore]] = {
         "s3": object_stores.S3ObjectStore,

@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
+from composer.storage.downloads import LINK_SUFFIX
 from composer.storage.errors import is_transient
 from composer.storage.object_store import (
     ObjectStore,
@@ -18,8 +19,7 @@ from composer.storage.object_store import (
     maybe_create_object_store_from_uri,
     validate_credentials,
 )
-from composer.storage.staging import Staging
-from composer.storage.transfer import LINK_SUFFIX
+from composer.storage.upload_staging import Staging
 from composer.storage.uploads import Job, UploadQueue
 from composer.storage.uris import parse_uri
 

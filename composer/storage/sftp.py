@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from composer._lazy import import_extra
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
 from composer._text import one_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from composer._lazy import MissingConditionalImportError
-from composer._masking import mask_error, mask_text, secrets_in
+from composer._secrets.masking import mask_error, mask_text, secrets_in
 from composer._text import did_you_mean
 
 if TYPE_CHECKING:

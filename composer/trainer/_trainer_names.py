@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from composer.core.time import TimeUnit
 
 if TYPE_CHECKING:
-    from composer.core.data import DataSpec
+    from composer.core.data_spec import DataSpec
     from composer.core.state import State
     from composer.trainer.run import Run
 

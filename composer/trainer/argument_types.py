@@ -12,7 +12,7 @@ import torch
 
 from composer._text import did_you_mean, one_of, whole
 from composer.core.time import TimeUnit, ensure_time
-from composer.distributed.config import FSDPConfig
+from composer.parallel.config import FSDPConfig
 from composer.rng import MAX_SEED
 
 __all__ = ["check_arguments"]

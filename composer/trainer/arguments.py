@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader
 
 from composer import trees
 from composer._text import one_of, whole
-from composer.core._names import check_run_name
-from composer.core.data import DataSpec, ensure_data_spec, microbatch_size_of
-from composer.core.endless import refuse_endless
+from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.evaluator import Evaluator, ensure_evaluator
+from composer.core.infinite_data import refuse_endless
 from composer.core.model import ComposerModel
+from composer.core.name_placeholders import check_run_name
 from composer.core.state import State
 
 if TYPE_CHECKING:

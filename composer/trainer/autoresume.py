@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from composer import dist
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
 from composer.callbacks.checkpoint_saver import CheckpointSaver
-from composer.checkpoint.archive import DamagedCheckpointError, UnsafeCheckpointError
-from composer.checkpoint.folders import REST
-from composer.checkpoint.latest import extract_path_from_symlink
+from composer.checkpoint.file_format import DamagedCheckpointError, UnsafeCheckpointError
+from composer.checkpoint.folder_conflicts import REST
+from composer.checkpoint.latest_symlink import extract_path_from_symlink
+from composer.checkpoint.name_templates import bind, pattern
+from composer.checkpoint.on_all_ranks import by_first
 from composer.checkpoint.ordering import Found, newest_first
 from composer.checkpoint.save import template_for
-from composer.checkpoint.sharing import by_first
-from composer.checkpoint.templates import bind, pattern
-from composer.core._names import format_name, placeholders
-from composer.storage.transfer import LINK_SUFFIX, fetched
+from composer.core.name_placeholders import format_name, placeholders
+from composer.storage.downloads import LINK_SUFFIX, fetched
 from composer.trainer.resume import LoadOptions, give, opened, savers_of
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
-from composer.distributed.strategy import SingleProcess
+from composer.parallel.strategy import SingleProcess
 from composer.trainer.run import Run
 
 __all__ = ["compile_model"]

@@ -7,21 +7,21 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
 
-from composer.core.dealing import check_divided
+from composer.core.data_sharding import check_divided
 from composer.core.evaluator import Evaluator
 from composer.core.event import Event
 from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
-from composer.distributed.statistics import share_statistics
-from composer.trainer.auto_evaluation import AutoEvaluation, check_auto_evaluation
-from composer.trainer.metrics import computed, named_values, place, to_metrics_device
+from composer.parallel.buffer_sync import share_statistics
+from composer.trainer.auto_microbatch.evaluation import AutoEvaluation, check_auto_evaluation
+from composer.trainer.evaluation_pass import one_pass
 from composer.trainer.microbatch import as_many_as_others
 from composer.trainer.outputs import free_outputs, own_outputs
-from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
+from composer.trainer.train_metrics import computed, named_values, place, to_metrics_device
 
 __all__ = ["evaluate", "evaluate_if_due", "set_eval_metrics"]
 

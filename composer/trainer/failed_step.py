@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer.core.data_pass import DataPass
+from composer.core.epoch_iterator import DataPass
 from composer.core.types import Batch
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning

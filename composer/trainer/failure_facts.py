@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from torch import Tensor, nn
 
-from composer.core.data import DataSpec
+from composer.core.data_spec import DataSpec
 from composer.core.model import ComposerModel
 
 if TYPE_CHECKING:

@@ -302,7 +302,7 @@ def _attribute(facts: Facts) -> str | None:
         return None
     if facts.error.obj is not facts.model:
         return None
-    from composer._foreign_names import MODEL_MEMBERS
+    from composer._compat.other_libraries import MODEL_MEMBERS
 
     answer = MODEL_MEMBERS.get(found[2])
     return None if answer is None else f"a ComposerModel has no {found[2]!r}. Use {answer}."

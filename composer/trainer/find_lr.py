@@ -13,18 +13,18 @@ from torch import Tensor
 
 from composer import dist, rng
 from composer._text import positive
-from composer.core.data_pass import DataPass
+from composer.core.epoch_iterator import DataPass
+from composer.core.epoch_iterators import PassFactory
 from composer.core.event import Event
 from composer.core.logger import Logger
-from composer.core.pass_factory import PassFactory
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.optim.lr_finder import RangeTest, geometric_rates
-from composer.trainer.clock import advance
-from composer.trainer.loaders import batches
+from composer.trainer.auto_microbatch.undo import Snapshot
+from composer.trainer.batch_loading import batches
+from composer.trainer.progress import advance
 from composer.trainer.run import Run
-from composer.trainer.snapshot import Snapshot
 from composer.trainer.step import train_batch
 
 __all__ = ["find_lr"]

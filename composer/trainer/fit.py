@@ -6,7 +6,12 @@ import time
 
 from composer.core.event import Event
 from composer.core.time import TimeUnit
-from composer.trainer.clock import (
+from composer.trainer.batch_loading import batches, check_epochs_end, is_at_end, lend_workers
+from composer.trainer.evaluate import evaluate_if_due
+from composer.trainer.failed_step import put_back, recover
+from composer.trainer.model_report import report_model
+from composer.trainer.outputs import free_outputs
+from composer.trainer.progress import (
     advance,
     advance_epoch,
     advance_iteration,
@@ -14,21 +19,16 @@ from composer.trainer.clock import (
     iteration_is_complete,
     time_metrics,
 )
-from composer.trainer.evaluate import evaluate_if_due
-from composer.trainer.failed_step import put_back, recover
-from composer.trainer.loaders import batches, check_epochs_end, is_at_end, lend_workers
-from composer.trainer.metrics import (
+from composer.trainer.resume import take_up
+from composer.trainer.run import Run
+from composer.trainer.step import train_batch, zero_gradients
+from composer.trainer.train_metrics import (
     log_last_train_metrics,
     log_train_metrics,
     metrics_are_due,
     note_last_train_values,
     reset_train_metrics,
 )
-from composer.trainer.model_report import report_model
-from composer.trainer.outputs import free_outputs
-from composer.trainer.resume import take_up
-from composer.trainer.run import Run
-from composer.trainer.step import train_batch, zero_gradients
 
 __all__ = ["fit"]
 

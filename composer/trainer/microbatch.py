@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from composer import dist, trees
-from composer.core.data import DataSpec
+from composer.core.data_spec import DataSpec
 from composer.core.event import Event
 from composer.core.types import Batch
-from composer.trainer.metrics import update_train_metrics
+from composer.trainer.microbatch_weights import Shares, agree_on_shares, averages_over_tokens, count
 from composer.trainer.outputs import detach_outputs, free_unread_outputs, own_gradients
 from composer.trainer.run import Run
-from composer.trainer.shares import Shares, agree_on_shares, averages_over_tokens, count
+from composer.trainer.train_metrics import update_train_metrics
 from composer.trainer.zero_weight import mask_gradients, weighted
 
 __all__ = ["accumulate_gradients", "as_many_as_others", "conclude", "named_losses", "run_microbatches"]

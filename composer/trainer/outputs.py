@@ -8,7 +8,7 @@ from torch import Tensor
 from composer import trees
 from composer.core.event import Event
 from composer.core.state import State
-from composer.distributed.unsharded import unsharded_parameters
+from composer.parallel.unsharded_parameters import unsharded_parameters
 from composer.trainer.run import Run
 
 __all__ = ["detach_outputs", "free_outputs", "free_unread_outputs", "own_gradients", "own_outputs"]

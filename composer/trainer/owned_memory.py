@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from composer.dist.divided import is_divided
+from composer.dist.dtensor import is_divided
 
 __all__ = ["OwnedMemory"]
 

@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from typing import Any
 
 from composer import dist, trees
-from composer.core.data import DataSpec
+from composer.core.data_spec import DataSpec
 from composer.core.event import Event
-from composer.distributed.statistics import share_statistics
+from composer.parallel.buffer_sync import share_statistics
+from composer.trainer.evaluation_pass import one_pass
 from composer.trainer.outputs import free_outputs, own_outputs
-from composer.trainer.passes import one_pass
 from composer.trainer.run import Run
 
 __all__ = ["predict"]

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
-from composer._masking import mask_text
+from composer._secrets.masking import mask_text
 from composer.callbacks.checkpoint_saver import CheckpointSaver
-from composer.checkpoint.archive import damage_of
+from composer.checkpoint.file_format import damage_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.load import open_checkpoint, read_checkpoint, restore
 from composer.checkpoint.named_states import as_named
+from composer.checkpoint.on_all_ranks import share
 from composer.checkpoint.save import save_checkpoint
-from composer.checkpoint.sharing import share
-from composer.core._names import format_name
 from composer.core.algorithm import Algorithm, find_algorithm
+from composer.core.name_placeholders import format_name
 from composer.optim.decoupled_sgd import DecoupledSGDW
-from composer.storage.transfer import fetched
+from composer.storage.downloads import fetched
+from composer.trainer.batch_loading import begin_pass, go_between, touch
 from composer.trainer.default_optimizer import make_default_optimizer
-from composer.trainer.loaders import begin_pass, go_between, touch
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind
 from composer.trainer.signals import Interrupted, Interruption

@@ -12,17 +12,17 @@ from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.types import Batch
-from composer.distributed.strategy import SingleProcess, Strategy
-from composer.trainer.exchange import Exchange
-from composer.trainer.lockstep import Lockstep
+from composer.parallel.strategy import SingleProcess, Strategy
 from composer.trainer.options import LoopOptions
 from composer.trainer.owned_memory import OwnedMemory
 from composer.trainer.signals import Interruption
+from composer.trainer.step_sync import Exchange
+from composer.trainer.uneven_data import Lockstep
 
 if TYPE_CHECKING:
-    from composer.trainer.auto_evaluation import AutoEvaluation
-    from composer.trainer.auto_microbatch import AutoMicrobatch
-    from composer.trainer.summary import Summary
+    from composer.trainer.auto_microbatch.evaluation import AutoEvaluation
+    from composer.trainer.auto_microbatch.retry import AutoMicrobatch
+    from composer.trainer.run_summary import Summary
 
 __all__ = ["Run"]
 

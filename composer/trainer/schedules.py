@@ -14,10 +14,10 @@ from composer._text import positive
 from composer.checkpoint.named_states import load_each
 from composer.core.state import State
 from composer.core.time import Time, TimeUnit, ensure_time
-from composer.optim.assignment import AssignedSchedule, assign
-from composer.optim.compiled import CompiledSchedule
-from composer.optim.horizon import whole_part
+from composer.optim.compiled_schedule import CompiledSchedule
 from composer.optim.schedule import ComposerScheduler
+from composer.optim.schedule_assignment import AssignedSchedule, assign
+from composer.optim.schedule_times import whole_part
 from composer.optim.torch_schedules import (
     check_length,
     check_torch_schedule,

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import Tensor
 from torch.optim import Optimizer
 
-from composer._by_class import cached_by_class
+from composer._class_cache import cached_by_class
 from composer.core.event import Event
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run

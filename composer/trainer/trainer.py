@@ -16,64 +16,64 @@ from composer import dist, rng
 from composer._text import one_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.metric_values import give_metric_values
-from composer.checkpoint.of_state import register as register_state_dict
 from composer.checkpoint.retention import BestCheckpoint
 from composer.checkpoint.save import save_checkpoint
+from composer.checkpoint.state_methods import register as register_state_dict
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
-from composer.core.data import DataSpec, ensure_data_spec
-from composer.core.dealing import DataShare, check_divided
+from composer.core.data_sharding import DataShare, check_divided
+from composer.core.data_spec import DataSpec, ensure_data_spec
 from composer.core.engine import Engine
 from composer.core.evaluator import Evaluator
 from composer.core.event import Event
 from composer.core.logger import Logger, LoggerDestination
 from composer.core.model import ComposerModel
-from composer.core.model_check import check_model_methods
 from composer.core.state import State
 from composer.core.time import Time
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
+from composer.core.unused_overrides import check_model_methods
 from composer.devices import Device, get_device
-from composer.distributed.agreement import check_agreement
-from composer.distributed.choose import choose_strategy
-from composer.distributed.config import as_parallelism_config
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
+from composer.parallel.choose_strategy import choose_strategy
+from composer.parallel.config import as_parallelism_config
+from composer.parallel.config_agreement import check_agreement
 from composer.precision import Precision
 from composer.trainer import arguments as given
-from composer.trainer import build, ending, loop_helpers, processes, resume, savers, schedules
+from composer.trainer import distributed_setup, resume, run_completion, saver_setup, schedules, setup, third_party_loops
 from composer.trainer._trainer_names import TrainerNames
+from composer.trainer.argument_rollback import all_or_nothing
 from composer.trainer.argument_types import check_arguments
-from composer.trainer.auto_microbatch import set_microbatch_size
+from composer.trainer.auto_microbatch.out_of_memory import is_out_of_memory
+from composer.trainer.auto_microbatch.retry import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
+from composer.trainer.batch_loading import check_epochs_end
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
-from composer.trainer.entries import instances
 from composer.trainer.evaluate import evaluate, set_eval_metrics
-from composer.trainer.exchange import Exchange
+from composer.trainer.extract_hparams import describe
 from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
-from composer.trainer.hparams import describe
-from composer.trainer.loaders import check_epochs_end
-from composer.trainer.metrics import place
 from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.options import LoopOptions
-from composer.trainer.out_of_memory import is_out_of_memory
 from composer.trainer.outputs import free_outputs
 from composer.trainer.predict import predict
-from composer.trainer.refusal import all_or_nothing
 from composer.trainer.run import Run
-from composer.trainer.summary import Summary
+from composer.trainer.run_summary import Summary
+from composer.trainer.short_names import instances
+from composer.trainer.step_sync import Exchange
+from composer.trainer.train_metrics import place
 from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown, refuse_values
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from composer.callbacks.checkpoint_saver import CheckpointSaver
-    from composer.core.order import AlgorithmPass
-    from composer.distributed.ddp import DDPSyncStrategy
+    from composer.core.algorithm_order import AlgorithmPass
+    from composer.parallel.ddp import DDPSyncStrategy
     from composer.profiler.profiler import Profiler
     from composer.trainer.schedules import Scheduler
 
@@ -82,9 +82,9 @@ __all__ = ["Trainer"]
 register_state_dict()
 
 # Names by which loops of third parties import these.
-_get_initial_device_train_microbatch_size = loop_helpers.get_initial_device_train_microbatch_size
-_adjust_device_train_microbatch_size = loop_helpers.adjust_device_train_microbatch_size
-_adjust_device_eval_microbatch_size = loop_helpers.adjust_device_eval_microbatch_size
+_get_initial_device_train_microbatch_size = third_party_loops.get_initial_device_train_microbatch_size
+_adjust_device_train_microbatch_size = third_party_loops.adjust_device_train_microbatch_size
+_adjust_device_eval_microbatch_size = third_party_loops.adjust_device_eval_microbatch_size
 _is_cuda_oom = is_out_of_memory
 
 Data = DataSpec | Iterable[Batch] | Mapping[str, Any]  # of DataSpec's arguments, or loaders by label
@@ -290,7 +290,7 @@ class Trainer(TrainerNames):
         overfit_batches = given.as_count("overfit_batches", overfit_batches)
         eval_batches_before_fit = given.as_count("eval_batches_before_fit", eval_batches_before_fit)
         one_of("on_logger_error", on_logger_error, ("warn", "raise"))
-        build.set_log_level(python_log_level)
+        setup.set_log_level(python_log_level)
         model, compiled = given.as_model(model)
         if compiled is not None:
             given.without_config(compile_config)
@@ -300,14 +300,15 @@ class Trainer(TrainerNames):
         if deterministic_mode:
             rng.configure_deterministic_mode()
         parallelism_config = given.as_parallelism(parallelism_config, fsdp_config)
-        processes.join(device, dist_timeout, alone=parallelism_config is not None or deepspeed_config is not None)
+        works_alone = parallelism_config is not None or deepspeed_config is not None
+        distributed_setup.join(device, dist_timeout, alone=works_alone)
         strategy = choose_strategy(
             parallelism_config,
             deepspeed_config=deepspeed_config,
             ddp_sync_strategy=ddp_sync_strategy,
             find_unused_parameters=find_unused_parameters,
         )
-        seed = processes.agreed(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
+        seed = distributed_setup.agreed(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
         rng.seed_all(seed + strategy.data_rank)
 
         strategy.place(model, device)
@@ -316,7 +317,7 @@ class Trainer(TrainerNames):
         for optimizer in found:
             device.optimizer_to_device(optimizer)
 
-        name, name_given = processes.agreed(given.name_run(run_name))
+        name, name_given = distributed_setup.agreed(given.name_run(run_name))
         self.state = State(
             model=model,
             rank_zero_seed=seed,
@@ -339,23 +340,23 @@ class Trainer(TrainerNames):
         watching = list({id(callback): callback for callback in watching}.values())  # one given as both is still one
         destinations = [callback for callback in watching if isinstance(callback, LoggerDestination)]
         if progress_bar:
-            build.add_progress_bar(destinations, console_stream, log_traces)
+            setup.add_progress_bar(destinations, console_stream, log_traces)
         if log_to_console:
-            build.add_console(destinations, console_stream, console_log_interval, log_traces)
-        build.settle_displays(destinations)
+            setup.add_console(destinations, console_stream, console_log_interval, log_traces)
+        setup.settle_displays(destinations)
         others = [callback for callback in watching if not isinstance(callback, LoggerDestination)]
         if save_folder is not None:
-            others.append(savers.make_saver(arguments))
+            others.append(saver_setup.make_saver(arguments))
         self.state.callbacks = others
-        build.bind_profiler(self.state, profiler, fused=compile_config is not None)
-        build.add_uploaders(destinations, self.state.callbacks)
+        setup.bind_profiler(self.state, profiler, fused=compile_config is not None)
+        setup.add_uploaders(destinations, self.state.callbacks)
         self.state.callbacks = [*destinations, *self.state.callbacks]
-        savers.check_distinct(self.state, uploads=any(one.can_upload_files() for one in destinations))
+        saver_setup.check_distinct(self.state, uploads=any(one.can_upload_files() for one in destinations))
         self.state.find_algorithm = resume.method_named
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
         model.logger = self.logger
-        self._shown = build.summary_stream(console_stream) if progress_bar or log_to_console else None
+        self._shown = setup.summary_stream(console_stream) if progress_bar or log_to_console else None
         self._dry_run = dry_run
         self.auto_log_hparams, self.python_log_level = auto_log_hparams, python_log_level
         self._eval_batches_before_fit = eval_batches_before_fit
@@ -364,21 +365,21 @@ class Trainer(TrainerNames):
         if dist.get_world_size() > 1:
             self._run.exchange = Exchange(copies=dist.get_world_size() // strategy.data_world_size)
 
-        build.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
-        processes.check_algorithms(self.state, strategy)
+        setup.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
+        distributed_setup.check_algorithms(self.state, strategy)
         with self._closed_on_error():
             self.engine.run_event(Event.INIT)
             self.local_hparams = describe(arguments) if auto_log_hparams else {}
-            build.log_hyperparameters(self._run, self.local_hparams)
+            setup.log_hyperparameters(self._run, self.local_hparams)
             # Of the model that there is now: methods may have put another in its place.
             metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
             self.state.train_metrics = place(deepcopy(metrics), self.state)
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
             # Callbacks may have put some into the state by now.
             present = given.as_evaluators(list(self.state.evaluators), eval_interval, eval_subset_num_batches)
-            build.set_evaluators(self.state, evaluators)
+            setup.set_evaluators(self.state, evaluators)
             self.state.evaluators = [*present, *evaluators]
-            build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
+            setup.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
             size = given.as_microbatch_size(device_train_microbatch_size, grad_accum, self.state)
             set_microbatch_size(self._run, size)
             self._run.options = LoopOptions(
@@ -393,7 +394,7 @@ class Trainer(TrainerNames):
             self.engine.run_event(Event.BEFORE_LOAD)
             self._autoresumed = autoresume and resume_newest(self._run)
             if not self._autoresumed:
-                resume.load(self._run, build.load_options(arguments))
+                resume.load(self._run, setup.load_options(arguments))
             self.engine.run_event(Event.AFTER_LOAD)
             compile_model(self._run, compile_config, compiled)
             # Whatever the set-up drew, training begins with the seed.
@@ -464,38 +465,38 @@ class Trainer(TrainerNames):
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
-            build.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
+            setup.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
             if eval_dataloader is not None:
                 evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
-                build.set_evaluators(self.state, evaluators)
+                setup.set_evaluators(self.state, evaluators)
             if device_train_microbatch_size is not None:
                 size = given.as_microbatch_size(device_train_microbatch_size, None, self.state)
                 set_microbatch_size(self._run, size)
             if precision is not None:
-                build.set_precision(self._run, precision, self.state.precision_config)
+                setup.set_precision(self._run, precision, self.state.precision_config)
             if step_schedulers_every_batch is not None and schedulers is None:
                 raise ValueError("step_schedulers_every_batch is given without schedulers, whose steps it is about.")
             if reset_time:
                 self.state.timestamp = Timestamp()
                 phase = self.state.train_phase
                 phase.iterator = phase.resume = phase.ended = None
-                ending.forget(self._run)
+                run_completion.forget(self._run)
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
             if self._run.loaded is not None and self._run.loaded.metric_values:
                 give_metric_values(self.state, self._run.loaded.metric_values)  # of evaluators that were given here
-            if self._autoresumed and ending.is_complete(self._run, duration, scale_schedule_ratio):
+            if self._autoresumed and run_completion.is_complete(self._run, duration, scale_schedule_ratio):
                 return
             if duration is None:
                 self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
             else:
                 duration = schedules.scaled(duration, scale_schedule_ratio)
                 if self._autoresumed:  # less what was trained before
-                    duration = ending.rest_of(self._run, duration)
+                    duration = run_completion.rest_of(self._run, duration)
                 schedules.extend(self.state, duration)
             if schedulers is not None:
                 schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
-            build.prepare(self.state)
+            setup.prepare(self.state)
             check_epochs_end(self._run)
             schedules.begin_schedules(self._run)
         self._train()
@@ -657,7 +658,7 @@ class Trainer(TrainerNames):
             RuntimeError: The trainer is closed.
         """
         self._check_open()
-        return savers.load_best(self._run, monitor)
+        return saver_setup.load_best(self._run, monitor)
 
     def find_lr(
         self,
@@ -746,7 +747,7 @@ class Trainer(TrainerNames):
             if self._shown is not None:
                 self._run.summary = Summary(self.state.timestamp)
             try:
-                with self._stopping.around(self._run), ending.training(self._run, resumed=self._autoresumed):
+                with self._stopping.around(self._run), run_completion.training(self._run, resumed=self._autoresumed):
                     fit(self._run)
             except BaseException:
                 self.logger.notices.texts.clear()

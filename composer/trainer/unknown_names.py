@@ -47,7 +47,7 @@ def refuse_unknown(
     """
     if not unknown and not positional:
         return
-    from composer._name_hints import argument_hint
+    from composer._compat.name_hints import argument_hint
 
     shown = function.__qualname__.removesuffix(".__init__")
     parameters = list(inspect.signature(function).parameters.values())
@@ -144,7 +144,7 @@ def no_attribute(owner: object, name: str) -> AttributeError:
     """
     hint = ""
     if not name.startswith("_"):  # protocol probes (copy, pickle, notebooks) are frequent and never typos
-        from composer._name_hints import member_hint
+        from composer._compat.name_hints import member_hint
 
         hint = member_hint(name, [known for known in dir(type(owner)) if not known.startswith("_")])
     return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}.{hint}", name=name)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from composer.core.state import State
-from composer.dist.divided import is_divided, like
-from composer.distributed.unsharded import unsharded_parameters
+from composer.dist.dtensor import is_divided, like
+from composer.parallel.unsharded_parameters import unsharded_parameters
 
 __all__ = ["mask_gradients", "weighted"]
 

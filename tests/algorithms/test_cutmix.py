@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from composer import functional
 from composer.algorithms import CutMix, LabelSmoothing, cutmix_batch, smooth_labels
-from composer.core.order import Claim
+from composer.core.algorithm_order import Claim
 from composer.loss import soft_cross_entropy
 from composer.warnings import NotIntendedUseWarning
 from tests import loop

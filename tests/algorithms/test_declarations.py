@@ -10,9 +10,9 @@ import torch
 
 from composer.algorithms import Alibi, MixUp, ProgressiveResizing, StochasticDepth, apply_gradient_clipping
 from composer.core.algorithm import Algorithm
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.engine import Engine
-from composer.core.order import Slot
-from composer.core.sharding import Sharding
 from composer.core.state import State
 from tests import loop
 from tests.algorithms.cases import all_cases, public_classes, weights

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer.algorithms import LabelSmoothing, MixUp, mixup_batch, smooth_labels
-from composer.core.order import Claim
+from composer.core.algorithm_order import Claim
 from composer.loss import soft_cross_entropy
 from composer.warnings import NotIntendedUseWarning
 from tests import loop

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from composer import algorithms as methods
 from composer import trees
 from composer.core.algorithm import Algorithm
+from composer.core.algorithm_order import Slot
 from composer.core.model import ComposerModel
-from composer.core.order import Slot
 from composer.functional import register_residual_block
 from composer.loss import soft_cross_entropy
 from composer.warnings import NoEffectWarning, NotIntendedUseWarning

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from composer.callbacks import CheckpointSaver
-from composer.checkpoint import archive
+from composer.checkpoint import file_format
 from composer.warnings import ComposerWarning
 from tests.callbacks.test_checkpoint_saver import both, names, trainer, whole
 from tests.checkpoint.disks import STEPS, full
@@ -81,7 +81,7 @@ def test_a_failure_behind_comes_up_at_the_next_step(tmp_path, monkeypatch) -> No
         failed.set()
         raise OSError("no disk")
 
-    monkeypatch.setattr(archive, "write", refuse)
+    monkeypatch.setattr(file_format, "write", refuse)
     saver = CheckpointSaver(tmp_path, save_interval="2ba", asynchronous=True)
     # The step goes on once the thread has failed for certain.
     wait = At("batch_checkpoint", lambda state: saver._writer._running and saver._writer._running[0].exception(60))
@@ -96,7 +96,7 @@ def test_a_failure_behind_comes_up_at_the_end_of_training(tmp_path, monkeypatch)
     def refuse(content: Any, path: Path) -> None:
         raise OSError("no disk")
 
-    monkeypatch.setattr(archive, "write", refuse)
+    monkeypatch.setattr(file_format, "write", refuse)
     run = trainer(CheckpointSaver(tmp_path, save_interval="8ba", asynchronous=True))
     with pytest.raises(OSError, match="no disk"):
         run.fit()

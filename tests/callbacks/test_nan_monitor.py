@@ -7,7 +7,7 @@ import torch
 
 from composer import Engine, State
 from composer.callbacks import NaNMonitor
-from composer.callbacks._readback import Readback
+from composer.callbacks._async_readback import Readback
 from composer.core.timestamp import Timestamp
 from tests.callbacks.cases import Case, run_with
 from tests.common import labelled_data

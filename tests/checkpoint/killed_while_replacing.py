@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from composer.checkpoint.sharded import divide, write
-from composer.checkpoint.stored import read_folder
+from composer.checkpoint.sharded_reader import read_folder
+from composer.checkpoint.sharded_writer import divide, write
 
 
 def save(folder: Path, number: int) -> None:

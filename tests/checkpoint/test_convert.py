@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from composer.checkpoint import archive
+from composer.checkpoint import file_format
 from composer.checkpoint.convert import convert_checkpoint
 from composer.checkpoint.huggingface import read_folder, write_folder
 from composer.checkpoint.load import read_checkpoint
@@ -38,7 +38,7 @@ NAMES = {"checkpoint": "a.pt", "safetensors": "a.safetensors", "folder": "a", "p
 
 @pytest.mark.parametrize(("before", "after"), list(permutations(NAMES, 2)))
 def test_there_and_back(before, after, tmp_path) -> None:
-    archive.write(content(), tmp_path / "start.pt")
+    file_format.write(content(), tmp_path / "start.pt")
     source, other = tmp_path / "1" / NAMES[before], tmp_path / "2" / NAMES[after]
     if before == "checkpoint":
         source = tmp_path / "start.pt"
@@ -72,7 +72,7 @@ def test_a_folder_is_one_of_transformers(tmp_path) -> None:
     integrations = {
         "huggingface": {"model": {"config": {"content": {**config.to_dict(), "architectures": ["BertForMaskedLM"]}}}}
     }
-    archive.write({"state": {"model": weights, "integrations": integrations}}, tmp_path / "a.pt")
+    file_format.write({"state": {"model": weights, "integrations": integrations}}, tmp_path / "a.pt")
     convert_checkpoint(tmp_path / "a.pt", tmp_path / "bert")
     again = transformers.BertForMaskedLM.from_pretrained(tmp_path / "bert")
     assert same(dict(again.state_dict()), dict(model.state_dict()))
@@ -118,7 +118,7 @@ def test_a_checkpoint_does_not_write_elsewhere(name, tmp_path) -> None:
 
 
 def test_what_is_there_is_kept(tmp_path) -> None:
-    archive.write(content(), tmp_path / "a.pt")
+    file_format.write(content(), tmp_path / "a.pt")
     for name in ("b.safetensors", "folder", "b.dcp"):
         convert_checkpoint(tmp_path / "a.pt", tmp_path / name)
         with pytest.raises(FileExistsError, match="already"):
@@ -137,6 +137,6 @@ def test_nothing_to_convert(source, destination, tmp_path) -> None:
 
 
 def test_a_checkpoint_without_weights(tmp_path) -> None:
-    archive.write({"state": {"timestamp": {}}}, tmp_path / "a.pt")
+    file_format.write({"state": {"timestamp": {}}}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match="has no weights"):
         convert_checkpoint(tmp_path / "a.pt", tmp_path / "a.safetensors")

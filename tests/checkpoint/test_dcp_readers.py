@@ -11,10 +11,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import composer.utils.checkpoint as names
-from composer.checkpoint.archive import UnsafeCheckpointError
 from composer.checkpoint.dcp_readers import DistCPObjectStoreReader, FileSystemReaderWithValidation
-from composer.checkpoint.sharded import divide, write
-from tests.checkpoint import test_validation
+from composer.checkpoint.file_format import UnsafeCheckpointError
+from composer.checkpoint.sharded_writer import divide, write
+from tests.checkpoint import test_user_validation
 
 WEIGHT = torch.arange(6.0).reshape(2, 3)
 
@@ -78,13 +78,13 @@ def test_a_file_that_the_store_does_not_have(folder, tmp_path) -> None:
 
 
 def test_the_user_s_function_is_told_what_is_read(folder, monkeypatch) -> None:
-    monkeypatch.setenv(test_validation.VARIABLE, f"{test_validation.__name__}.accept")
-    test_validation.seen.clear()
+    monkeypatch.setenv(test_user_validation.VARIABLE, f"{test_user_validation.__name__}.accept")
+    test_user_validation.seen.clear()
     loaded(FileSystemReaderWithValidation(folder))
-    (name, metadata), (shard, specs) = test_validation.seen
+    (name, metadata), (shard, specs) = test_user_validation.seen
     assert (name, metadata, shard) == (".metadata", None, "__0_0.distcp")
     assert len(specs) == 1
-    monkeypatch.setenv(test_validation.VARIABLE, f"{test_validation.__name__}.refuse")
+    monkeypatch.setenv(test_user_validation.VARIABLE, f"{test_user_validation.__name__}.refuse")
     with pytest.raises(dcp.CheckpointException, match="is not valid"):
         loaded(FileSystemReaderWithValidation(folder))
 

@@ -18,7 +18,7 @@ from composer import Logger, State
 from composer.checkpoint import DamagedCheckpointError, UnsafeCheckpointError
 from composer.checkpoint.convert import convert_checkpoint
 from composer.checkpoint.load import load_checkpoint, read_checkpoint, safe_torch_load
-from composer.checkpoint.sharded import divide, write
+from composer.checkpoint.sharded_writer import divide, write
 from tests.checkpoint import hostile, hostile_folders
 from tests.checkpoint.content import same
 

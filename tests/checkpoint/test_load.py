@@ -10,7 +10,7 @@ from torch import nn
 
 from composer import Algorithm, State, Timestamp, dist
 from composer.algorithms import BlurPool, LabelSmoothing
-from composer.checkpoint import archive
+from composer.checkpoint import file_format
 from composer.checkpoint.load import load_checkpoint, read_checkpoint, restore, safe_torch_load
 from composer.checkpoint.safetensors_files import write_safetensors
 from composer.checkpoint.save import collect, save_checkpoint
@@ -58,7 +58,7 @@ def test_every_form_is_read_as_a_checkpoint(tmp_path) -> None:
 
 def test_safe_torch_load(tmp_path, monkeypatch) -> None:
     weight = torch.ones(2)
-    archive.write({"a": weight, "b": weight}, tmp_path / "a.pt")
+    file_format.write({"a": weight, "b": weight}, tmp_path / "a.pt")
     read = safe_torch_load(tmp_path / "a.pt")
     assert read["a"].data_ptr() == read["b"].data_ptr()
     assert safe_torch_load(tmp_path / "a.pt", "meta")["a"].is_meta

@@ -8,7 +8,7 @@ from torch import nn
 
 from composer import Trainer
 from composer.algorithms import GhostBatchNorm, LowPrecisionGroupNorm, LowPrecisionLayerNorm, StochasticDepth
-from composer.checkpoint.recreate import algorithm_from, recreate_algorithms
+from composer.checkpoint.recreate_algorithms import algorithm_from, recreate_algorithms
 from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer._lazy import MissingConditionalImportError
-from composer.checkpoint.archive import DamagedCheckpointError
+from composer.checkpoint.file_format import DamagedCheckpointError
 from composer.checkpoint.safetensors_files import read_safetensors, write_safetensors
 from tests.checkpoint.content import same
 from tests.checkpoint.disks import full

@@ -9,7 +9,7 @@ import torch
 from torchmetrics import MeanSquaredError
 
 from composer import State, Timestamp, dist
-from composer.checkpoint import archive
+from composer.checkpoint import file_format
 from composer.checkpoint.load import read_checkpoint
 from composer.checkpoint.save import collect, get_save_filename, save_checkpoint, write_file
 from composer.warnings import ComposerWarning
@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(step, tmp_path, monkeypatch) -
     one.timestamp = Timestamp(batch=21)
     with full(step, monkeypatch), pytest.raises(OSError, match="No space left"):
         save_checkpoint(one, str(tmp_path / "a.pt"))
-    assert archive.read(path)["state"]["timestamp"]["Timestamp"]["batch"] == 20
+    assert file_format.read(path)["state"]["timestamp"]["Timestamp"]["batch"] == 20
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.pt"]
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from composer.checkpoint import archive
-from composer.checkpoint.archive import UnsafeCheckpointError
+from composer.checkpoint import file_format
+from composer.checkpoint.file_format import UnsafeCheckpointError
 from tests.checkpoint.content import same
 
 VALUES: list[Any] = [
@@ -39,8 +39,8 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__} {value!r}"[:40].replace("\n", " "))
 def test_what_torch_writes_is_read(value, tmp_path) -> None:
-    archive.write({"a": value, "again": [value]}, tmp_path / "a.pt")
-    read = archive.read(tmp_path / "a.pt")
+    file_format.write({"a": value, "again": [value]}, tmp_path / "a.pt")
+    read = file_format.read(tmp_path / "a.pt")
     assert same(read["a"], value)
     assert same(read["again"], [value])
 
@@ -48,29 +48,29 @@ def test_what_torch_writes_is_read(value, tmp_path) -> None:
 def test_sparse_and_quantized_tensors(tmp_path) -> None:
     sparse = torch.eye(3).to_sparse()
     quantized = torch.ones(3, dtype=torch.uint8)
-    archive.write({"a": sparse, "b": quantized}, tmp_path / "a.pt")
-    read = archive.read(tmp_path / "a.pt")
+    file_format.write({"a": sparse, "b": quantized}, tmp_path / "a.pt")
+    read = file_format.read(tmp_path / "a.pt")
     assert torch.equal(read["a"].to_dense(), torch.eye(3))
     assert torch.equal(read["b"], quantized)
 
 
 @pytest.mark.parametrize("value", [np.array(["a"]), np.array([None])])
 def test_arrays_of_objects(value, tmp_path) -> None:
-    archive.write({"a": value}, tmp_path / "a.pt")
+    file_format.write({"a": value}, tmp_path / "a.pt")
     with pytest.raises(UnsafeCheckpointError, match="which are no numbers"):
-        archive.read(tmp_path / "a.pt")
+        file_format.read(tmp_path / "a.pt")
 
 
 def test_a_parameter_with_attributes(tmp_path) -> None:
     parameter: Any = torch.nn.Parameter(torch.ones(2))
     parameter.tag = 3
-    archive.write({"a": parameter}, tmp_path / "a.pt")
-    assert archive.read(tmp_path / "a.pt")["a"].tag == 3
+    file_format.write({"a": parameter}, tmp_path / "a.pt")
+    assert file_format.read(tmp_path / "a.pt")["a"].tag == 3
 
 
 def test_a_state_dict_with_its_metadata(tmp_path) -> None:
     torch.save(torch.nn.BatchNorm1d(2).state_dict(), tmp_path / "a.pt")
-    assert archive.read(tmp_path / "a.pt")["weight"].tolist() == [1.0, 1.0]
+    assert file_format.read(tmp_path / "a.pt")["weight"].tolist() == [1.0, 1.0]
 
 
 def test_checksums_are_written_whatever_is_set(tmp_path) -> None:
@@ -79,11 +79,11 @@ def test_checksums_are_written_whatever_is_set(tmp_path) -> None:
         pytest.skip("torch of this release always writes them")
     settings.set_crc32_options(False)
     try:
-        archive.write({"a": torch.ones(2)}, tmp_path / "a.pt")
+        file_format.write({"a": torch.ones(2)}, tmp_path / "a.pt")
         torch.save({"a": torch.ones(2)}, tmp_path / "without.pt")
         assert not settings.get_crc32_options()
     finally:
         settings.set_crc32_options(True)
-    assert archive.read(tmp_path / "a.pt")["a"].tolist() == [1.0, 1.0]
-    with pytest.raises(archive.DamagedCheckpointError, match="written without checksums"):
-        archive.read(tmp_path / "without.pt")
+    assert file_format.read(tmp_path / "a.pt")["a"].tolist() == [1.0, 1.0]
+    with pytest.raises(file_format.DamagedCheckpointError, match="written without checksums"):
+        file_format.read(tmp_path / "without.pt")

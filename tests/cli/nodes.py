@@ -30,7 +30,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from composer import Callback, ComposerModel, Trainer, dist
-from composer.dist import _roll
+from composer.dist import _hang_watcher
 
 folder, what = pathlib.Path(sys.argv[1]), sys.argv[2:]
 _roll._PATIENCE, _roll._ANSWER = 1.0, 3.0

@@ -8,7 +8,7 @@ import torch
 from composer.checkpoint.load import read_checkpoint
 from composer.cli.main import main
 from tests.checkpoint.content import same
-from tests.checkpoint.test_predecessor import FOLDER
+from tests.checkpoint.test_legacy_formats import FOLDER
 from tests.trainer.resuming import build, shuffled
 
 

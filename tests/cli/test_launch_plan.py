@@ -9,7 +9,7 @@ import torch
 
 from composer.cli.launch_options import parse
 from composer.cli.launch_plan import Plan, make_plan
-from tests.cli.test_launch_place import open_mpi, slurm
+from tests.cli.test_cluster_placement import open_mpi, slurm
 
 TWO_NODES = ["-n", "4", "--world_size", "8", "--master_addr", "host", "--master_port", "1234"]
 

@@ -18,7 +18,7 @@ import pytest
 
 from composer.cli import launcher
 from composer.cli.launch_plan import Plan
-from tests.cli.test_launch_place import slurm
+from tests.cli.test_cluster_placement import slurm
 from tests.design import ROOT
 from tests.older_torch import HAS_GRACE_PERIOD
 
@@ -273,8 +273,10 @@ def _meeting(endpoint: str, **more: Any) -> dict[str, Any]:
 
 def test_where_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch sees by itself that loopback is here, and the name of this machine; not that another address is."""
-    monkeypatch.setattr("composer.dist.interfaces.own_address", lambda host: f"towards {host}")
-    monkeypatch.setattr("composer.dist.interfaces.is_own_address", lambda host, port: (host, port) == ("fd00::1", 7))
+    monkeypatch.setattr("composer.dist.rendezvous.interfaces.own_address", lambda host: f"towards {host}")
+    monkeypatch.setattr(
+        "composer.dist.rendezvous.interfaces.is_own_address", lambda host, port: (host, port) == ("fd00::1", 7)
+    )
     assert _meeting("localhost:29500") == {"address": "towards localhost"}
     assert _meeting("[fd00::1]:7") == {"address": "towards fd00::1", "is_host": "true"}
     assert _meeting("[fd00::1]:8") == {"address": "towards fd00::1"}
@@ -284,7 +286,7 @@ def test_where_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_place_where_nodes_meet_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds: list[tuple[int, float]] = []
-    monkeypatch.setattr("composer.dist.silence.bound_silence", lambda *bound: bounds.append(bound))
+    monkeypatch.setattr("composer.dist.rendezvous.keepalive.bound_silence", lambda *bound: bounds.append(bound))
     launcher._bound_silence(Plan(("true",), 1))
     launcher._bound_silence(Plan(("true",), 1, nodes=(2, 2), endpoint="a:7"))
     launcher._bound_silence(Plan(("true",), 1, nodes=(1, 2), endpoint="a:8", rdzv_conf={"read_timeout": "5"}))

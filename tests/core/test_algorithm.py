@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from composer.core import Algorithm, Engine, Event, Sharding, State
-from composer.core.serial import Serializable
+from composer.core.serializable import Serializable
 
 
 class Scale(Algorithm):

@@ -12,12 +12,12 @@ from composer.callbacks import CheckpointSaver, ExportForInferenceCallback, Load
 from composer.checkpoint import load_checkpoint, save_checkpoint
 from composer.checkpoint.save import get_save_filename
 from composer.core import Logger
-from composer.core._names import check_template, format_name
 from composer.core.file_names import PartialFilePath, format_name_with_dist
+from composer.core.name_placeholders import check_template, format_name
 from composer.loggers import FileLogger
 from composer.profiler import JSONTraceHandler
+from composer.storage.downloads import get_file
 from composer.storage.object_store import maybe_create_object_store_from_uri
-from composer.storage.transfer import get_file
 from composer.storage.uris import parse_uri
 
 

@@ -12,7 +12,7 @@ from torchmetrics import MeanMetric
 
 from composer.core import Algorithm, Callback, DataSpec, Engine, Evaluator, Precision, State, Time, Timestamp, TimeUnit
 from composer.devices import DeviceCPU
-from composer.distributed.config import as_parallelism_config
+from composer.parallel.config import as_parallelism_config
 from composer.warnings import ComposerWarning
 from tests.common import Unsized, trainer_of
 

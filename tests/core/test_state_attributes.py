@@ -13,7 +13,7 @@ from torchmetrics import MeanMetric, SumMetric
 
 from composer.core import Algorithm, Callback, DataSpec, Evaluator, Precision, State, Time, Timestamp
 from composer.devices import DeviceCPU
-from composer.distributed.config import as_parallelism_config
+from composer.parallel.config import as_parallelism_config
 from tests.common import trainer_of
 
 MODEL = torch.nn.Linear(1, 1)

@@ -7,7 +7,7 @@ import torch
 
 import composer.core
 from composer.core import JSON, Batch, Dataset, MemoryFormat, TrainerMode
-from composer.core.trace import Trace
+from composer.core.algorithm_trace import Trace
 
 
 @pytest.mark.parametrize("format", list(MemoryFormat))

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from composer.core import transfer
-from composer.core.pass_factory import PassFactory
+from composer.core import device_transfer
+from composer.core.epoch_iterators import PassFactory
 from composer.datasets import DevicePrefetcher, NormalizationFn
-from tests.core.test_data_pass import Counting, Loader, Plain, Stream
+from tests.core.test_epoch_iterator import Counting, Loader, Plain, Stream
 from tests.streams import FakeCuda
 
 N = 10
@@ -145,7 +145,7 @@ def test_batches_arrive_whole_however_far_they_are_fetched_ahead() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_copies_ahead_have_no_race(ahead: int) -> None:
-    transfer._side_stream.cache_clear()
+    device_transfer._side_stream.cache_clear()
     with FakeCuda() as device:
         batches = DevicePrefetcher(shuffled(), device="cuda", ahead=ahead, transform=lambda batch: [batch[0] * 2.0])
         total = sum(batch[0].sum() for batch in batches)

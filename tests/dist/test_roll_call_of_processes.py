@@ -13,7 +13,7 @@ import torch
 import torch.distributed as torch_dist
 
 from composer import State, dist
-from composer.dist import AbsentRankError, _roll
+from composer.dist import AbsentRankError, _hang_watcher
 from tests.common import At, trainer_of
 from tests.dist.waiting import LONG, wait_for
 from tests.ranks import Ranks
@@ -24,8 +24,8 @@ def in_a_group(folder: str, body: Callable[[Path], Any]) -> Any:
     torch_dist.destroy_process_group()
     rank = dist.get_global_rank()
     store = torch_dist.FileStore(str(Path(folder, "store")), dist.get_world_size())
-    patience = _roll._PATIENCE, _roll._SETTLING
-    _roll._PATIENCE, _roll._SETTLING = LONG, 0.1
+    patience = _hang_watcher._PATIENCE, _hang_watcher._SETTLING
+    _hang_watcher._PATIENCE, _hang_watcher._SETTLING = LONG, 0.1
     torch_dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=dist.get_world_size(), timeout=timedelta(seconds=LONG)
     )
@@ -34,7 +34,7 @@ def in_a_group(folder: str, body: Callable[[Path], Any]) -> Any:
     try:
         return body(Path(folder))
     finally:
-        _roll._PATIENCE, _roll._SETTLING = patience
+        _hang_watcher._PATIENCE, _hang_watcher._SETTLING = patience
 
 
 def wait_no_longer() -> None:

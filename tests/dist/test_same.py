@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer import dist
-from composer.dist.agreement import disagreements
+from composer.dist.same_on_all_ranks import disagreements
 from composer.dist.ranks import describe_ranks
 from tests.ranks import Ranks
 

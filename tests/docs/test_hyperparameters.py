@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from composer.hparams.build import check
-from composer.hparams.tree import parse_value, spelled
+from composer.hparams.config_tree import parse_value, spelled
 from tests.docs.blocks import DOCS, blocks
 from tests.hparams import configured
 

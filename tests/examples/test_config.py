@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from composer.hparams.tree import parse_value, read
+from composer.hparams.config_tree import parse_value, read
 
 CONFIG = Path(__file__).parents[2] / "examples" / "config"
 

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from composer import ComposerModel, algorithms, functional
-from composer.core.order import Slot
+from composer.core.algorithm_order import Slot
 from composer.core.traits import traits_of
 from composer.models import ComposerClassifier, composer_resnet_cifar
 from composer.nn import GatedLinear, StochasticBlock

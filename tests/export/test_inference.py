@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from composer import functional
-from composer.checkpoint import archive
+from composer.checkpoint import file_format
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.export import export_for_inference, export_with_logger
@@ -176,7 +176,7 @@ def test_surgery_weights_of_a_checkpoint_and_transforms_in_this_order(tmp_path: 
 
     trained, net, x = fresh(), fresh(), torch.randn(2, 3, 4, 4)
     surgery(trained)
-    archive.write({"state": {"model": trained.state_dict()}}, tmp_path / "saved.pt")
+    file_format.write({"state": {"model": trained.state_dict()}}, tmp_path / "saved.pt")
     seen: list[str] = []
 
     def first(model: nn.Module) -> nn.Module:
@@ -204,7 +204,7 @@ def test_surgery_weights_of_a_checkpoint_and_transforms_in_this_order(tmp_path: 
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
-    archive.write({"state": {"model": {"weight": torch.ones(1, 2), "more": torch.ones(1)}}}, tmp_path / "saved.pt")
+    file_format.write({"state": {"model": {"weight": torch.ones(1, 2), "more": torch.ones(1)}}}, tmp_path / "saved.pt")
     arguments = {"sample_input": torch.ones(3, 2), "load_path": str(tmp_path / "saved.pt")}
     with pytest.raises(RuntimeError, match="lacks bias; the model lacks more"):
         export_for_inference(nn.Linear(2, 1), "torch_export", str(tmp_path / "n.pt2"), load_strict=True, **arguments)
@@ -227,7 +227,7 @@ class Store:
 
 def test_object_stores(tmp_path: Path) -> None:
     store, trained, x = Store(tmp_path), nn.Linear(2, 1), torch.randn(3, 2)
-    archive.write({"state": {"model": trained.state_dict()}}, tmp_path / "saved.pt")
+    file_format.write({"state": {"model": trained.state_dict()}}, tmp_path / "saved.pt")
     export_for_inference(
         nn.Linear(2, 1), "torch_export", "net.pt2", store, x, load_path="saved.pt", load_object_store=store
     )
@@ -240,7 +240,7 @@ def test_uris(tmp_path: Path) -> None:
     import fsspec
 
     trained, x = nn.Linear(2, 1), torch.randn(3, 2)
-    archive.write({"state": {"model": trained.state_dict()}}, tmp_path / "saved.pt")
+    file_format.write({"state": {"model": trained.state_dict()}}, tmp_path / "saved.pt")
     with fsspec.open("memory://export/saved.pt", "wb") as file:
         file.write((tmp_path / "saved.pt").read_bytes())
     path = "memory://export/new/net.pt2"

@@ -16,12 +16,12 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from composer import Trainer, dist
-from composer.distributed import prepare_ddp_module
-from composer.distributed.ddp import DDPSyncStrategy
+from composer.parallel import prepare_ddp_module
+from composer.parallel.ddp import DDPSyncStrategy
 from tests import on_device
 from tests.common import regression_data
 from tests.design import ROOT
-from tests.distributed.sharded import Blocks, adam, assert_same, whole_weights
+from tests.parallel.sharded import Blocks, adam, assert_same, whole_weights
 
 PLAN = {"blocks.*.up": ColwiseParallel(), "blocks.*.down": RowwiseParallel()}
 
@@ -135,7 +135,7 @@ def test_a_sharded_checkpoint(group: str, accelerator: str, tmp_path: Path) -> N
 def test_deepspeed(group: str, accelerator: str) -> None:
     pytest.importorskip("deepspeed")
     if accelerator == "cpu":
-        pytest.skip("tests/distributed/test_deepspeed.py has it on the CPU")
+        pytest.skip("tests/parallel/test_deepspeed.py has it on the CPU")
     expected = end_of(train(accelerator, optimizers=None))
     found = end_of(train(accelerator, optimizers=None, deepspeed_config={"zero_optimization": {"stage": 1}}))
     assert found.keys() == expected.keys()

@@ -10,7 +10,7 @@ import torch
 
 from composer import rng
 from composer.algorithms import EMA, MixUp
-from composer.checkpoint.archive import read
+from composer.checkpoint.file_format import read
 from composer.optim import DecoupledAdamW
 from composer.trees import leaves
 from tests import on_device

@@ -12,7 +12,7 @@ from composer import Trainer
 from composer.hparams import ConfigError, trainer_from_config
 from composer.hparams._yaml import dump
 from composer.hparams.build import check
-from composer.hparams.tree import spelled
+from composer.hparams.config_tree import spelled
 from composer.models import ComposerClassifier
 from tests.common import classifier, weights
 from tests.hparams.configured import HERE, config, make_loader, make_model

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from composer.hparams._yaml import load
-from composer.hparams.tree import ConfigError, parse_value, read, with_value
+from composer.hparams.config_tree import ConfigError, parse_value, read, with_value
 
 LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))])
 MERGES = "\n".join(

@@ -9,8 +9,8 @@ import pytest
 from torch import nn
 
 from composer import Algorithm, Event, State
+from composer.core.event_plan import Planner
 from composer.core.logger import Logger, LoggerDestination
-from composer.core.plan import Planner
 from composer.loggers import ConsoleLogger, FileLogger, InMemoryLogger, JSONLinesLogger, ProgressBarLogger
 from tests.common import trainer_of
 from tests.loggers.test_progress_bar_logger import Terminal

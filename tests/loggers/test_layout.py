@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from composer.loggers import _layout
-from composer.loggers._bars import Line
 from composer.loggers._layout import bar_table, cell_len, shorten, terminal_width, wrap_fields
+from composer.loggers._progress_values import Line
 from tests.loggers.terminal import Terminal, bare
 
 LINE = Line("epoch 1/2", "batches", 12, 20, 61.0, 31.0, 5.0, {"loss": 1.25})

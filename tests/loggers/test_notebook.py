@@ -9,9 +9,9 @@ import types
 import pytest
 
 from composer.loggers import ProgressBarLogger
-from composer.loggers._bars import Line
-from composer.loggers._display import PlainDisplay, open_display
 from composer.loggers._notebook import NotebookDisplay, bars_html
+from composer.loggers._progress_display import PlainDisplay, open_display
+from composer.loggers._progress_values import Line
 from tests.loggers.loop import Loop
 
 

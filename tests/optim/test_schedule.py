@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.optim import scheduler
-from composer.optim.horizon import Span
 from composer.optim.schedule import ComposerScheduler, as_time, over, rising
+from composer.optim.schedule_times import Span
 from tests.optim.schedules import count_batch, rates, state_of
 
 SCHEDULES = {

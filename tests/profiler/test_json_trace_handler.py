@@ -19,7 +19,7 @@ from torch import nn
 from composer import Callback, Engine, State, Timestamp
 from composer.profiler import JSONTraceHandler, ProfilerAction, cyclic_schedule
 from composer.profiler.json_trace_handler import _clock_offset_ns
-from composer.profiler.merging import Part
+from composer.profiler.trace_merging import Part
 from composer.warnings import ComposerWarning
 from tests.callbacks.memory import Keeper
 from tests.design import ROOT

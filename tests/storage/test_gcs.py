@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from composer.storage.downloads import fetched
 from composer.storage.folder import Folder
 from composer.storage.object_stores import GCSObjectStore
-from composer.storage.transfer import fetched
 from composer.storage.uploads import UploadQueue
 from tests.trainer.resuming import build, shuffled
 

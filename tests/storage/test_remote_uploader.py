@@ -8,7 +8,7 @@ import pytest
 
 from composer.storage.object_store import UriObjectStore
 from composer.storage.remote_uploader import RemoteFilesExistingCheckStatus, RemoteUploader, Uploads, store_of
-from composer.storage.staging import Staging
+from composer.storage.upload_staging import Staging
 from composer.storage.uploads import UploadQueue
 
 

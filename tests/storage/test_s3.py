@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from moto.server import ThreadedMotoServer
 
+from composer.storage.downloads import fetched
 from composer.storage.object_stores import S3ObjectStore
-from composer.storage.transfer import fetched
 from composer.storage.uploads import UploadQueue
 from composer.storage.uris import filesystem
 

@@ -17,7 +17,7 @@ import fsspec
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from composer.checkpoint.archive import read
+from composer.checkpoint.file_format import read
 from composer.core import Callback
 from tests.trainer.resuming import build, shuffled
 

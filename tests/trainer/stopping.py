@@ -20,8 +20,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from composer import Callback
-from composer.checkpoint.archive import read
-from composer.checkpoint.latest import resolve
+from composer.checkpoint.file_format import read
+from composer.checkpoint.latest_symlink import resolve
 from tests.trainer.resuming import Augmented, build, shuffled
 
 STEPS = 400

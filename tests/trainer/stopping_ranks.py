@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from composer import Callback
-from composer.checkpoint.archive import read
-from composer.checkpoint.latest import resolve
+from composer.checkpoint.file_format import read
+from composer.checkpoint.latest_symlink import resolve
 from tests.common import Event
 from tests.trainer.many import numbered, run_of
 from tests.trainer.stopping import wait

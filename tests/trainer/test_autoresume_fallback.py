@@ -14,7 +14,7 @@ import torch
 
 from composer import Trainer
 from composer.callbacks import CheckpointSaver
-from composer.checkpoint.archive import DamagedCheckpointError, UnsafeCheckpointError
+from composer.checkpoint.file_format import DamagedCheckpointError, UnsafeCheckpointError
 from composer.loggers import RemoteUploaderDownloader
 from composer.storage.folder import Folder
 from composer.warnings import ComposerWarning

@@ -12,7 +12,7 @@ import torch
 
 from composer import Trainer
 from composer.algorithms import EMA
-from composer.checkpoint.archive import read
+from composer.checkpoint.file_format import read
 from composer.warnings import ComposerWarning
 from tests.algorithms.cases import Case, all_cases
 

@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from composer import DataSpec, Evaluator
-from composer.trainer import loaders, passes
+from composer.trainer import batch_loading, evaluation_pass
 from composer.warnings import ComposerWarning
 from tests.common import At, Unsized, regression_data, trainer_of
 
@@ -122,7 +122,7 @@ def test_training_that_ends_by_itself(make):
 
 @pytest.mark.parametrize("limit", [{"batches": 3}, {"seconds": 0.0}])
 def test_a_long_pass_over_data_of_which_nothing_is_known(limit, monkeypatch):
-    for room in (loaders, passes):
+    for room in (batch_loading, evaluation_pass):
         watch = functools.partial(room.PassWatch, **limit)
         monkeypatch.setattr(room, "PassWatch", lambda message, watch=watch, **_: watch(message))
     with pytest.warns(ComposerWarning, match="first epoch of train_dataloader has become very long") as caught:

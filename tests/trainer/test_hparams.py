@@ -19,7 +19,7 @@ from composer import Algorithm, Time, algorithms
 from composer.callbacks import CheckpointSaver, SpeedMonitor
 from composer.loggers import FileLogger, InMemoryLogger
 from composer.optim import CosineAnnealingScheduler
-from composer.trainer.hparams import describe
+from composer.trainer.extract_hparams import describe
 from tests.common import classifier, labelled_data, trainer_of
 
 

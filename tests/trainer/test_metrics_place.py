@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from composer.precision import widest_dtype
-from composer.trainer import metrics
-from composer.trainer.metrics import place
+from composer.trainer import train_metrics
+from composer.trainer.train_metrics import place
 from tests.common import Regression, regression_data, trainer_of
 
 
@@ -27,8 +27,8 @@ class Seeing(Regression):
 @pytest.mark.filterwarnings("ignore:The ``compute`` method of metric:UserWarning")
 def test_metrics_are_given_tensors_of_their_device(monkeypatch) -> None:
     # Meta stands for the host, and the CPU for the device.
-    monkeypatch.setattr(metrics, "_metrics_device", lambda state: torch.device("meta"))
-    monkeypatch.setattr("composer.trainer.metrics.computed", lambda *_: {})
+    monkeypatch.setattr(train_metrics, "_metrics_device", lambda state: torch.device("meta"))
+    monkeypatch.setattr("composer.trainer.train_metrics.computed", lambda *_: {})
     monkeypatch.setattr("composer.trainer.evaluate.computed", lambda *_: {})
     # Which refuses metrics that are on meta, as they are when it is called again.
     monkeypatch.setattr(

@@ -241,7 +241,7 @@ def test_several_ranks(how, ending, tmp_path, two_ranks) -> None:
 
 def test_a_folder_that_is_no_checkpoint_is_not_replaced(tmp_path) -> None:
     """Though a sharded checkpoint gets the name that it has."""
-    from composer.checkpoint.sharded import divide, write
+    from composer.checkpoint.sharded_writer import divide, write
 
     (tmp_path / "ep1").mkdir()
     (tmp_path / "ep1" / "thesis.tex").touch()

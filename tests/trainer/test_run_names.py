@@ -10,7 +10,7 @@ import torch
 
 from composer import Trainer
 from composer.callbacks import CheckpointSaver, MemorySnapshot, OOMObserver
-from composer.core._names import check_run_name
+from composer.core.name_placeholders import check_run_name
 from composer.loggers import CSVLogger, FileLogger, RemoteUploaderDownloader, TensorboardLogger
 from composer.profiler import JSONTraceHandler
 from composer.storage import Folder

@@ -16,7 +16,7 @@ from composer import Algorithm, Callback, Logger, State, Trainer
 from composer.callbacks import CheckpointSaver, LoadCheckpoint
 from composer.checkpoint import read_checkpoint
 from composer.hparams import trainer_from_args, trainer_from_config
-from composer.hparams.tree import ConfigError
+from composer.hparams.config_tree import ConfigError
 from composer.loggers import (
     ConsoleLogger,
     CSVLogger,

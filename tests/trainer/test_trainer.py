@@ -14,7 +14,7 @@ from composer._cpus import cpus_of_node
 from composer.algorithms import LabelSmoothing, MixUp
 from composer.devices import DeviceCPU
 from composer.loggers import ConsoleLogger, InMemoryLogger, ProgressBarLogger
-from composer.trainer.hparams import describe
+from composer.trainer.extract_hparams import describe
 from tests.common import (
     At,
     Received,

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer import Trainer
-from composer._foreign_names import MEMBERS
+from composer._compat.other_libraries import MEMBERS
 from tests.common import Regression, regression_data, trainer_of
 
 

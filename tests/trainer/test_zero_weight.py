@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from composer import Algorithm, ComposerModel, DataSpec, dist
-from composer.distributed import DDPSyncStrategy
+from composer.parallel import DDPSyncStrategy
 from composer.trainer.zero_weight import weighted
 from tests.common import At, Received, TwoLayers, regression_data, trainer_of
 from tests.ranks import Ranks

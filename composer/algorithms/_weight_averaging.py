@@ -1,0 +1,78 @@
+"""What the methods that average weights share: finding them, and changing all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from composer._text import plural
+from composer.dist.dtensor import held
+
+__all__ = ["Pairs", "beside", "weights_of"]
+
+
+class Pairs:
+    """Weights beside their averages, in flat lists by dtype and device: one call for each list."""
+
+    def __init__(self, weights: Mapping[str, Tensor], averages: Mapping[str, Tensor]) -> None:
+        unlike = weights.keys() ^ averages.keys()
+        unlike |= {name for name in weights.keys() & averages.keys() if weights[name].shape != averages[name].shape}
+        if unlike:
+            raise ValueError(
+                f"The averages do not fit the model: {plural(len(unlike), 'name')} in one of them only or with another "
+                f"shape there, such as {min(unlike)!r}."
+            )
+        self._weights = weights
+        self._groups: dict[tuple[object, ...], tuple[list[Tensor], list[Tensor]]] = {}
+        for name, weight in weights.items():
+            average = averages[name]
+            weight, average = held((weight, average))
+            group = self._groups.setdefault((weight.dtype, average.dtype, weight.device, average.device), ([], []))
+            group[0].append(weight)
+            group[1].append(average)
+
+    @torch.no_grad()
+    def average(self, step: float) -> None:
+        """Move the averages by a share ``step`` of the way to the weights."""
+        for weights, averages in self._groups.values():
+            dtype = averages[0].dtype
+            if not (dtype.is_floating_point or dtype.is_complex):
+                torch._foreach_copy_(averages, weights)  # pyright: ignore[reportPrivateImportUsage]
+                continue
+            if weights[0].dtype is not dtype:
+                weights = [weight.to(dtype) for weight in weights]
+            torch._foreach_lerp_(averages, weights, step)  # pyright: ignore[reportPrivateImportUsage]
+
+    @torch.no_grad()
+    def load(self) -> None:
+        """Copy the averages into the weights."""
+        for weights, averages in self._groups.values():
+            torch._foreach_copy_(weights, averages)  # pyright: ignore[reportPrivateImportUsage]
+
+    def are_of(self, weights: Mapping[str, Tensor]) -> bool:
+        """Whether these are the very tensors that averages stand beside."""
+        return all(self._weights.get(name) is weight for name, weight in weights.items())
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and saved buffers of a model, each once, by names that do not tell how the model is wrapped."""
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, Tensor) and id(value) not in seen:
+            seen.add(id(value))
+            found[name.replace("_orig_mod.", "")] = value
+    return found
+
+
+def beside(weight: Tensor, average: Tensor | None) -> Tensor:
+    """The average of a weight on its device; a copy to begin with, of float32 where steps would be rounded away."""
+    if average is not None and average.shape == weight.shape:
+        return average.to(weight.device)
+    half = weight.dtype in (torch.float16, torch.bfloat16)
+    return weight.detach().to(torch.float32 if half else weight.dtype, copy=True)

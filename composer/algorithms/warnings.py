@@ -1,7 +1,0 @@
-"""Old home of the warnings that methods give."""
-
-from __future__ import annotations
-
-from composer.warnings import NoEffectWarning, NotIntendedUseWarning
-
-__all__ = ["NoEffectWarning", "NotIntendedUseWarning"]

@@ -1,0 +1,100 @@
+"""Files that record the memory of an accelerator: where they lie, and where copies go."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from composer.core.name_placeholders import check_inside, check_remote_name, check_template, format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["TraceFiles"]
+
+_COUNTS: Final = ("epoch", "batch", "sample", "token", "iteration")
+
+
+class TraceFiles:
+    """Names of files that differ only by their endings, made of templates.
+
+    Args:
+        folder: Local folder; a template with the run's name and the rank.
+        filename: Name of the files without ending; a template with the time of training too.
+        remote_file_name: Folder of the copies at the loggers that keep files, a template as ``filename``; None makes
+            no copies.
+        overwrite: Whether files that exist may be replaced.
+
+    Raises:
+        ValueError: A template has an unknown placeholder.
+
+    >>> TraceFiles("{run_name}", "rank{rank}.{batch}", None, False).overwrite
+    False
+    """
+
+    def __init__(self, folder: str, filename: str, remote_file_name: str | None, overwrite: bool) -> None:
+        self.folder = check_template("folder", folder)
+        self.filename = check_inside("filename", check_template("filename", filename, timed=True))
+        if remote_file_name is not None:
+            template = check_template("remote_file_name", remote_file_name, timed=True)
+            remote_file_name = check_remote_name("remote_file_name", template)
+        self.remote_file_name = remote_file_name
+        self.overwrite = overwrite
+        self._uploaded: set[str] = set()
+
+    def refuse_existing(self, state: State, endings: Iterable[str]) -> None:
+        """Refuse, before training, to write over files of an earlier run.
+
+        Args:
+            state: The state of the run.
+            endings: The endings of the files that are going to be written.
+
+        Raises:
+            FileExistsError: There is one that may have the name of one to come, and ``overwrite`` is not set.
+        """
+        if self.overwrite:
+            return
+        folder = Path(format_name(self.folder, state.run_name))
+        anytime = dict.fromkeys((*_COUNTS, *(f"{name}_in_epoch" for name in ("batch", "sample", "token"))), "*")
+        # What is in the name of the run is no pattern.
+        pattern = format_name(self.filename, glob.escape(state.run_name), state.timestamp, **anytime)
+        for ending in endings:
+            found = next(folder.glob(f"{pattern}{ending}"), None)
+            if found is not None:
+                raise FileExistsError(
+                    f"{found} exists, of an earlier run. Remove it, choose another folder or filename, or set "
+                    f"overwrite=True."
+                )
+
+    def path(self, state: State, ending: str) -> Path:
+        """Return the path of a file that is written now, in a folder that exists.
+
+        Args:
+            state: The state of the run.
+            ending: The ending of the file.
+        """
+        folder = Path(format_name(self.folder, state.run_name))
+        path = folder / f"{format_name(self.filename, state.run_name, state.timestamp)}{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def upload(self, state: State, logger: Logger, paths: Iterable[Path]) -> None:
+        """Hand files to the loggers that keep files.
+
+        Args:
+            state: The state of the run.
+            logger: Leads to the loggers.
+            paths: The files.
+        """
+        if self.remote_file_name is None or not logger.has_file_upload_destination():
+            return
+        remote = format_name(self.remote_file_name, state.run_name, state.timestamp)
+        for path in paths:
+            name = f"{remote}/{path.name}"
+            # Newer ones of this run replace its own.
+            logger.upload_file(name, path, overwrite=self.overwrite or name in self._uploaded)
+            self._uploaded.add(name)

@@ -1,0 +1,90 @@
+"""Refuse a checkpoint folder that holds other files, or later checkpoints of another run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from composer.checkpoint.name_templates import COUNTERS, names_in, pattern
+from composer.core.timestamp import Timestamp
+
+__all__ = ["REST", "ensure_folder_has_no_conflicting_files", "ensure_folder_is_empty", "refuse_later"]
+
+REST = "composer.pt"
+"""The file of a checkpoint that is a folder which is written last."""
+
+
+def ensure_folder_is_empty(folder_name: Path | str) -> None:
+    """Refuse a folder with anything in it.
+
+    Args:
+        folder_name: The folder; may be absent.
+
+    Raises:
+        FileExistsError: Something is in it.
+
+    >>> ensure_folder_is_empty(tmp_path)
+    """
+    folder = Path(folder_name)
+    found = next((path for path in folder.rglob("*") if path.is_file()), None) if folder.exists() else None
+    if found is not None:
+        raise FileExistsError(f"The folder {str(folder)!r} is not empty: it has {str(found.relative_to(folder))!r}.")
+
+
+def ensure_folder_has_no_conflicting_files(
+    folder_name: Path | str, filename: str, timestamp: Timestamp, *, except_for: Collection[str] = ()
+) -> None:
+    """Refuse a folder with files of a later time than now, which must be of another run.
+
+    Args:
+        folder_name: The folder; may be absent.
+        filename: Name of the files, with ``{epoch}``, ``{batch}`` and the like.
+        timestamp: Now.
+        except_for: Names that may be there.
+
+    Raises:
+        FileExistsError: There is a later file.
+
+    >>> (tmp_path / "ep3.pt").touch()
+    >>> ensure_folder_has_no_conflicting_files(tmp_path, "ep{epoch}.pt", Timestamp(epoch=3))
+    >>> ensure_folder_has_no_conflicting_files(tmp_path, "ep{epoch}.pt", Timestamp(epoch=2))
+    Traceback (most recent call last):
+    ...
+    FileExistsError: ... is later than this run, which has come to epoch 2...
+    """
+    names = names_in(Path(folder_name), filename)
+    refuse_later(names, str(folder_name), filename, timestamp, except_for=except_for)
+
+
+def refuse_later(
+    names: Iterable[str], folder: str, filename: str, timestamp: Timestamp, *, except_for: Collection[str] = ()
+) -> None:
+    """Refuse files of a later time than now, wherever their folder is.
+
+    Args:
+        names: Of the files.
+        folder: Where they are, for the message.
+        filename: Name of the files, with ``{epoch}``, ``{batch}`` and the like.
+        timestamp: Now.
+        except_for: Names that may be there.
+
+    Raises:
+        FileExistsError: There is a later file.
+
+    >>> refuse_later(["ep3.pt", "other.txt"], "s3://bucket/run", "ep{epoch}.pt", Timestamp(epoch=3))
+    """
+    for found in names:
+        match = pattern(filename).fullmatch(found)
+        if match is None or found in except_for:
+            continue
+        counted = [name for name in COUNTERS if name in match.groupdict()]
+        for name in counted:
+            now = int(getattr(timestamp, name))
+            if name.endswith("_in_epoch") and "epoch" in counted and int(match["epoch"]) != timestamp.epoch:
+                continue  # it counts from the beginning of another epoch
+            if int(match[name]) > now:
+                raise FileExistsError(
+                    f"'{folder}/{found}' is later than this run, which has come to {name} {now}: the folder has the "
+                    f"checkpoints of another run. Give another folder or run_name, load that checkpoint "
+                    f"(load_path=, autoresume=True), or allow it to be replaced with save_overwrite=True."
+                )

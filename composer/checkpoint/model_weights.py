@@ -1,0 +1,93 @@
+"""Load saved weights into a model: compare names and shapes first, and name every mismatch in one error."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from composer._text import first_of
+from composer.checkpoint.legacy_formats import CONSTANTS
+from composer.checkpoint.on_all_ranks import Shared
+from composer.checkpoint.sharded_reader import Stored
+from composer.warnings import ComposerWarning
+
+__all__ = ["check_shapes", "load_weights"]
+
+
+def check_shapes(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Refuse weights whose shapes differ from those of the model; the error names all of them.
+
+    Args:
+        model: The model.
+        saved: The weights by name; they need not be read yet.
+
+    Raises:
+        RuntimeError: A shape differs, or a value is not a tensor.
+
+    >>> check_shapes(nn.Linear(1, 1), {"weight": torch.ones(2, 1)})
+    Traceback (most recent call last):
+    RuntimeError: Error(s) in loading state_dict for Linear: the checkpoint is of another model: size mismatch for \
+weight: (2, 1) in the checkpoint and (1, 1) in the model.
+    """
+    present = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    shapes = [
+        f"size mismatch for {name}: {tuple(value.shape)} in the checkpoint and {tuple(present[name].shape)} "
+        f"in the model"
+        for name, value in saved.items()
+        if isinstance(value, (Tensor, Stored, Shared)) and name in present and not is_lazy(present[name])
+        if tuple(value.shape) != present[name].shape
+    ]
+    shapes += [
+        f"{name} is {type(value).__name__} in the checkpoint, where the model has a tensor"
+        for name, value in saved.items()
+        if name in present and not isinstance(value, (Tensor, Stored, Shared))
+    ]
+    if shapes:
+        raise RuntimeError(f"{_begin(model)}: {first_of(shapes)}.")
+
+
+def load_weights(
+    model: nn.Module, weights: dict[str, Any], *, strict: bool = True, left_out: Collection[str] = ()
+) -> None:
+    """Load weights by name; an error or a warning names all that do not fit.
+
+    Args:
+        model: The model.
+        weights: The weights by name.
+        strict: Whether names that differ are an error, rather than a warning.
+        left_out: Names of weights that the checkpoint has and that are not to be loaded, so that their absence is fine.
+
+    Raises:
+        RuntimeError: Names differ, with ``strict``.
+
+    >>> model = nn.Linear(1, 1)
+    >>> load_weights(model, {"weight": torch.ones(1, 1)}, left_out=["bias"])
+    >>> model.weight.item()
+    1.0
+    """
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    missing = [name for name in missing if name not in left_out]
+    unexpected = [name for name in unexpected if not name.endswith(CONSTANTS)]
+    if not missing and not unexpected:
+        return
+    differences = "; ".join(
+        [
+            *([f"the checkpoint lacks {first_of(missing)}"] if missing else []),
+            *([f"the model lacks {first_of(unexpected)}"] if unexpected else []),
+        ]
+    )
+    if strict:
+        raise RuntimeError(
+            f"{_begin(model)}: {differences}. Load into the same model, or give load_strict_model_weights=False to "
+            f"load the weights that both have."
+        )
+    warnings.warn(f"Not all weights were loaded: {differences}.", ComposerWarning, stacklevel=4)
+
+
+def _begin(model: nn.Module) -> str:
+    # The first words are torch's, which scripts look for.
+    return f"Error(s) in loading state_dict for {type(model).__name__}: the checkpoint is of another model"

@@ -1,0 +1,155 @@
+"""Lower the learning rate when a metric of the evaluation stops getting better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, final
+
+from composer._text import non_negative, one_of
+from composer.core.metric_direction import require_direction
+from composer.core.metric_names import MetricName, check_monitor, find_metric
+from composer.optim.schedule import ComposerScheduler, Plan
+from composer.optim.schedule_times import Horizon
+
+if TYPE_CHECKING:
+    from composer.core.state import State
+
+__all__ = ["ReduceOnPlateauScheduler"]
+
+
+@final
+class ReduceOnPlateauScheduler(ComposerScheduler):
+    """Multiplies by ``factor`` when a metric has not become better for more than ``patience`` evaluations.
+
+    It is asked after the evaluations of ``Trainer.fit`` in which the metric was computed, so ``eval_interval`` sets the
+    pace. Better is above ``best + threshold * |best|`` or ``best + threshold`` where large is good, and below
+    ``best - threshold * |best|`` or ``best - threshold`` where small is. NaN is never better.
+
+    Args:
+        monitor: The metric, as it is logged: "metrics/eval/Accuracy"; also "eval/Accuracy", and "Accuracy" where only
+            one evaluator has it.
+        mode: Whether the metric is to become large ("max") or small ("min"). By default the metric's
+            ``higher_is_better`` decides, or else its name, see :func:`.larger_is_better`.
+        factor: By what to multiply, in (0, 1).
+        patience: Number of evaluations without a better value that are tolerated.
+        threshold: What counts as better.
+        threshold_mode: Whether ``threshold`` is a share of the best value ("rel") or a difference ("abs").
+        cooldown: Number of evaluations after a reduction that are not counted.
+        min_factor: The least multiplier.
+
+    Attributes:
+        multiplier: The multiplier now.
+        best: The best value so far, or None.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is out of its range; when training starts: there is no such metric, or ``mode`` is not
+            given and neither the metric nor its name says what is better; in training: it is not a number.
+
+    >>> schedule = ReduceOnPlateauScheduler("eval/Accuracy", mode="max", factor=0.5, patience=1)
+    >>> [schedule.update(accuracy) for accuracy in (0.7, 0.8, 0.8, 0.8)]
+    [1.0, 1.0, 1.0, 0.5]
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        mode: Literal["min", "max"] | None = None,
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: Literal["rel", "abs"] = "rel",
+        cooldown: int = 0,
+        min_factor: float = 0.0,
+    ) -> None:
+        if not 0 < factor < 1:
+            raise ValueError(f"factor must be between 0 and 1 (both excluded), but got {factor!r}.")
+        self.monitor = check_monitor(monitor)
+        self.mode = mode if mode is None else one_of("mode", mode, ("min", "max"))
+        self._larger = None if mode is None else mode == "max"
+        self.factor = factor
+        self.patience = non_negative("patience", patience)
+        self.threshold = non_negative("threshold", threshold)
+        self.threshold_mode = one_of("threshold_mode", threshold_mode, ("rel", "abs"))
+        self.cooldown = non_negative("cooldown", cooldown)
+        self.min_factor = non_negative("min_factor", min_factor)
+        self.multiplier = 1.0
+        self.best: float | None = None
+        self._bad = 0
+        self._cooling = 0
+
+    def __plan__(self, horizon: Horizon) -> Plan:
+        """Return the multiplier as a function of the timestamp, which it does not depend on."""
+        return lambda now: self.multiplier
+
+    def update(self, value: float) -> float:
+        """Take notice of a value of the metric, and return the multiplier from now on.
+
+        Args:
+            value: The metric. NaN is not better than anything.
+        """
+        if self._is_better(value):
+            self.best, self._bad = value, 0
+        else:
+            self._bad += 1
+        if self._cooling:
+            self._cooling, self._bad = self._cooling - 1, 0
+        if self._bad > self.patience:
+            self.multiplier = max(self.multiplier * self.factor, self.min_factor)
+            self._cooling, self._bad = self.cooldown, 0
+        return self.multiplier
+
+    def __check__(self, state: State) -> None:
+        """Refuse a metric that does not exist, and find out which of its values are better."""
+        label, name = self._find(state)
+        if self.mode is None:
+            self._larger = self._direction(state.eval_metrics[label][name])
+
+    def __observe__(self, state: State, labels: Sequence[str]) -> bool:
+        """Read the metric if one of the evaluators that ran has it; return whether the multiplier changed."""
+        label, name = self._find(state)
+        metric = state.eval_metrics[label][name]
+        if label not in labels or not metric.update_called:
+            return False
+        # Evaluation has computed it, and the metric keeps its value: this reads one number.
+        value: Any = metric.compute()
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(
+                f"monitor={self.monitor!r} must be one number, but {label}/{name} computed {value!r}."
+            ) from None
+        before = self.multiplier
+        return self.update(number) != before
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was best and how long ago."""
+        return {"multiplier": self.multiplier, "best": self.best, "bad": self._bad, "cooling": self._cooling}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned.
+
+        Args:
+            state_dict: The saved values.
+        """
+        self.multiplier, self.best = state_dict["multiplier"], state_dict["best"]
+        self._bad, self._cooling = state_dict["bad"], state_dict["cooling"]
+
+    def _is_better(self, value: float) -> bool:
+        if self.best is None:
+            return not math.isnan(value)
+        if self._larger is None:  # of a loop without :meth:`check`
+            self._larger = self._direction(None)
+        sign = 1 if self._larger else -1
+        if self.threshold_mode == "rel":
+            # Unlike torch's, which with a negative best takes equal and worse values for better ones.
+            share = math.copysign(self.threshold, self.best)
+            return sign * value > sign * self.best * (1 + sign * share)
+        return sign * value > sign * self.best + self.threshold
+
+    def _direction(self, metric: Any) -> bool:
+        return require_direction(self.monitor, metric, "mode='min' or mode='max'")
+
+    def _find(self, state: State) -> MetricName:
+        return find_metric(state.eval_metrics, self.monitor)

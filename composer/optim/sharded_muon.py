@@ -1,0 +1,125 @@
+"""Muon for matrices that are divided among processes.
+
+Its step needs whole matrices. They are gathered a few at a time, in bfloat16; each process orthogonalises one of them
+and gives the others their parts, so that the work is divided as the weights are.
+Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+from torch import Tensor
+from torch.optim import Muon, Optimizer
+
+from composer import dist
+from composer.dist.dtensor import held, is_divided
+from composer.optim.muon import MuonAdamW
+
+__all__ = ["step_divided"]
+
+
+def step_divided(optimizer: Optimizer) -> None:
+    """Let a :class:`torch.optim.Muon`, or a :class:`.MuonAdamW`, step matrices that are divided.
+
+    They are stepped before the optimizer steps the others, with the same result as that of whole matrices.
+
+    Args:
+        optimizer: Another one is left alone.
+
+    >>> step_divided(Muon([torch.nn.Parameter(torch.ones(2, 2))]))
+    """
+    if not isinstance(optimizer, (Muon, MuonAdamW)):
+        return
+    stepped: list[tuple[Tensor, Tensor]] = []
+
+    def before(*unused: Any) -> None:
+        for group in optimizer.param_groups:
+            if group.get("muon", True):
+                matrices = [p for p in group["params"] if p.grad is not None and is_divided(p)]
+                _step(optimizer, group, matrices)
+                stepped.extend((matrix, matrix.grad) for matrix in matrices)
+        for matrix, _ in stepped:
+            matrix.grad = None  # so that the optimizer passes over it
+
+    def after(*unused: Any) -> None:
+        for matrix, gradient in stepped:
+            matrix.grad = gradient
+        stepped.clear()
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+
+
+@torch.no_grad()
+def _step(optimizer: Optimizer, group: dict[str, Any], matrices: Sequence[Any]) -> None:
+    """Update the matrices of a group, as many at once as there are processes to share them."""
+    lr, momentum = float(group["lr"]), group["momentum"]
+    meshes = {matrix.device_mesh: None for matrix in matrices}
+    for mesh in meshes:
+        mine = [matrix for matrix in matrices if matrix.device_mesh == mesh]
+        ranks: list[int] = mesh.mesh.flatten().tolist()
+        for start in range(0, len(mine), len(ranks)):
+            chunk = mine[start : start + len(ranks)]
+            moves = _directions(optimizer, group, chunk, mesh, ranks, momentum)
+            for matrix, move in zip(chunk, moves, strict=True):
+                rate = lr * _adjustment(group["adjust_lr_fn"], *matrix.shape)
+                weight = held([matrix])[0]
+                weight.mul_(1 - lr * group["weight_decay"]).add_(move, alpha=-rate)
+
+
+def _directions(
+    optimizer: Optimizer, group: dict[str, Any], chunk: Sequence[Any], mesh: Any, ranks: Sequence[int], momentum: float
+) -> list[Tensor]:
+    """The part of each matrix's direction that this process holds."""
+    from torch.distributed.tensor import distribute_tensor
+
+    here = dist.get_global_rank()
+    shares = len(ranks) > 1 and (mesh.ndim == 1 or len(ranks) == dist.get_world_size())
+    wholes: list[Tensor] = []
+    for place, matrix in enumerate(chunk):
+        whole = _momentum(optimizer, matrix, momentum, nesterov=group["nesterov"]).full_tensor()
+        if not shares or ranks[place] == here:
+            whole = _orthogonal(whole, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        wholes.append(whole.contiguous())
+    if shares:
+        channel = mesh.get_group() if mesh.ndim == 1 else None
+        for place, whole in enumerate(wholes):
+            torch_dist.broadcast(whole, ranks[place], group=channel)
+    return [
+        held([distribute_tensor(whole, mesh, matrix.placements, src_data_rank=None)])[0]
+        for whole, matrix in zip(wholes, chunk, strict=True)
+    ]
+
+
+def _momentum(optimizer: Optimizer, matrix: Any, momentum: float, *, nesterov: bool) -> Any:
+    """The average of the gradients with this one, which is kept; divided, in bfloat16."""
+    state: dict[str, Any] = optimizer.state[matrix]
+    if "momentum_buffer" not in state:
+        state["momentum_buffer"] = torch.zeros_like(matrix.grad, memory_format=torch.preserve_format)
+    buffer = state["momentum_buffer"]
+    buffer.lerp_(matrix.grad, 1 - momentum)
+    return (matrix.grad.lerp(buffer, momentum) if nesterov else buffer).bfloat16()
+
+
+def _orthogonal(matrix: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
+    """The nearest matrix whose singular values are all about one: X <- a X + (b A + c A^2) X with A = X X^T."""
+    a, b, c = coefficients
+    tall = matrix.size(0) > matrix.size(1)
+    x = matrix.T if tall else matrix
+    x = x / x.norm().clamp(min=eps)  # singular values of at most one, for which the iteration converges
+    for _ in range(steps):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x
+
+
+def _adjustment(name: str | None, rows: int, columns: int) -> float:
+    """The factor of the learning rate for a shape, by the optimizer's ``adjust_lr_fn``."""
+    if name == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1, rows / columns))

@@ -1,0 +1,53 @@
+"""Training by several processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from composer.parallel.choose_strategy import choose_strategy as choose_strategy
+    from composer.parallel.config import FSDP2Config as FSDP2Config
+    from composer.parallel.config import FSDPConfig as FSDPConfig
+    from composer.parallel.config import ParallelismConfig as ParallelismConfig
+    from composer.parallel.config import ParallelismType as ParallelismType
+    from composer.parallel.config import TPConfig as TPConfig
+    from composer.parallel.ddp import DDPStrategy as DDPStrategy
+    from composer.parallel.ddp import DDPSyncStrategy as DDPSyncStrategy
+    from composer.parallel.ddp import ddp_sync_context as ddp_sync_context
+    from composer.parallel.ddp import prepare_ddp_module as prepare_ddp_module
+    from composer.parallel.fsdp import FSDPStrategy as FSDPStrategy
+    from composer.parallel.fsdp import is_model_fsdp as is_model_fsdp
+    from composer.parallel.fsdp import parallelize_composer_model as parallelize_composer_model
+    from composer.parallel.fsdp import prepare_fsdp_module as prepare_fsdp_module
+    from composer.parallel.strategy import SingleProcess as SingleProcess
+    from composer.parallel.strategy import Strategy as Strategy
+    from composer.parallel.tensor_parallel import TensorStrategy as TensorStrategy
+    from composer.parallel.tensor_parallel import prepare_tp_module as prepare_tp_module
+else:
+    from composer._lazy import attach
+
+    # Dividing weights brings in a part of torch that takes as long to import as all the rest.
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        {
+            "DDPStrategy": "composer.parallel.ddp",
+            "DDPSyncStrategy": "composer.parallel.ddp",
+            "FSDP2Config": "composer.parallel.config",
+            "FSDPConfig": "composer.parallel.config",
+            "FSDPStrategy": "composer.parallel.fsdp",
+            "ParallelismConfig": "composer.parallel.config",
+            "ParallelismType": "composer.parallel.config",
+            "SingleProcess": "composer.parallel.strategy",
+            "Strategy": "composer.parallel.strategy",
+            "TPConfig": "composer.parallel.config",
+            "TensorStrategy": "composer.parallel.tensor_parallel",
+            "choose_strategy": "composer.parallel.choose_strategy",
+            "ddp_sync_context": "composer.parallel.ddp",
+            "is_model_fsdp": "composer.parallel.fsdp",
+            "parallelize_composer_model": "composer.parallel.fsdp",
+            "prepare_ddp_module": "composer.parallel.ddp",
+            "prepare_fsdp_module": "composer.parallel.fsdp",
+            "prepare_tp_module": "composer.parallel.tensor_parallel",
+        },
+    )
+    del attach

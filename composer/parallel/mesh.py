@@ -1,0 +1,204 @@
+"""How processes form a mesh: copies of the weights, parts of the weights, parts of the layers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch.distributed as torch_dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from composer import dist
+from composer.parallel.config import FSDPConfig, ParallelismConfig, ParallelismType
+
+__all__ = ["Degrees", "Meshes", "degrees_of", "make_meshes"]
+
+_REPLICATE, _SHARD, _TENSOR = (
+    ParallelismType.DATA_PARALLEL_REPLICATE,
+    ParallelismType.DATA_PARALLEL_SHARD,
+    ParallelismType.TENSOR_PARALLEL,
+)
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The sizes of the mesh. Processes of neighbouring ranks divide layers, the next ones weights.
+
+    Attributes:
+        replicate: Number of copies of all weights.
+        shard: Among how many processes a copy is divided.
+        tensor: Among how many processes layers are divided.
+
+    >>> Degrees(replicate=2, shard=4, tensor=2).data
+    8
+    """
+
+    replicate: int = 1
+    shard: int = 1
+    tensor: int = 1
+
+    @property
+    def data(self) -> int:
+        """Number of processes, or groups of them, that have samples of their own."""
+        return self.replicate * self.shard
+
+
+@dataclass(frozen=True)
+class Meshes:
+    """The parts of the mesh.
+
+    Attributes:
+        data: Dimensions (copies, shards) or (shards); None where data is not divided.
+        tensor: The dimension of the layers, or None.
+        data_group: The processes that have the samples of the whole batch together; None is all.
+        all: All dimensions together.
+
+    >>> Meshes(None, None, None).tensor is None
+    True
+    """
+
+    data: DeviceMesh | None
+    tensor: DeviceMesh | None
+    data_group: torch_dist.ProcessGroup | None
+    all: DeviceMesh | None = None
+
+
+def degrees_of(config: ParallelismConfig) -> Degrees:
+    """Return the sizes of the mesh that a configuration asks for.
+
+    Args:
+        config: Normalised.
+
+    Raises:
+        ValueError: They do not fit the number of processes.
+
+    >>> degrees_of(ParallelismConfig(fsdp=FSDPConfig()))
+    Degrees(replicate=1, shard=1, tensor=1)
+    """
+    world = dist.get_world_size()
+    tensor = 1 if config.tp is None else config.tp.tensor_parallel_degree
+    if world % tensor:
+        raise ValueError(
+            f"tp: tensor_parallel_degree={tensor} does not divide the number of processes, {world}; give a divisor."
+        )
+    left = world // tensor
+    if config.fsdp is None:
+        return Degrees(left, 1, tensor)
+    if config.fsdp.device_mesh is not None:
+        return _degrees_of_mesh(config.fsdp.device_mesh, world, tensor)
+    return Degrees(*_data_degrees(config.fsdp, left), tensor)
+
+
+def _data_degrees(config: FSDPConfig, left: int) -> tuple[int, int]:
+    """Numbers of copies and of shards."""
+    replicate, shard = config.data_parallel_replicate_degree, config.data_parallel_shard_degree
+    if replicate is None and shard == -1:
+        if config.sharding_strategy == "NO_SHARD":
+            return left, 1
+        if config.sharding_strategy in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"):
+            shard = math.gcd(left, dist.get_local_world_size())
+            return left // shard, shard
+    replicate = 1 if replicate is None else replicate
+    for name, degree in (("replicate", replicate), ("shard", shard)):
+        if degree != -1 and degree < 1:
+            raise ValueError(f"fsdp: data_parallel_{name}_degree must be positive, or -1 for all; got {degree}.")
+    if replicate == shard == -1:
+        raise ValueError("fsdp: only one of data_parallel_replicate_degree and data_parallel_shard_degree may be -1.")
+    given = (replicate, shard)
+    if replicate == -1:
+        replicate = left // shard
+    if shard == -1:
+        shard = left // replicate
+    if replicate * shard != left:
+        raise ValueError(
+            f"fsdp: data_parallel_replicate_degree={given[0]} times data_parallel_shard_degree={given[1]} must be "
+            f"{left}, the number of processes{' that do not divide layers' if left != dist.get_world_size() else ''}."
+        )
+    return replicate, shard
+
+
+def _degrees_of_mesh(mesh: DeviceMesh, world: int, tensor: int) -> Degrees:
+    """Sizes of a mesh that a user has made."""
+    if tensor > 1:
+        raise ValueError("fsdp2: with 'tp' the mesh follows from degrees; leave device_mesh out.")
+    if mesh.ndim > 2 or mesh.size() != world or (mesh.ndim == 2 and mesh.mesh_dim_names is None):
+        raise ValueError(
+            f"fsdp2: device_mesh must have the dimensions (shards) or (copies, shards), named; {world} "
+            f"processes in all. Got {mesh}."
+        )
+    return Degrees(mesh.size(0) if mesh.ndim == 2 else 1, mesh.size(-1))
+
+
+# The groups of a mesh live as long as the group of all processes, with threads and connections of their own: a program
+# that makes one trainer after the other would gather them.
+_made: WeakKeyDictionary[Any, dict[tuple[Degrees, str], Meshes]] = WeakKeyDictionary()
+
+
+def make_meshes(degrees: Degrees, device_type: str, given: DeviceMesh | None = None) -> Meshes:
+    """Return the mesh, made when it is first asked for; all processes must call it together.
+
+    Args:
+        degrees: Its sizes.
+        device_type: ``"cuda"``, ``"cpu"``, ...
+        given: A mesh to use for the weights.
+
+    >>> dist.initialize_dist("cpu")
+    >>> make_meshes(Degrees(), "cpu").data.mesh_dim_names
+    ('data_parallel_shard',)
+    >>> make_meshes(Degrees(), "cpu") is make_meshes(Degrees(), "cpu")
+    True
+    >>> torch_dist.destroy_process_group()
+    """
+    if given is not None:
+        return Meshes(given, None, None, given)
+    world = torch_dist.group.WORLD  # None until a mesh is made, where nobody has made it before
+    made = {} if world is None else _made.setdefault(world, {})
+    if (degrees, device_type) not in made:
+        made[degrees, device_type] = _make(degrees, device_type)
+        _set_timeouts(made[degrees, device_type])
+    return made[degrees, device_type]
+
+
+def _make(degrees: Degrees, device_type: str) -> Meshes:
+    sizes = {_REPLICATE: degrees.replicate, _SHARD: degrees.shard, _TENSOR: degrees.tensor}
+    # A dimension of one process would cost a collective for nothing; without any, weights are parts of one.
+    kept = {name: size for name, size in sizes.items() if size > 1 or (name is _SHARD and degrees.replicate > 1)}
+    kept = kept or {_SHARD: 1}
+    mesh = init_device_mesh(device_type, tuple(kept.values()), mesh_dim_names=tuple(name.value for name in kept))
+    data = [name.value for name in kept if name is not _TENSOR]
+    if degrees.tensor == 1:
+        return Meshes(mesh, None, None, mesh)
+    tensor = mesh[_TENSOR.value]
+    if not data:
+        alone: Any = torch_dist.new_group([dist.get_global_rank()], use_local_synchronization=True)
+        return Meshes(None, tensor, alone, mesh)
+    divided = mesh[tuple(data)]
+    whole = divided if divided.ndim == 1 else divided._flatten("data")  # pyright: ignore[reportPrivateUsage]
+    return Meshes(divided, tensor, whole.get_group(), mesh)
+
+
+def _set_timeouts(meshes: Meshes) -> None:
+    """Let collectives of the parts of a mesh wait as long as those of all processes.
+
+    torch makes their groups with a timeout of its own, 10 minutes for NCCL, whatever ``dist_timeout`` says.
+    """
+    world: Any = torch_dist.group.WORLD
+    groups = [] if meshes.all is None else meshes.all.get_all_groups()
+    for group in (*groups, meshes.data_group):
+        if group is not None and group is not world:
+            _copy_timeout(world, group)
+
+
+def _copy_timeout(source: Any, target: Any) -> None:
+    """Give a group the timeout of another; it keeps its own where torch has no longer the names for it."""
+    backend: Any = torch_dist.distributed_c10d
+    # torch has public names for none of this.
+    with contextlib.suppress(AttributeError):
+        for device in source._device_types:
+            options = getattr(source._get_backend(device), "options", None)
+            if options is not None:
+                backend._set_pg_timeout(options._timeout, target)
+                return

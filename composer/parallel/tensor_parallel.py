@@ -1,0 +1,191 @@
+"""Tensor parallelism: the matrices of a layer divided among processes that compute on the same samples.
+
+    Y = f(X A) B = sum_r f(X A_r) B_r        A by columns, B by rows       Shoeybi et al. 2019
+
+Paper: https://arxiv.org/abs/1909.08053
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import parallelize_module
+from torch.optim import Optimizer
+
+from composer import dist
+from composer.dist.dtensor import is_divided
+from composer.parallel.config import TPConfig
+from composer.parallel.mesh import Degrees, Meshes, make_meshes
+from composer.parallel.meta_init import Placement
+from composer.parallel.optimizer_params import Names, divide_optimizers
+from composer.parallel.strategy import Strategy
+
+if TYPE_CHECKING:
+    import torch.distributed as torch_dist
+
+    from composer.core.state import State
+    from composer.devices import Device
+
+__all__ = ["TensorStrategy", "divide_layers", "prepare_tp_module", "sum_gradients"]
+
+
+class TensorStrategy(Strategy):
+    """All processes divide the layers of one model, and compute on the same samples.
+
+    Args:
+        config: Whose degree is the number of processes.
+
+    >>> TensorStrategy(TPConfig()).data_world_size
+    1
+    """
+
+    name = "tp"
+    divides_weights = True
+    meets_in_forward = True
+
+    def __init__(self, config: TPConfig) -> None:
+        self.config = config
+        self._meshes: Meshes | None = None
+        self._parameters: list[nn.Parameter] = []
+
+    @property
+    def data_rank(self) -> int:
+        """All processes have the same samples."""
+        return 0
+
+    @property
+    def data_world_size(self) -> int:
+        """All processes have the same samples."""
+        return 1
+
+    @property
+    def data_group(self) -> torch_dist.ProcessGroup | None:
+        """This process alone."""
+        return None if self._meshes is None else self._meshes.data_group
+
+    def place(self, model: nn.Module, device: Device) -> None:
+        """Leave the model where it is, until it is divided.
+
+        Args:
+            model: The user's model.
+            device: Where it will be.
+        """
+        self._meshes = make_meshes(Degrees(tensor=dist.get_world_size()), device.torch_device.type)
+        self.device_mesh = self._meshes.all
+
+    def prepare(self, state: State) -> None:
+        """Divide the layers of the plan; the weights of the first process become those of all.
+
+        Args:
+            state: The state of the run.
+        """
+        assert self._meshes is not None and self._meshes.tensor is not None
+        names = Names(state.model)
+        placement = Placement(state.model, state.device.torch_device)
+        divide_layers(state.model, self._meshes.tensor, self.config.layer_plan or {}, placement)
+        placement.give(state.model.modules())
+        divide_optimizers(state.optimizers, names.replacements(state.model))
+        self._parameters = list(state.model.parameters())
+
+    def reduce(self) -> None:
+        """Add up gradients of which each process has computed a summand."""
+        sum_gradients(self._parameters)
+
+    def make_scaler(self, device_type: str) -> torch.amp.GradScaler:
+        """Return a scaler that agrees on overflows.
+
+        Args:
+            device_type: The type of the device.
+        """
+        from composer.parallel.grad_scaler import DividedGradScaler
+
+        return DividedGradScaler(device_type)
+
+    def close(self) -> None:
+        """Let go of the parameters."""
+        self._parameters = []
+
+
+def divide_layers(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any], placement: Placement) -> None:
+    """Divide layers over a mesh by a plan, one after the other.
+
+    Args:
+        model: The model; its weights may lie on ``meta``.
+        mesh: Of one dimension.
+        plan: Styles of ``torch.distributed.tensor.parallel`` by names of modules, which may have ``*`` in them.
+        placement: Gives each layer its weights before it is divided.
+
+    Raises:
+        ValueError: No module has a name of the plan.
+
+    >>> from torch.distributed.tensor.parallel import RowwiseParallel
+    >>> dist.initialize_dist("cpu")
+    >>> model, mesh = nn.Sequential(nn.Linear(2, 2)), make_meshes(Degrees(), "cpu").data
+    >>> divide_layers(model, mesh, {"0": RowwiseParallel()}, Placement(model, torch.device("cpu")))
+    >>> model[0].weight.placements
+    (Shard(dim=1),)
+    >>> torch.distributed.destroy_process_group()
+    """
+    modules = dict(model.named_modules())
+    for pattern, style in plan.items():
+        names = [name for name in modules if fnmatch.fnmatch(name, pattern)]
+        if not names:
+            known = ", ".join(repr(name) for name in list(modules)[1:6])
+            raise ValueError(f"tp: layer_plan names {pattern!r}, but the model has no such module; it has {known}, ...")
+        for name in names:
+            placement.give(modules[name].modules())
+            parallelize_module(modules[name], mesh, style)
+
+
+@torch.no_grad()
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Give each gradient the division of its parameter, where it is still a sum over processes.
+
+    Args:
+        parameters: Divided or not.
+
+    >>> sum_gradients([nn.Parameter(torch.ones(1))])
+    """
+    for parameter in parameters:
+        if parameter.grad is not None and is_divided(parameter):
+            divided, gradient = cast("Any", parameter), cast("Any", parameter.grad)
+            if gradient.placements != divided.placements:
+                parameter.grad = gradient.redistribute(placements=divided.placements)
+
+
+def prepare_tp_module(
+    model: nn.Module, optimizers: Optimizer | Sequence[Optimizer] | None, tp_config: TPConfig
+) -> None:
+    """Divide the layers of a model, for loops of one's own.
+
+    Args:
+        model: On its device, the same in all processes.
+        optimizers: Whose parameters are to follow.
+        tp_config: Says which layers, and among how many processes.
+
+    Raises:
+        ValueError: No module has a name of the plan, or an optimizer sees all parameters as one vector.
+
+    >>> model = nn.Linear(2, 2)
+    >>> prepare_tp_module(model, None, TPConfig(tensor_parallel_degree=1))  # nothing to divide
+    >>> type(model.weight).__name__
+    'Parameter'
+    """
+    if tp_config.tensor_parallel_degree == 1:
+        return
+    from composer.parallel.config import ParallelismConfig
+    from composer.parallel.mesh import degrees_of
+
+    device = next(model.parameters()).device
+    degrees = degrees_of(ParallelismConfig(tp=tp_config))
+    mesh = make_meshes(degrees, device.type).tensor
+    assert mesh is not None
+    names = Names(model)
+    divide_layers(model, mesh, tp_config.layer_plan or {}, Placement(model, device))
+    chosen = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers or ())
+    divide_optimizers(chosen, names.replacements(model))

@@ -1,7 +1,0 @@
-"""Older home of :class:`.ProfilerAction`."""
-
-from __future__ import annotations
-
-from composer.profiler.schedule import ProfilerAction
-
-__all__ = ["ProfilerAction"]

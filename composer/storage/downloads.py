@@ -1,0 +1,363 @@
+"""Fetching files to this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from composer import dist
+from composer._secrets.masking import mask_error, mask_text, secrets_in
+from composer.storage.errors import is_transient
+from composer.storage.folder import Folder, Progress
+from composer.storage.retrying import call_with_retries
+from composer.storage.uris import is_remote, join, local_path, parse_uri, split
+
+__all__ = ["LINK_SUFFIX", "copy_file", "fetched", "get_file", "link_targets", "modified", "named_in", "remove"]
+
+LINK_SUFFIX = ".symlink"
+_MOST_LINKS = 8
+_MOST_BYTES_OF_A_NAME = 1 << 14
+"""What the name of a small text file ends in that holds the name of another file, where there are no links."""
+
+
+@contextlib.contextmanager
+def fetched(path: Path | str, object_store: Any = None, *, progress_bar: bool = True) -> Generator[Path]:
+    """Give the path of a file or folder on this machine, fetched first if it is elsewhere, and removed afterwards.
+
+    All processes must call this; the first of each node fetches, and the others wait. ``<path>.symlink`` is followed.
+
+    Args:
+        path: A path, any URI that fsspec knows, or a name in the object store.
+        object_store: An :class:`.ObjectStore` or a logger that keeps files; None where the path says all.
+        progress_bar: Whether to show how far the transfer is.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+
+    >>> import fsspec
+    >>> with fsspec.open("memory://downloads/weights.pt", "wb") as file:
+    ...     _ = file.write(b"weights")
+    >>> with fetched("memory://downloads/weights.pt", progress_bar=False) as local:
+    ...     local.read_bytes()
+    b'weights'
+    """
+    if object_store is None and not is_remote(path):
+        yield local_path(path)
+        return
+    path = os.fspath(path)
+    last = path.rpartition("/")[2].removesuffix(LINK_SUFFIX)
+    with _folder_of_node() as folder:
+        local = folder / last
+        if dist.get_local_rank() == 0:
+            try:
+                get_file(path, local, object_store, progress_bar=progress_bar)
+            except BaseException as error:
+                (folder / ".failed").write_text(mask_text(f"{type(error).__name__}: {error}", secrets_in(path)))
+                raise
+        else:
+            _wait_for(local, path)
+        yield local
+
+
+def get_file(
+    path: Path | str,
+    destination: Path | str,
+    object_store: Any = None,
+    overwrite: bool = False,
+    progress_bar: bool = True,
+) -> None:
+    """Put a file that is anywhere to a path of this machine, or a folder; one that is here already is linked to.
+
+    Where there is no such file, ``<path>.symlink`` is tried, a text file that holds the name of another.
+
+    Args:
+        path: A path, any URI that fsspec knows, or a name in the object store.
+        destination: Where to; its folder is made.
+        object_store: An :class:`.ObjectStore` or a logger that keeps files; None where the path says all.
+        overwrite: Whether a file that is there may be replaced.
+        progress_bar: Whether to show how far the transfer is.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        FileExistsError: There is a file at the destination.
+
+    >>> (tmp_path / "a.txt").write_text("text")
+    4
+    >>> get_file(str(tmp_path / "a.txt"), tmp_path / "deep" / "b.txt")
+    >>> (tmp_path / "deep" / "b.txt").read_text()
+    'text'
+    """
+    path, destination = os.fspath(path), Path(destination)
+    if os.path.lexists(destination) and not overwrite:
+        raise FileExistsError(f"destination={str(destination)!r} exists; give overwrite=True to replace it.")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+
+    def get(name: str, follow: int = _MOST_LINKS) -> None:
+        if not name.endswith(LINK_SUFFIX):
+            try:
+                copy_file(name, destination, object_store, progress_bar=progress_bar)
+            except FileNotFoundError:
+                if not _copy_folder(name, destination, object_store, progress_bar):
+                    raise
+            return
+        with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+            text = Path(folder, "link")
+            copy_file(name, text, object_store, progress_bar=False)
+            content = named_in(text)
+        if not follow:
+            raise FileNotFoundError(f"{path!r} leads from one link to the next, and to no file.")
+        targets = link_targets(name, content, in_store=object_store is not None)
+        for number, target in enumerate(targets):
+            try:
+                get(target, follow - 1)
+            except FileNotFoundError:
+                if number == len(targets) - 1:
+                    raise
+            else:
+                return
+
+    try:
+        get(path)
+    except FileNotFoundError as error:
+        if path.endswith(LINK_SUFFIX):
+            raise
+        try:
+            get(f"{path}{LINK_SUFFIX}")
+        except FileNotFoundError:
+            raise error from None
+
+
+def copy_file(path: str, destination: Path, object_store: Any = None, *, progress_bar: bool = True) -> None:
+    """Do what :func:`get_file` does, for just this path, and again when the transfer fails; what is there is replaced.
+
+    Args:
+        path: A path, any URI that fsspec knows, or a name in the object store.
+        destination: Where to.
+        object_store: An :class:`.ObjectStore` or a logger that keeps files; None where the path says all.
+        progress_bar: Whether to show how far the transfer is.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+
+    >>> _ = (tmp_path / "a.txt").write_text("text")
+    >>> copy_file(str(tmp_path / "a.txt"), tmp_path / "b.txt")
+    >>> (tmp_path / "b.txt").read_text()
+    'text'
+    """
+    try:
+        call_with_retries(lambda: _get(path, destination, object_store, progress_bar), is_transient)
+    except Exception as error:
+        if (masked := mask_error(error, secrets_in(path))) is not error:
+            raise masked from masked.__cause__
+        raise
+
+
+def remove(path: Path | str) -> None:
+    """Remove a file, if it is there.
+
+    Args:
+        path: A path or URI.
+
+    >>> remove(tmp_path / "absent.pt")
+    """
+    if not is_remote(path):
+        local_path(path).unlink(missing_ok=True)
+        return
+    folder, name = split(os.fspath(path))
+    Folder(folder).remove(name)
+
+
+def modified(path: Path | str) -> float:
+    """Return when a file was written, in seconds since 1970.
+
+    Args:
+        path: A path or URI.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+
+    >>> (tmp_path / "a.pt").touch()
+    >>> modified(tmp_path / "a.pt") > 1e9
+    True
+    """
+    if not is_remote(path):
+        return local_path(path).stat().st_mtime
+    folder, name = split(os.fspath(path))
+    return Folder(folder).entry(name).modified
+
+
+def link_targets(link: str, name: str, *, in_store: bool = False) -> list[str]:
+    """Return where the file that a link names can be: beside the link, or, in older runs, counted from the bucket.
+
+    Args:
+        link: Path, URI or name in a store of the text file.
+        name: What it holds.
+        in_store: Whether ``link`` is a name in a store.
+
+    Raises:
+        FileNotFoundError: It names a file elsewhere, to which a text must not lead: by a URI of another store, or by a
+            path of this machine in a store.
+
+    >>> link_targets("s3://bucket/run/latest.pt.symlink", "ep1.pt")
+    ['s3://bucket/run/ep1.pt', 's3://bucket/ep1.pt']
+    """
+    is_from_store = in_store or is_remote(link)
+    if _store_of(name) != _store_of(link) if is_remote(name) else is_from_store and Path(name).is_absolute():
+        raise FileNotFoundError(mask_text(f"{link!r} names {name!r}, which lies elsewhere and is not followed."))
+    if is_remote(name) or Path(name).is_absolute():
+        return [name]
+    beside = f"{link.rpartition('/')[0]}/{name}" if "/" in link else name
+    if in_store:
+        return list(dict.fromkeys([beside, name]))
+    if not is_remote(link):
+        return [os.path.normpath(beside)]
+    scheme, _, rest = link.partition("://")
+    return [join(split(link)[0], name), join(f"{scheme}://{rest.partition('/')[0]}", name)]
+
+
+def _store_of(name: str) -> str | None:
+    """Scheme and bucket or host of a URI, None for other names."""
+    scheme, separator, rest = name.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if separator else None
+
+
+def named_in(link: Path) -> str:
+    """Return the name in a text file of this machine that stands for a link; if damaged, one that no file has.
+
+    Args:
+        link: The text file.
+
+    >>> _ = (tmp_path / "latest.pt.symlink").write_text("ep1.pt")
+    >>> named_in(tmp_path / "latest.pt.symlink")
+    'ep1.pt'
+    """
+    with link.open("rb") as file:
+        return (
+            file.read(_MOST_BYTES_OF_A_NAME).decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
+        )
+
+
+def _get(path: str, destination: Path, object_store: Any, progress_bar: bool) -> None:
+    if object_store is not None and hasattr(object_store, "download_file"):
+        object_store.download_file(path, str(destination), overwrite=True, progress_bar=progress_bar)
+        return
+    if object_store is None and not is_remote(path):
+        _link(local_path(path), destination)
+        return
+    with _bar(path, progress_bar) as progress:
+        if object_store is not None:
+            object_store.download_object(path, str(destination), overwrite=True, callback=progress)
+        elif parse_uri(path)[0] in ("http", "https"):
+            _download(path, destination, progress)
+        else:
+            folder, name = split(path)
+            Folder(folder).download(name, destination, progress)
+
+
+def _copy_folder(path: str, destination: Path, object_store: Any, progress_bar: bool) -> bool:
+    """Fetch the files of a folder, which appears when all have come; tell whether there are any."""
+    if object_store is None:
+        is_listed = is_remote(path) and parse_uri(path)[0] not in ("http", "https")
+        names = Folder(path).names() if is_listed else []
+    elif hasattr(object_store, "list_objects"):
+        names = [one.removeprefix(f"{path}/") for one in object_store.list_objects(f"{path}/")]
+    else:
+        names = object_store.list_files(path) if hasattr(object_store, "list_files") else []
+    if not names:
+        return False
+    with tempfile.TemporaryDirectory(prefix=f".{destination.name}.", suffix=".tmp", dir=destination.parent) as above:
+        begun = Path(above, destination.name)
+        for name in names:
+            if ".." in Path(name).parts or Path(name).is_absolute():
+                raise ValueError(f"{path!r} has a file {name!r}, whose name leads out of the folder.")
+            (begun / name).parent.mkdir(parents=True, exist_ok=True)
+            copy_file(f"{path}/{name}", begun / name, object_store, progress_bar=progress_bar)
+        begun.rename(destination)
+    return True
+
+
+def _link(path: Path, destination: Path) -> None:
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {str(path)!r}.")
+    destination.unlink(missing_ok=True)
+    try:
+        destination.symlink_to(path.resolve())
+    except (OSError, NotImplementedError):
+        shutil.copy2(path, destination)
+
+
+def _download(url: str, destination: Path, progress: Progress | None) -> None:
+    """From a web server, without a package for it."""
+    import urllib.error
+    import urllib.request
+
+    part = destination.with_name(f".{destination.name}.tmp")
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, part.open("wb") as file:
+            total = int(answer.headers.get("Content-Length") or 0)
+            while block := answer.read(1 << 20):
+                file.write(block)
+                if progress is not None:
+                    progress(file.tell(), total)
+            if total and file.tell() != total:
+                raise ConnectionError(f"Of {mask_text(url)!r}, {total} bytes, {file.tell()} have arrived.")
+        part.replace(destination)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (404, 410):
+            raise FileNotFoundError(f"There is no file {mask_text(url)!r}.") from error
+        if error.code in (401, 403):
+            raise PermissionError(f"{mask_text(url)!r} is refused: {error}.") from error
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _bar(path: str, shown: bool) -> Generator[Progress | None]:
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task(mask_text(path.rpartition("/")[2]), total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total or None)
+
+
+@contextlib.contextmanager
+def _folder_of_node() -> Generator[Path]:
+    """Give a folder that the processes of this node share."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        with tempfile.TemporaryDirectory(prefix="composer-") as name:
+            yield Path(name)
+        return
+    # A name that nobody could guess before; the other processes of this user write to it.
+    folder = Path(tempfile.gettempdir(), f"composer{dist.get_node_signal_file_name()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        dist.barrier()
+        if dist.get_local_rank() == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for(local: Path, path: str) -> None:
+    """Look for the file now and then, since a long download would exceed the timeout of a collective."""
+    failed = local.with_name(".failed")
+    while not local.exists():
+        if failed.exists() or not local.parent.exists():
+            reason = failed.read_text() if failed.exists() else "it is gone"
+            raise RuntimeError(f"{mask_text(path)!r} could not be fetched by the first process of this node: {reason}")
+        time.sleep(0.1)

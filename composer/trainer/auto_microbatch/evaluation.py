@@ -1,0 +1,105 @@
+"""Finding, while evaluating, how many samples can go through the model at once."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+
+from torch import Tensor
+
+from composer import rng
+from composer.core.evaluator import Evaluator
+from composer.core.types import Batch
+from composer.trainer.auto_microbatch.batch_rollback import MetricStates
+from composer.trainer.auto_microbatch.out_of_memory import free, is_out_of_memory
+from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, shape_of
+from composer.trainer.run import Run
+
+__all__ = ["AutoEvaluation", "check_auto_evaluation"]
+
+_log = logging.getLogger(__name__)
+
+
+class AutoEvaluation:
+    """Takes each batch of an evaluator in microbatches that fit into memory.
+
+    What did not fit is divided and tried again; microbatches before it have been counted and stay so. Each process
+    finds the size for itself.
+
+    >>> finder = AutoEvaluation()
+    """
+
+    def __init__(self) -> None:
+        self._sizes = MicrobatchSizes()
+
+    def evaluate(self, run: Run, evaluator: Evaluator, samples: int, evaluate_one: Callable[[Batch], None]) -> None:
+        """Evaluate on ``state.batch``.
+
+        Args:
+            run: The run.
+            evaluator: Whose data the batch is of; its ``microbatch_size`` is the size that was found.
+            samples: Number of samples in the batch.
+            evaluate_one: Takes a microbatch through the model and the metrics.
+
+        Raises:
+            RuntimeError: A single sample does not fit.
+        """
+        state, spec, sizes = run.state, evaluator.dataloader, self._sizes
+        metrics, batch = state.eval_metrics[evaluator.label], state.batch
+        shape = shape_of(batch)
+        larger = sizes.is_time_to_grow and sizes.has_room(shape, samples)
+        size = sizes.choose(shape, samples, larger=larger)
+        left = list(spec.__microbatches__(batch, size, samples))
+        while left:
+            metric_states, generators = MetricStates(metrics), rng.get_local_rng_state()
+            error = None
+            try:
+                evaluate_one(left[0] if isinstance(left[0], Tensor) else copy.copy(left[0]))
+            except Exception as raised:
+                if not is_out_of_memory(raised):
+                    raise
+                error = raised
+            if error is None:
+                left.pop(0)
+                continue
+            free(state, error)
+            metric_states.restore()
+            rng.set_local_rng_state(generators)
+            failed = spec.__num_samples__(left[0])
+            if failed == 1:
+                raise RuntimeError(
+                    f"Out of memory with a single sample going through the model at once, in the evaluation on "
+                    f"{evaluator.label!r}; batch of shapes {[(samples, *part) for part in shape]}."
+                ) from error
+            sizes.fail(shape, failed, larger=larger)
+            larger, size = False, sizes.choose(shape, failed)
+            _log.info("Out of memory with %d samples at once in an evaluation; %d are tried.", failed, size)
+            left = [part for one in left for part in spec.split_batch(one, size)]
+        sizes.hold(shape, min(size, samples), larger=larger)
+        evaluator.microbatch_size = size
+
+
+def check_auto_evaluation(run: Run, evaluator: Evaluator) -> None:
+    """Refuse to find a size where processes would wait for one that has run out of memory.
+
+    Args:
+        run: The run.
+        evaluator: That is to be evaluated.
+
+    Raises:
+        ValueError: They would.
+
+    >>> from composer import Engine, State
+    >>> engine = Engine(State(model=torch.nn.Linear(1, 1)))
+    >>> run = Run(engine.state, engine, engine.logger)
+    >>> check_auto_evaluation(
+    ...     run, Evaluator(label="test", dataloader=[], device_eval_microbatch_size="auto")
+    ... )
+    """
+    if evaluator.auto_microbatching and run.exchange is not None and run.strategy.divides_weights:
+        raise ValueError(
+            f"Evaluator {evaluator.label!r}: device_eval_microbatch_size='auto' does not work with "
+            f"{run.strategy.name}: all processes gather weights in each forward pass, and would wait for one that has "
+            f"run out of memory. Give a number."
+        )

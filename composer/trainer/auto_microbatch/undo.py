@@ -1,0 +1,158 @@
+"""The contents of objects, to be put back in place."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils.data import DataLoader, Dataset
+
+from composer.core.callback import Callback
+from composer.core.data_spec import DataSpec
+from composer.core.engine import Engine
+from composer.core.logger import Logger
+from composer.core.state import State
+from composer.dist.dtensor import held
+
+__all__ = ["Snapshot"]
+
+# Without contents that could change.
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type,
+    type(None),
+    FunctionType,
+    BuiltinFunctionType,
+    MethodType,
+    ModuleType,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
+# Not part of what refers to them.
+_OTHERS = (State, Engine, Logger, Callback, DataSpec, DataLoader, Dataset)
+
+
+class Snapshot:
+    """What some objects hold now, and all that they refer to: tensors, gradients, containers, attributes, generators.
+
+    :meth:`restore` puts the contents back into the same objects, so that whoever else refers to them (an optimizer to
+    its parameters, a hook to its module) still does. State, engine, loggers, callbacks and data are left alone where
+    they are referred to.
+
+    Args:
+        roots: The objects. Their tensors are copied.
+        device: Where the copies are kept; by default where the tensors are.
+
+    >>> model = torch.nn.Linear(1, 1)
+    >>> before, snapshot = model.weight.item(), Snapshot([model])
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> model.bias = None
+    >>> snapshot.restore()
+    >>> model.weight.item() == before, model.bias is not None
+    (True, True)
+    """
+
+    def __init__(self, roots: Iterable[object], device: torch.device | None = None) -> None:
+        self._device = device
+        self._undo: list[Callable[[], object]] = []
+        # By identity; kept, so that no identity is given to another object meanwhile.
+        self._seen: dict[int, object] = {}
+        for root in roots:
+            self._visit(root)
+
+    def restore(self) -> None:
+        """Put everything back; may be called again."""
+        for undo in self._undo:
+            undo()
+
+    def _visit(self, value: Any) -> None:
+        if isinstance(value, (_PLAIN, _OTHERS)) or id(value) in self._seen:
+            return
+        if _says_how_divided(value):
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, Tensor):
+            self._visit_tensor(value)
+        elif isinstance(value, torch.Generator):
+            self._keep(value.set_state, value.get_state())
+        elif isinstance(value, random.Random):
+            self._keep(value.setstate, value.getstate())
+        elif type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+            array: Any = value
+            self._keep(lambda old: array.__setitem__(..., old), array.copy())
+        else:
+            self._visit_parts(value)
+            attributes = getattr(value, "__dict__", None)
+            if isinstance(attributes, dict):
+                self._visit(attributes)
+
+    def _visit_parts(self, value: Any) -> None:
+        """Remember which parts a container has, and what these hold."""
+        if isinstance(value, dict):
+            items = cast("dict[Any, Any]", value)
+            self._keep(lambda old: (items.clear(), items.update(old)), dict(items))
+            parts = [part for item in items.items() for part in item]
+        elif isinstance(value, list):
+            entries = cast("list[Any]", value)
+            self._keep(lambda old: entries.__setitem__(slice(None), old), list(entries))
+            parts = entries
+        elif isinstance(value, deque):
+            queue = cast("deque[Any]", value)
+            self._keep(lambda old: (queue.clear(), queue.extend(old)), list(queue))
+            parts = queue
+        elif isinstance(value, set):
+            members = cast("set[Any]", value)
+            self._keep(lambda old: (members.clear(), members.update(old)), set(members))
+            parts = members
+        elif isinstance(value, (tuple, frozenset)):
+            parts = cast("tuple[Any, ...]", value)
+        else:
+            return
+        for part in parts:
+            self._visit(part)
+
+    def _visit_tensor(self, tensor: Tensor) -> None:
+        part = held([tensor])[0]
+        spread = any(stride == 0 and size > 1 for stride, size in zip(part.stride(), part.shape, strict=True))
+        if not spread:  # nobody can write to an expanded tensor
+            copy = part.detach().to(self._device or part.device, copy=True)
+            self._keep(lambda old: _write(part, old), copy)
+        if tensor.is_leaf:
+            needs_gradient, gradient = tensor.requires_grad, tensor.grad
+            self._visit(gradient)
+
+            def restore() -> None:
+                if tensor.requires_grad != needs_gradient:
+                    tensor.requires_grad_(needs_gradient)
+                tensor.grad = gradient
+
+            self._undo.append(restore)
+        self._visit(tensor.__dict__)
+
+    def _keep(self, put: Callable[[Any], object], old: object) -> None:
+        self._undo.append(lambda: put(old))
+
+
+def _says_how_divided(value: object) -> bool:
+    """Whether an object is one by which torch divides weights among processes, which stays as it is."""
+    return type(value).__module__.startswith("torch.distributed.") and not isinstance(value, (Tensor, Module))
+
+
+@torch.no_grad()
+def _write(tensor: Tensor, old: Tensor) -> None:
+    if tensor.shape == old.shape:
+        tensor.copy_(old)
+    else:  # it was made another size in place
+        tensor.data = old.to(tensor.device, copy=True)

@@ -1,0 +1,172 @@
+"""One pass over data without training on it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+import warnings
+from collections.abc import Generator, Iterator
+
+import torch
+
+from composer import rng
+from composer.core.data_spec import DataSpec
+from composer.core.epoch_iterator import DataPass
+from composer.core.infinite_data import PassWatch, refuse_endless
+from composer.core.loader_workers import iterate
+from composer.core.phase import Phase
+from composer.core.timestamp import Timestamp
+from composer.core.types import Batch
+from composer.core.user_counts import as_tokens
+from composer.trainer.batch_loading import load
+from composer.trainer.eval_mode import model_eval_mode
+from composer.trainer.run import Run
+from composer.trainer.step_sync import Exchange
+from composer.trainer.uneven_data import END, Lockstep
+from composer.warnings import ComposerWarning
+
+__all__ = ["OnePass", "one_pass"]
+
+_REMEDY = "Give subset_num_batches (eval_subset_num_batches of the Trainer), the number of batches of a pass."
+
+
+class OnePass:
+    """The batches of a pass, the same number for all processes; made by :func:`one_pass`.
+
+    Args:
+        run: The run.
+        phase: The active phase.
+
+    Attributes:
+        samples: Number of samples of the batch in work, of this process, also of one that is not to count.
+
+    >>> from types import SimpleNamespace
+    >>> from composer.core import TrainerMode
+    >>> OnePass(SimpleNamespace(exchange=None), Phase(TrainerMode.EVAL)).is_idle
+    False
+    """
+
+    def __init__(self, run: Run, phase: Phase) -> None:
+        self._run, self._phase = run, phase
+        self.samples = self._tokens = 0
+        self._exchange = None if run.exchange is None else Exchange(run.exchange.copies)
+        self._lockstep = None if self._exchange is None else Lockstep(self._exchange)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the batch is one that keeps step with other processes, and is not to count."""
+        return self._lockstep is not None and self._lockstep.is_idle
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin the pass."""
+        run, phase = self._run, self._phase
+        spec: DataSpec = phase.loader
+        phase.mark = time.perf_counter()
+        pass_under_way = _begin(run, spec)
+        watch = _watch(phase) if phase.length is None else None
+        rest = itertools.islice(pass_under_way, phase.length)
+        while True:
+            batch = next(rest, END)
+            if self._lockstep is not None:
+                if batch is END:
+                    batch = self._lockstep.substitute(lambda: self._tell(0, 0, has_batch=False))
+                else:
+                    self._lockstep.keep(batch)
+            if batch is END:
+                break
+            batch = load(batch, spec, run.state.device, run.strategy.batch_dtype, self._note_counts)
+            if self._lockstep is not None and not self.is_idle:
+                self._tell(self.samples, self._tokens)
+                self._lockstep.meet()
+            yield batch
+            phase.mark = time.perf_counter()
+            if watch is not None:
+                watch.look(phase.timestamp.batch.value)
+        if phase.timestamp.batch.value == 0:
+            message = f"The data {phase.label!r} yielded no batch, so there is nothing to report: {spec.dataloader!r}."
+            warnings.warn(message, ComposerWarning, stacklevel=2)
+
+    def count(self) -> None:
+        """Count the batch in work, that of all processes where there are several."""
+        samples, tokens, phase = self.samples, self._tokens, self._phase
+        if self._exchange is not None:
+            told = self._exchange.counts()
+            samples, tokens = told.samples, told.tokens
+        phase.timestamp = phase.timestamp.to_next_batch(samples, tokens, time.perf_counter() - phase.mark)
+
+    def _note_counts(self, batch: Batch) -> None:
+        spec: DataSpec = self._phase.loader
+        self.samples, self._tokens = spec.__num_samples__(batch), as_tokens(spec.__tokens__(batch))
+
+    def leave_if_asked(self) -> None:
+        """Leave where a signal asks to stop, in all processes after the same batch.
+
+        Raises:
+            Interrupted: One does.
+        """
+        if self._run.interruption is not None:
+            self._run.interruption.check(None if self._exchange is None else self._exchange.counts().signum)
+
+    def _tell(self, samples: int, tokens: int, *, has_batch: bool = True) -> None:
+        assert self._exchange is not None
+        signum = None if self._run.interruption is None else self._run.interruption.signum
+        self._exchange.send_counts(samples, tokens, 0.0, signum, has_batch=has_batch)
+
+
+@contextlib.contextmanager
+def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) -> Generator[OnePass]:
+    """Make a phase active, the model evaluate and gradients not be recorded; give the batches of the data.
+
+    Several processes take the batches of a ``DataLoader`` in turn, so each batch is as a single process would have it.
+
+    Afterwards the state's phase, batch, outputs and loss, the mode of each module and the random generators are what
+    they were, so that training does not depend on how often it is evaluated.
+
+    Args:
+        run: The run.
+        phase: The phase; its timestamp begins anew.
+        spec: The data.
+        label: Name of the data.
+        subset: Number of batches; -1 is all.
+    """
+    state = run.state
+    before = (state.phase, state.batch, state.outputs, state.loss)
+    length = spec.__length_of__(state.data_share, whole_batches=True)
+    phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
+    phase.length = length if subset == -1 else min(subset, length or subset)
+    if subset == -1:
+        refuse_endless(f"A pass over the data {label!r}", spec.dataloader, _REMEDY)
+    state.phase = phase
+    try:
+        with model_eval_mode(state.model), rng.preserved(), torch.no_grad():
+            yield OnePass(run, phase)
+    finally:
+        state.phase, state.batch, state.outputs, state.loss = before
+        state.metric_outputs = {}
+
+
+def _watch(phase: Phase) -> PassWatch:
+    """Watch an iteration of which it cannot be known whether it has an end."""
+    return PassWatch(
+        f"A pass over the data {phase.label!r} has become very long, and {phase.loader.dataloader!r} has no length. If "
+        f"it yields without end, the pass never ends. {_REMEDY}"
+    )
+
+
+def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
+    state, loader = run.state, spec.dataloader
+    passes = spec.__passes__(state.rank_zero_seed, state.data_share)
+
+    def begin() -> Iterator[Batch]:
+        batches = iterate(loader) if state.data_share.size == 1 else passes.begin(epoch=0)
+        if state.phase.length is None:
+            source = batches.source if isinstance(batches, DataPass) else batches
+            refuse_endless(f"A pass over the data {state.phase.label!r}", source, _REMEDY)
+        return batches
+
+    if not passes.can_be_touched:
+        return begin()
+    first = state.phase.first_draws[str(state.phase.label)]
+    first.repeat(loader, begin)
+    return first.noting(loader, begin())

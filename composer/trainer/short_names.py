@@ -1,0 +1,144 @@
+"""Algorithms, callbacks and loggers as users give them: objects, or short names such as "mixup", "csv"."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from composer import trees
+from composer._secrets.masking import mask_text
+from composer._text import did_you_mean
+from composer.core.algorithm import Algorithm
+from composer.core.callback import Callback
+from composer.core.evaluator import Evaluator
+from composer.core.listener_check import can_listen
+from composer.core.logger_destination import LoggerDestination
+from composer.optim.schedule import ComposerScheduler
+from composer.profiler.profiler import Profiler
+
+__all__ = ["instances"]
+
+T = TypeVar("T")
+
+# The packages whose classes an argument takes by their short names; a logger is a callback, too.
+_PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "algorithms": ("composer.algorithms",),
+    "loggers": ("composer.loggers",),  # before callbacks, which take loggers too
+    "callbacks": ("composer.callbacks", "composer.loggers"),
+}
+# Where objects go that are given for another argument; of several classes the first.
+_ARGUMENTS: tuple[tuple[type, str, str], ...] = (
+    (Algorithm, "an algorithm", "algorithms"),
+    (LoggerDestination, "a logger", "loggers"),
+    (Callback, "a callback", "callbacks"),
+    (Optimizer, "an optimizer", "optimizers"),
+    (ComposerScheduler, "a schedule", "schedulers"),
+    (LRScheduler, "a schedule", "schedulers"),
+    (Evaluator, "an evaluator", "eval_dataloader"),
+    (DataLoader, "a data loader", "train_dataloader or eval_dataloader"),
+    (Profiler, "a profiler", "profiler"),
+    (nn.Module, "a module", "model"),
+)
+
+
+def instances(argument: str, value: Any, kind: type[T]) -> list[T]:
+    """Return one object, several or None as a list, all of a class; short names are made into objects.
+
+    Args:
+        argument: Name of the argument: "algorithms", "callbacks" or "loggers".
+        value: What was given.
+        kind: The class.
+
+    Raises:
+        TypeError: Something in it is not of the class, or a name is of a class that needs arguments.
+        ValueError: There is no class of a name.
+
+    >>> instances("algorithms", ["blurpool"], Algorithm)
+    [BlurPool(...)]
+    """
+    return [_instance(argument, entry, kind) for entry in trees.ensure_tuple(value)]
+
+
+def _instance(argument: str, entry: Any, kind: type[T]) -> T:
+    if isinstance(entry, str):
+        entry = _of_name(argument, entry, kind)
+    if can_listen(entry, kind):
+        return entry
+    if isinstance(entry, type):
+        raise TypeError(f"{argument}: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")
+    shown = mask_text(repr(entry))
+    for cls, noun, there in _ARGUMENTS:
+        if isinstance(entry, cls):
+            raise TypeError(f"{argument}: {type(entry).__name__} is {noun}; give it as {there}=. Got {shown}.")
+    message = f"{argument}: every entry must be of type {kind.__name__}; got {shown}."
+    raise TypeError(message + _instead(argument, type(entry)))
+
+
+def _instead(argument: str, cls: type) -> str:
+    """Return which class of ours does the work of a class of another library, or nothing."""
+    if cls.__module__ == "builtins":
+        return ""
+    from composer._compat.name_hints import class_hint
+
+    homes = {name: package for package in _PACKAGES["callbacks"] + _PACKAGES["algorithms"] for name in _names(package)}
+    return class_hint(cls.__name__, homes)
+
+
+def _of_name(argument: str, name: str, kind: type) -> Any:
+    """Make the object that a short name stands for."""
+    found = _find(_PACKAGES[argument], name)
+    if found is None:
+        for other, packages in _PACKAGES.items():
+            if (there := _find(packages, name)) is not None:
+                raise ValueError(f"{argument}={name!r}: {there.__name__} goes to another argument: {other}={name!r}.")
+        names = [_snake(one) for package in _PACKAGES[argument] for one in _names(package)]
+        short = [one.removesuffix("_logger") for one in names]
+        hint = did_you_mean(name, [*short, *names]) or f" There are {', '.join(sorted(set(short)))}."
+        raise ValueError(f"{argument}: there is no {kind.__name__} with the name {mask_text(name)!r}.{hint}")
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(found).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        call = f"{found.__name__}({', '.join(f'{one}=...' for one in needed)})"
+        raise TypeError(f"{argument}={name!r}: {found.__name__} needs arguments; give the object: {call}.")
+    return found()
+
+
+def _find(packages: tuple[str, ...], name: str) -> Any:
+    """Return the class of a short name, or None."""
+    from composer._compat.name_hints import class_meant
+
+    for package in packages:
+        if (meant := class_meant(name, _names(package))) is not None:
+            return getattr(importlib.import_module(package), meant)
+    return None
+
+
+@functools.cache
+def _names(package: str) -> tuple[str, ...]:
+    """Return the names of the algorithms, callbacks or loggers of a package, abstract ones left out."""
+    module = importlib.import_module(package)
+    takes = (Algorithm, Callback)
+    found = {name: getattr(module, name) for name in module.__all__ if name[0].isupper()}
+    return tuple(
+        name
+        for name, one in found.items()
+        if isinstance(one, type) and issubclass(one, takes) and one.__module__.startswith(package)
+    )
+
+
+def _snake(name: str) -> str:
+    """Return a class name in snake case: "lr_monitor"."""
+    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z])", "_", name).lower()

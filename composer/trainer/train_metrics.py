@@ -1,0 +1,199 @@
+"""Metrics of the training data: updated with every microbatch, computed when somebody looks."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from composer import trees
+from composer.core.model import ComposerModel
+from composer.core.state import State
+from composer.core.time import TimeUnit
+from composer.core.types import Batch
+from composer.metrics.across_ranks import computed
+from composer.precision import widest_dtype
+from composer.trainer.eval_mode import model_eval_mode
+from composer.trainer.run import Run
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+__all__ = [
+    "computed",
+    "log_last_train_metrics",
+    "log_train_metrics",
+    "metrics_are_due",
+    "named_values",
+    "note_last_train_values",
+    "note_train_values",
+    "place",
+    "reset_train_metrics",
+    "to_metrics_device",
+    "update_train_metrics",
+]
+
+
+def update_train_metrics(run: Run, batch: Batch, *, counts: bool = True) -> None:
+    """Update the metrics with ``state.outputs``.
+
+    Args:
+        run: The run; where its state has no outputs, they are computed.
+        batch: The microbatch as it was before algorithms edited it.
+        counts: Whether it counts; one that does not goes through the model all the same, where others wait for that.
+    """
+    state = run.state
+    model = cast(ComposerModel, state.model)
+    with torch.no_grad():
+        by_default = type(model).eval_forward is ComposerModel.eval_forward and not hasattr(type(model), "validate")
+        if by_default and state.outputs is not None:
+            outputs = state.outputs
+        else:
+            # Without outputs, which a callback may have let go of, this is a forward pass like any other.
+            with model_eval_mode(model), nullcontext() if run.autocast is None else run.autocast():
+                outputs = model.eval_forward(batch, state.outputs)
+        metrics = state.train_metrics.values() if counts else ()
+        if metrics:
+            batch, outputs = to_metrics_device(state, batch, outputs)
+        for metric in metrics:
+            model.update_metric(batch, outputs, metric)
+            # Checking the values of a batch waits for the device; the first batch has been checked.
+            if getattr(metric, "validate_args", False):
+                metric.validate_args = False
+
+
+def reset_train_metrics(state: State) -> None:
+    """Begin anew.
+
+    Args:
+        state: The state.
+
+    >>> reset_train_metrics(State(model=torch.nn.Linear(1, 1)))
+    """
+    for metric in state.train_metrics.values():
+        metric.reset()
+
+
+def metrics_are_due(run: Run) -> bool:
+    """Tell whether somebody looks at the metrics after this batch, in any process: to compute them takes all.
+
+    Args:
+        run: The run.
+    """
+    if run.exchange is None:
+        looks = bool(run.logger.destinations) and run.logger.poll()
+    else:
+        looks = run.exchange.counts().looks  # the loggers were asked when the batch was there
+    return looks and bool(run.state.train_metrics)
+
+
+def log_train_metrics(run: Run, step: int) -> None:
+    """Log the values since the epoch began.
+
+    Args:
+        run: The run.
+        step: Where on the axis.
+    """
+    label = run.state.train_phase.label
+    values: dict[str, Any] = {}
+    note_train_values(run)
+    for name, value in run.state.train_values.items():
+        values.update(named_values(f"metrics/{label}/{name}", value))
+    run.metrics_logged_at = run.state.timestamp.count(TimeUnit.BATCH)
+    if values:
+        run.logger.enqueue(values, step, as_numbers=False)
+
+
+def log_last_train_metrics(run: Run) -> None:
+    """Log the values at the end of an epoch or of training, unless the last batch has logged them.
+
+    Args:
+        run: The run.
+    """
+    batch = run.state.timestamp.count(TimeUnit.BATCH)
+    if run.state.train_metrics and run.metrics_logged_at != batch:
+        log_train_metrics(run, batch)
+
+
+def note_train_values(run: Run) -> None:
+    """Compute the metrics and keep the values for checkpoints and for who asks; all ranks must call this.
+
+    Args:
+        run: The run.
+    """
+    state = run.state
+    state.train_values = computed(state.train_metrics, run.strategy.data_group)
+    state.train_values_batch = int(state.timestamp.batch)
+
+
+def note_last_train_values(run: Run) -> None:
+    """Do so at the end of the training, if somebody looks: other ranks, the last checkpoint or the summary.
+
+    Args:
+        run: The run.
+    """
+    if run.exchange is not None or run.interruption is not None or run.summary is not None:
+        note_train_values(run)
+
+
+def named_values(name: str, value: Any) -> dict[str, Any]:
+    """Return what a metric computed as values to log: a metric may compute several.
+
+    Args:
+        name: The metric's name in the log.
+        value: What it computed.
+
+    >>> named_values("metrics/eval/F", {"precision": 1.0, "recall": 0.5})
+    {'metrics/eval/F/precision': 1.0, 'metrics/eval/F/recall': 0.5}
+    """
+    if isinstance(value, dict):
+        return {f"{name}/{key}": part for key, part in cast("dict[str, Any]", value).items()}
+    return {name: value}
+
+
+def to_metrics_device(state: State, batch: Batch, outputs: Any) -> tuple[Batch, Any]:
+    """Return a batch and its outputs on the device of the metrics.
+
+    Args:
+        state: The state.
+        batch: The batch.
+        outputs: What the model returned for it.
+
+    >>> state = State(model=torch.nn.Linear(1, 1))
+    >>> to_metrics_device(state, [torch.ones(1)], torch.zeros(1))
+    ([tensor([1.])], tensor([0.]))
+    """
+    device = _metrics_device(state)
+    if device == state.device.torch_device:
+        return batch, outputs
+    return trees.map_tensors(lambda tensor: tensor.detach().to(device), (batch, outputs))
+
+
+def _metrics_device(state: State) -> torch.device:
+    device = state.device.torch_device
+    return device if widest_dtype(device) is torch.float64 else torch.device("cpu")
+
+
+def place(metrics: dict[str, Metric], state: State) -> dict[str, Metric]:
+    """Move metrics to where they are updated: the device, or the CPU where the device lacks double precision.
+
+    Args:
+        metrics: The metrics by name.
+        state: The state.
+
+    Raises:
+        ValueError: A metric was made under ``torch.device("meta")`` and has nothing to count with.
+
+    >>> place({}, State(model=torch.nn.Linear(1, 1)))
+    {}
+    """
+    for name, metric in metrics.items():
+        if any(isinstance(value, Tensor) and value.is_meta for value in metric.metric_state.values()):
+            raise ValueError(
+                f"The metric {name!r} is on the meta device, where it has no values to begin with. Make it outside of "
+                f"torch.device('meta')."
+            )
+    device = _metrics_device(state)
+    return {name: metric.to(device) for name, metric in metrics.items()}

@@ -1,0 +1,200 @@
+"""Private functions of MosaicML Composer that published projects import, where they have other arguments here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from composer import dist
+from composer.core.algorithm import Algorithm
+from composer.core.event import Event
+from composer.core.time import Time
+from composer.devices import Device, DeviceCPU
+from composer.models import _transformers
+from composer.models._adapters import maybe_get_underlying_model, with_adapters
+from composer.precision import Precision
+from composer.storage.uris import parse_uri
+from composer.trainer.schedules import scaled
+
+__all__ = [
+    "COMPOSER_STATES_FILENAME",
+    "InContextLearningMetric",
+    "fsdp_state_dict_type_context",
+    "is_model_ddp",
+    "is_registered_causal_lm",
+    "is_uri",
+    "map_batch",
+    "maybe_get_peft_model",
+    "scale_max_duration",
+    "set_filo_order",
+    "validate_precision",
+]
+
+COMPOSER_STATES_FILENAME = "composer_states.pt"
+
+
+class InContextLearningMetric:
+    """Stands for the metrics of in-context learning, so that files which import their names can be imported.
+
+    Raises:
+        RuntimeError: Always: they are in llm-foundry.
+
+    >>> InContextLearningMetric()
+    Traceback (most recent call last):
+    RuntimeError: InContextLearningMetric: the metrics of in-context learning are in llmfoundry.eval.metrics.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        name = type(self).__name__
+        raise RuntimeError(f"{name}: the metrics of in-context learning are in llmfoundry.eval.metrics.")
+
+
+@contextlib.contextmanager
+def fsdp_state_dict_type_context(module: nn.Module, state_dict_type: str = "full") -> Generator[None]:
+    """Have ``module.state_dict()`` of a sharded model hold unsharded tensors on the CPU of rank 0, inside the block.
+
+    Args:
+        module: A model, sharded by ``fully_shard`` or not.
+        state_dict_type: "full", or "sharded" for the shards of each rank as they are.
+
+    Raises:
+        NotImplementedError: It is another type.
+
+    >>> with fsdp_state_dict_type_context(model := nn.Linear(1, 1)):
+    ...     sorted(model.state_dict())
+    ['bias', 'weight']
+    """
+    if state_dict_type not in ("full", "sharded"):
+        raise NotImplementedError(f"state_dict_type must be 'full' or 'sharded', but got {state_dict_type!r}.")
+    if state_dict_type == "sharded":
+        yield
+        return
+    from composer.dist.dtensor import is_divided
+
+    def unshard(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        names = [name for name, value in state.items() if isinstance(value, Tensor) and is_divided(value)]
+        for name in names:
+            state[name] = state[name].full_tensor().cpu()  # a collective, in the same order on all ranks
+        if names and dist.get_global_rank() != 0:
+            state.clear()
+
+    handle = module.register_state_dict_post_hook(unshard)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def is_model_ddp(model: nn.Module) -> bool:
+    """Tell whether a model is wrapped by ``DistributedDataParallel``.
+
+    Args:
+        model: The model.
+
+    >>> is_model_ddp(nn.Linear(1, 1))
+    False
+    """
+    return isinstance(model, nn.parallel.DistributedDataParallel)
+
+
+def is_uri(path: str) -> bool:
+    """Tell whether a path names remote storage.
+
+    Args:
+        path: A path or URI.
+
+    >>> is_uri("s3://bucket/a.pt"), is_uri("folder/a.pt")
+    (True, False)
+    """
+    return bool(parse_uri(path)[0])
+
+
+def map_batch(batch: Any, map_fn: Callable[[Any], Any]) -> Any:
+    """Apply a function to everything in a batch that is neither a sequence nor a mapping.
+
+    Args:
+        batch: Nested sequences and mappings; a text is a leaf.
+        map_fn: The function.
+
+    >>> map_batch({"x": [1, (2, "a")]}, lambda leaf: leaf * 2)
+    {'x': [2, (4, 'aa')]}
+    """
+    if isinstance(batch, Mapping):
+        return {key: map_batch(value, map_fn) for key, value in cast("Mapping[Any, Any]", batch).items()}
+    if not isinstance(batch, Sequence) or isinstance(batch, (str, bytes)):
+        return map_fn(batch)
+    entries = [map_batch(entry, map_fn) for entry in cast("Sequence[Any]", batch)]
+    try:
+        return cast(Any, type(cast(object, batch)))(entries)
+    except TypeError:  # such as a named tuple
+        return entries
+
+
+def scale_max_duration(scale_schedule_ratio: float, orig_max_duration: Time | None) -> Time | None:
+    """Return a duration times a ratio, in whole units.
+
+    Args:
+        scale_schedule_ratio: The ratio.
+        orig_max_duration: The duration.
+
+    >>> scale_max_duration(0.5, Time(10, "ep"))
+    Time(5, TimeUnit.EPOCH)
+    """
+    return scaled(orig_max_duration, scale_schedule_ratio)
+
+
+def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
+    """Return algorithms in the order for an event: last to first where the event comes after something.
+
+    Args:
+        algorithms: The algorithms.
+        event: The event.
+
+    >>> set_filo_order(["a", "b"], Event.AFTER_LOSS), set_filo_order(["a", "b"], Event.BATCH_START)
+    (['b', 'a'], ['a', 'b'])
+    """
+    return list(reversed(algorithms)) if event.value.startswith("after_") else list(algorithms)
+
+
+def validate_precision(precision: Precision, device: Device) -> None:
+    """Refuse a precision that a device does not have.
+
+    Args:
+        precision: The precision.
+        device: The device.
+
+    Raises:
+        ValueError: It is a reduced precision other than bfloat16 on the CPU.
+
+    >>> validate_precision(Precision.FP32, DeviceCPU())
+    """
+    if isinstance(device, DeviceCPU) and precision not in (Precision.FP32, Precision.AMP_BF16):
+        raise ValueError(f"precision={precision.value!r} does not work on the CPU; give 'fp32' or 'amp_bf16'.")
+
+
+def is_registered_causal_lm(model: nn.Module) -> bool:
+    """Tell whether a model of transformers, with adapters or not, predicts at each place the next label.
+
+    Args:
+        model: The model.
+    """
+    return _transformers.is_causal(maybe_get_underlying_model(model))
+
+
+def maybe_get_peft_model(peft_config: Any, model: nn.Module) -> nn.Module:
+    """Return a model with adapters; one that has some already as it is, with a warning.
+
+    Args:
+        peft_config: A configuration of `peft`.
+        model: A model of transformers; changed in place.
+    """
+    return with_adapters(model, peft_config)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TORCH_DISTRIBUTED_CHECKPOINTS_FILENAME":  # known only when the process knows its rank
+        return f"__{dist.get_global_rank()}_0.distcp"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

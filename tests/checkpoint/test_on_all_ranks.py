@@ -1,0 +1,66 @@
+"""A checkpoint that the first process reads for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from composer import Logger, dist
+from composer.checkpoint.load import read_checkpoint, restore
+from composer.checkpoint.on_all_ranks import Shared, replaced, share
+from composer.checkpoint.save import save_checkpoint
+from tests.checkpoint.dividing import equal, moments, run, weights
+
+
+def taken(folder: str, how: str) -> tuple[bool, bool]:
+    """Only the first process may look at the file."""
+    one = run()
+    save_checkpoint(one, f"{folder}/ep1.pt")
+    other = run(seed=1, how=how)
+
+    def read() -> dict[str, Any]:
+        assert dist.get_global_rank() == 0
+        return read_checkpoint(f"{folder}/ep1.pt")
+
+    loaded = restore(other, Logger(other), share(read))
+    assert loaded.rng is not None and len(loaded.rng) == 2
+    return equal(weights(other), weights(one)), equal(moments(other), moments(one))
+
+
+@pytest.mark.parametrize("how", ["fsdp", "none"])
+def test_the_others_get_what_the_first_has_read(how, tmp_path, two_ranks) -> None:
+    assert two_ranks.run(taken, str(tmp_path), how) == [(True, True)] * 2
+
+
+def failed() -> str:
+    try:
+        share(lambda: read_checkpoint("absent.pt"))
+    except (FileNotFoundError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_all_fail_where_the_first_does(two_ranks) -> None:
+    first, other = two_ranks.run(failed)
+    assert first == "FileNotFoundError: There is no checkpoint 'absent.pt'."
+    assert other == f"RuntimeError: Rank 0 could not read the checkpoint: {first}"
+
+
+def test_in_one_process() -> None:
+    content = share(lambda: {"state": {"model": {"weight": torch.ones(2).t()}, "epoch": 1}, "rng": [torch.ones(1)]})
+    weight = content["state"]["model"]["weight"]
+    assert isinstance(weight, Shared)
+    assert weight.receive().tolist() == [1, 1]
+    assert content["state"]["epoch"] == 1
+    assert isinstance(content["rng"][0], torch.Tensor)
+
+
+def test_replacing() -> None:
+    tree = {"a": [1, (2, {"b": 3})], "c": None}
+    assert replaced(tree, lambda node: node * 2 if isinstance(node, int) else node) == {
+        "a": [2, (4, {"b": 6})],
+        "c": None,
+    }
+    assert replaced(tree, lambda node: "all" if isinstance(node, list) else node) == {"a": "all", "c": None}

@@ -1,0 +1,133 @@
+"""Divided tensors, made whole and divided again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from composer.checkpoint.sharded_tensors import Layout, divided_as, has_divided, is_divided, part_of, whole
+from tests.checkpoint.dividing import full, mesh, run
+
+SHAPES = [(4, 2), (3, 2), (1, 2), (5,), (0, 3), (2, 3, 2)]
+
+
+def there_and_back(dim: int) -> list[Any]:
+    found = []
+    for shape in SHAPES:
+        tensor = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+        placement = Shard(dim) if dim < len(shape) else Replicate()
+        divided = distribute_tensor(tensor, mesh(), [placement])
+        again = divided_as(tensor.double(), divided)
+        held: Any = again
+        found.append(
+            (
+                part_of(divided),
+                again.dtype,
+                held.placements == divided.placements,
+                torch.equal(held.to_local().float(), divided.to_local()),
+                torch.equal(full(again), tensor.double()),
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_what_is_divided_is_a_part_of_the_whole(dim, two_ranks) -> None:
+    answers = two_ranks.run(there_and_back, dim)
+    for shape, *ranks in zip(SHAPES, *answers, strict=True):
+        for _, dtype, same_place, same_part, same_whole in ranks:
+            assert dtype is torch.float64
+            assert same_place and same_part and same_whole
+        length = shape[dim] if dim < len(shape) else 0
+        if dim < len(shape):
+            assert sum(part[1][dim] for part, *_ in ranks) == length
+            assert ranks[1][0][0][dim] == ranks[0][0][1][dim] or not length
+
+
+def gathered() -> Any:
+    state = run()
+    weight = state.model.get_parameter("0.weight").detach()
+    plain = torch.ones(2)
+    content = {"a": weight, "b": [weight, (plain, 1)], "c": {"buffer": plain}, "d": torch.empty(0)}
+    result = whole(content)
+    plain.zero_()
+    return result, full(weight), has_divided(content), has_divided(result)
+
+
+def test_the_first_process_gets_a_copy(two_ranks) -> None:
+    (first, weight, before, after), (other, *_) = two_ranks.run(gathered)
+    assert before and not after
+    assert torch.equal(first["a"], weight)
+    assert first["b"][0].data_ptr() == first["a"].data_ptr()  # what was one tensor is one
+    assert first["b"][1][0].tolist() == [1, 1]
+    assert first["c"]["buffer"].tolist() == [1, 1]
+    assert first["d"].shape == (0,)
+    assert other["a"].numel() == other["c"]["buffer"].numel() == 0
+
+
+def test_one_process_gets_a_copy_too() -> None:
+    weight = torch.ones(2)
+    copy = whole({"a": weight, "b": weight, "c": torch.ones(2)})
+    weight.zero_()
+    assert copy["a"] is copy["b"] and copy["a"] is not copy["c"]
+    assert copy["a"].tolist() == [1, 1]
+    assert not is_divided(weight)
+
+
+def layouts() -> Any:
+    layout = Layout(run().model)
+    weight: Any = layout.empty(("state", "optimizers", 0, "0.weight", "exp_avg"), (5, 3), torch.float64, None)
+    rows: Any = layout.empty(("0.weight", "row"), (5, 1), torch.float32, (0,))
+    placed = layout.placed(
+        {
+            "model": {"0.weight": torch.ones(5, 3), "1.running_mean": torch.ones(5)},
+            "other": [(torch.ones(5, 3), 2)],
+            "0.weight": {"step": torch.tensor(1.0), "mask": torch.ones(2)},
+        }
+    )
+    factor = layout.placed({"0.weight": {"row": torch.ones(5, 1), "step": torch.tensor(1.0)}}, ("optimizers",))
+    return {
+        "moment": (weight.dtype, str(weight.placements)),
+        "rows": (tuple(rows.shape), str(rows.placements)),
+        "of another shape": is_divided(layout.empty(("0.weight", "x"), (2,), torch.float32, None)),
+        "unknown": is_divided(layout.empty(("x",), (5, 3), torch.float32, (0,))),
+        "on other axes": str(getattr(layout.empty(("0.weight",), (5, 1), torch.float32, (0, None)), "placements", "")),
+        "weight": is_divided(placed["model"]["0.weight"]),
+        "buffer": is_divided(placed["model"]["1.running_mean"]),
+        "by chance": is_divided(placed["other"][0][0]),
+        "step": is_divided(placed["0.weight"]["step"]),
+        "mask": is_divided(placed["0.weight"]["mask"]),
+        "factor": str(factor["0.weight"]["row"].placements),
+        "its step": is_divided(factor["0.weight"]["step"]),
+        "whole": layout.is_whole,
+    }
+
+
+def test_how_tensors_lie(two_ranks) -> None:
+    for answer in two_ranks.run(layouts):
+        assert answer == {
+            "moment": (torch.float64, str((Shard(0),))),
+            "rows": ((5, 1), str((Shard(0),))),
+            "of another shape": False,
+            "unknown": False,
+            "on other axes": str((Replicate(),)),
+            "weight": True,
+            "buffer": False,
+            "by chance": False,
+            "step": False,
+            "mask": False,
+            "factor": str((Replicate(),)),
+            "its step": False,
+            "whole": False,
+        }
+
+
+def test_nothing_is_divided_where_the_model_is_not() -> None:
+    layout = Layout(nn.Linear(2, 1))
+    tree = {"weight": torch.ones(1, 2)}
+    assert layout.placed(tree) is tree
+    assert layout.empty(("weight",), (1, 2), torch.float64, (0,)).dtype is torch.float64

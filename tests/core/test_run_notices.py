@@ -1,0 +1,102 @@
+"""Each thing is said once: on the console where there is one, in the logs, and by rank 0 only."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from composer import dist
+from composer.core import Logger, LoggerDestination, State
+from composer.core.run_notices import Notices
+
+
+class Console(LoggerDestination):
+    def __init__(self, sees: bool = True) -> None:
+        self.lines: list[str] = []
+        self.sees = sees
+
+    def __show_notice__(self, text: str) -> bool:
+        self.lines.append(text)
+        return self.sees
+
+
+def test_the_first_console_shows_it_and_no_other_does(caplog) -> None:
+    caplog.set_level(logging.INFO, "composer")
+    blind, first, second = Console(sees=False), Console(), Console()
+    logger = Logger(State(torch.nn.Linear(1, 1)), [blind, first, second])
+    logger.notice("resumed")
+    assert (first.lines, second.lines) == (["resumed"], [])
+    assert logger.notices.texts == ["resumed"]
+    assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
+        ("composer", "INFO", "resumed")
+    ]
+
+
+def test_parts_of_a_logger_say_it_in_the_same_place() -> None:
+    console = Console()
+    logger = Logger(State(torch.nn.Linear(1, 1)), [console])
+    logger.only([]).notice("resumed")
+    assert console.lines == logger.notices.texts == ["resumed"]
+
+
+def test_only_rank_0_says_it(monkeypatch, caplog) -> None:
+    caplog.set_level(logging.INFO, "composer")
+    monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
+    notices = Notices(lambda text: pytest.fail(text))
+    notices.tell("resumed", urgent=True)
+    assert notices.texts == caplog.records == []
+
+
+@pytest.mark.parametrize(("shown", "urgent", "on_stderr"), [(False, True, 1), (False, False, 0), (True, True, 0)])
+def test_what_is_urgent_is_on_stderr_once_without_console_and_without_logging(
+    shown, urgent, on_stderr, capfd, monkeypatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("composer"), "handlers", [])
+    Notices(lambda text: shown).tell("interrupted", urgent=urgent)
+    assert capfd.readouterr().err.count("interrupted") == on_stderr
+
+
+def test_passwords_in_uris_are_not_told() -> None:
+    notices = Notices(lambda text: True)
+    notices.tell("resumed from sftp://me:SECRET@host/run/ep1.pt at epoch 1, batch 4")
+    notices.tell("resumed from oci://bucket@namespace/ep1:2.pt")
+    assert notices.texts == [
+        "resumed from sftp://me:***@host/run/ep1.pt at epoch 1, batch 4", "resumed from oci://bucket@namespace/ep1:2.pt"
+    ]  # fmt: skip
+
+
+def test_a_console_that_fails_does_not_keep_the_others_from_it() -> None:
+    class Broken(Console):
+        def __show_notice__(self, text: str) -> bool:
+            raise OSError("the terminal is gone")
+
+    console = Console()
+    logger = Logger(State(torch.nn.Linear(1, 1)), [Broken(), console])
+    with pytest.warns(UserWarning, match="the terminal is gone"):
+        logger.notice("resumed")
+    assert console.lines == ["resumed"]
+
+
+def test_a_nan_loss_is_told_once_where_losses_are_read(caplog) -> None:
+    class Reader(LoggerDestination):
+        def __due__(self, state) -> bool:
+            return True
+
+    state = State(torch.nn.Linear(1, 1))
+    logger = Logger(state, [Reader()])
+    state.total_loss_dict = {"loss/train/total": torch.tensor(0.0)}
+    logger.deferred = True
+    nan = torch.tensor(float("nan"))
+    for step, loss in enumerate([torch.tensor(1.0), torch.tensor(float("inf")), nan, torch.tensor(1.0), nan]):
+        logger.enqueue({"loss/train/total": loss, "other": nan}, step)
+    logger.flush()
+    logger.enqueue({"loss/train/total": nan}, 5)
+    logger.flush()
+    assert logger.notices.texts == ["loss is NaN since batch 2 (NaNMonitor stops a run there)"]
+    logger.begin()  # of another training
+    logger.enqueue({"loss/train/total": nan}, 6)
+    logger.flush()
+    assert logger.notices.texts[1:] == ["loss is NaN since batch 6 (NaNMonitor stops a run there)"]

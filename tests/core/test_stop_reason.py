@@ -1,0 +1,79 @@
+"""Who ended a run, found by the call stack, and when the state keeps it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from composer import Algorithm, Callback, Engine
+from composer.core import State
+from composer.core.stop_reason import Stop, caller_of_stop
+
+
+def made(*callbacks: Callback, algorithms: Any = ()) -> State:
+    return State(torch.nn.Linear(1, 1), max_duration="9ep", callbacks=callbacks, algorithms=algorithms)
+
+
+def stop_it(state: State) -> None:
+    state.stop_training(reason="a helper says so")
+
+
+class ByHelper(Callback):
+    def epoch_end(this, state, logger):  # noqa: N805
+        stop_it(state)
+
+
+class ByEvent(Callback):
+    def run_event(self, event, state, logger):
+        if event == "epoch_end":
+            [stop_it(each) for each in (state,)]
+
+
+class ByMatch(Algorithm):
+    def match(self, event, state):
+        return event == "epoch_end"
+
+    def apply(self, event, state, logger):
+        (lambda: stop_it(state))()
+
+
+@pytest.mark.parametrize("kind", [ByHelper, ByEvent, ByMatch])
+def test_the_caller_is_found_through_helpers(kind) -> None:
+    one = kind()
+    state = made(algorithms=one) if isinstance(one, Algorithm) else made(Callback(), one)
+    Engine(state).run_event("epoch_end")
+    assert state.stop == Stop(kind.__name__, "a helper says so")
+    assert state.finished
+
+
+def test_what_is_no_listener_of_the_run_is_the_script() -> None:
+    state = made()
+    ByHelper().epoch_end(state, None)
+    assert str(state.stop) == "stopped by the script: a helper says so"
+    assert caller_of_stop(state) == "the script"
+    assert str(Stop("Mine")) == "stopped by Mine"
+
+
+def test_the_first_of_two_is_kept_and_none_of_what_has_ended() -> None:
+    state = made()
+    state.stop_training(reason="first")
+    state.stop_training(reason="second")
+    assert state.stop is not None
+    assert state.stop.reason == "first"
+    state = made()
+    state.max_duration = "0ba"
+    state.stop_training()
+    assert state.stop is None
+
+
+def test_max_duration_set_to_what_is_reached_stops_and_to_more_revokes_it_while_training() -> None:
+    state = made()
+    state.max_duration = 0
+    assert state.stop is None  # nothing runs
+    state.max_duration, state.is_fitting = "9ep", True
+    state.max_duration = 0
+    assert str(state.stop) == "stopped by the script: max_duration was set"
+    state.max_duration = "3ep"
+    assert state.stop is None

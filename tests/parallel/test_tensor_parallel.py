@@ -1,0 +1,219 @@
+"""Layers that processes divide among them compute what whole layers compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+
+from composer import dist
+from composer.parallel import TPConfig, prepare_tp_module
+from composer.parallel.choose_strategy import choose_strategy
+from composer.parallel.tensor_parallel import sum_gradients
+from tests.parallel.sharded import PLAN, Blocks, adam, assert_same, data_of, result, trained, whole, whole_weights
+from tests.parallel.test_fsdp import ALGORITHMS, OPTIMIZERS
+
+
+def _tp(degree: int, plan: Any = None, **config: Any) -> dict[str, Any]:
+    return {"tp": {"tensor_parallel_degree": degree, "layer_plan": PLAN if plan is None else plan}, **config}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return result()
+
+
+def _run(degree: int, config: dict[str, Any], arguments: dict[str, Any]):
+    trainer = trained(_tp(degree, **config), **arguments)
+    model, strategy = trainer.state.model, trainer._run.strategy
+    found = whole_weights(model)
+    found["loss"] = whole(trainer.state.total_loss_dict["loss/train/total"]).double()
+    size = strategy.data_group.size()
+    samples = trainer.state.timestamp.sample.value
+    return found, strategy.name, (strategy.data_rank, strategy.data_world_size, size), samples, trainer.state.seed
+
+
+def test_alone(two_ranks, expected):
+    for found, name, share, samples, seed in two_ranks.run(_run, 2, {}, {"device_train_microbatch_size": 3}):
+        assert_same(found, expected)
+        assert name == "tp"
+        assert share == (0, 1, 1)
+        assert samples == 2 * 29  # each counted once
+        assert seed == 1  # the same random numbers, for the same samples
+
+
+@pytest.mark.parametrize("config", [{}, {"fsdp": {}}, {"fsdp": {"activation_checkpointing": True}}])
+def test_beside_division_of_the_data(four_ranks, expected, config):
+    answers = four_ranks.run(_run, 2, config, {"device_train_microbatch_size": 1})
+    for rank, (found, name, share, samples, seed) in enumerate(answers):
+        assert_same(found, expected)
+        assert name == "fsdp"
+        assert share == (rank // 2, 2, 2)
+        assert samples == 2 * 29
+        assert seed == 1 + rank // 2
+
+
+def _with_method(name: str, degree: int, config: dict[str, Any]):
+    return result(None if not degree else _tp(degree, **config), algorithms=ALGORITHMS[name]())
+
+
+@pytest.mark.parametrize("name", ["clip_adaptive", "clip_norm", "clip_value", "ema", "sam_adaptive", "zclip"])
+def test_methods(two_ranks, four_ranks, name):
+    """The norm counts what is whole once, and each part once."""
+    alone = _with_method(name, 0, {})
+    for found in two_ranks.run(_with_method, name, 2, {}):
+        assert_same(found, alone)
+    for found in four_ranks.run(_with_method, name, 2, {"fsdp": {}}):
+        assert_same(found, alone)
+
+
+def _with_optimizer(name: str, degree: int, config: dict[str, Any]):
+    return result(None if not degree else _tp(degree, **config), optimizers=OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("name", ["decoupled_adam", "decoupled_sgd", "muon"])
+def test_optimizers(two_ranks, four_ranks, name):
+    alone = _with_optimizer(name, 0, {})
+    for found in two_ranks.run(_with_optimizer, name, 2, {}):
+        assert_same(found, alone)
+    for found in four_ranks.run(_with_optimizer, name, 2, {"fsdp": {}}):
+        assert_same(found, alone)
+
+
+def _sequences():
+    """Norms of parts of sequences have gradients that are sums over the processes."""
+    plan = {
+        "first": ColwiseParallel(output_layouts=Shard(0)),
+        "blocks.*.norm": SequenceParallel(sequence_dim=0),
+        "blocks.*.up": ColwiseParallel(input_layouts=Shard(0)),
+        "blocks.*.down": RowwiseParallel(output_layouts=Shard(0)),
+        "last": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+    }
+    trainer = trained(_tp(2, plan), _Even)
+    return whole_weights(trainer.state.model), {type(p).__name__ for p in trainer.state.model.parameters()}
+
+
+class _Even(Blocks):
+    """Takes the first four samples only, which two processes can share evenly, and has all weights in the plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in self.blocks:
+            del block.gain
+            block.gain = 1.0
+
+    def forward(self, batch):
+        return super().forward((batch[0][:4],))
+
+    def loss(self, outputs, batch):
+        return super().loss(outputs, (None, batch[1][:4]))
+
+
+def test_sequence_parallel_styles(two_ranks):
+    alone = result(make=_Even)
+    del alone["loss"]
+    for found, kinds in two_ranks.run(_sequences):
+        assert_same(found, alone)
+        assert "DTensor" in kinds
+
+
+def _dropped():
+    """Processes that divide a layer draw the same random numbers, those with other data others."""
+    draws = []
+
+    class Drawing(Blocks):
+        def forward(self, batch):
+            draws.append(torch.rand(()).item())
+            return super().forward(batch)
+
+    trained(_tp(2), Drawing)
+    return draws
+
+
+def test_random_numbers(four_ranks):
+    one, same, other, _ = four_ranks.run(_dropped)
+    assert one == same
+    assert one != other
+
+
+def _by_hand():
+    torch.manual_seed(dist.get_global_rank())
+    model = Blocks()
+    optimizer = adam(model)
+    prepare_tp_module(model, optimizer, TPConfig(tensor_parallel_degree=2, layer_plan=PLAN))
+    up = model.blocks[0].up.weight
+    assert isinstance(up, DTensor)
+    return up.placements, any(p is up for p in optimizer[0].param_groups[0]["params"]), whole(up)
+
+
+def test_for_loops_of_ones_own(two_ranks):
+    (places, follows, up), (_, _, other) = two_ranks.run(_by_hand)
+    assert places == (Shard(0),)
+    assert follows
+    torch.testing.assert_close(up, other, rtol=0, atol=0)
+
+
+def _muon_by_hand(degree: int):
+    torch.manual_seed(0)
+    model = Blocks(torch.float32)
+    optimizers = OPTIMIZERS["muon"](model)
+    optimizers = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+    prepare_tp_module(model, optimizers, TPConfig(tensor_parallel_degree=degree, layer_plan=PLAN))
+    for batch in data_of(dtype=torch.float32)[:2]:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        model.loss(model(batch), batch).backward()
+        sum_gradients(model.parameters())
+        for optimizer in optimizers:
+            optimizer.step()
+    return whole_weights(model)
+
+
+def test_muon_steps_whole_matrices_in_loops_of_ones_own(two_ranks):
+    alone = _muon_by_hand(1)
+    for found in two_ranks.run(_muon_by_hand, 2):
+        assert_same(found, alone, atol=1e-5)
+
+
+def _lbfgs_by_hand():
+    model = Blocks()
+    with pytest.raises(ValueError, match="LBFGS sees all parameters as one vector"):
+        prepare_tp_module(
+            model, torch.optim.LBFGS(model.parameters()), TPConfig(tensor_parallel_degree=2, layer_plan=PLAN)
+        )
+
+
+def test_lbfgs_is_refused_in_loops_of_ones_own(two_ranks):
+    two_ranks.run(_lbfgs_by_hand)
+
+
+def _refusals():
+    found = []
+    for config, arguments in (
+        (_tp(2, {"blocks.*.upp": ColwiseParallel()}), {}),
+        (_tp(3), {}),
+        (_tp(2, fsdp={}), {}),
+        (_tp(2), {"ddp_sync_strategy": "multi_auto_sync"}),
+        (_tp(2), {"optimizers": lambda model: torch.optim.LBFGS(model.parameters())}),
+    ):
+        with pytest.raises(ValueError, match=r"\w") as error:
+            trained(config, **arguments)
+        found.append(str(error.value))
+    return found
+
+
+def test_what_cannot_be_is_refused_with_the_reason(two_ranks):
+    words = ("has no such module", "does not divide", "takes all processes", "data of their own", "LBFGS")
+    for found in two_ranks.run(_refusals):
+        for text, part in zip(found, words, strict=True):
+            assert part in text
+
+
+def test_one_process_has_nothing_to_divide():
+    plan = {"up": ColwiseParallel()}
+    assert choose_strategy({"tp": {"tensor_parallel_degree": 1, "layer_plan": plan}}).name == "single"
+    with pytest.raises(ValueError, match="does not divide the number of processes, 1"):
+        choose_strategy(_tp(2))

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from composer.parallel.wrapping import units_of
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+
+    def forward(self, x):
+        return self.mlp(x)
+
+
+class Net(nn.Module):
+    def __init__(self, number: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 2)
+        self.blocks = nn.ModuleList([Block() for _ in range(number)])
+        self.head = nn.Linear(2, 4, bias=False)
+
+
+def _names(model: nn.Module, **arguments) -> list[str]:
+    names = {module: name for name, module in model.named_modules()}
+    return [names[unit.module] for unit in units_of(model, **arguments)]
+
+
+def test_repeated_blocks_inner_ones_first():
+    assert _names(Net()) == ["blocks.2", "blocks.1", "blocks.0"]
+
+
+def test_what_is_not_repeated_is_looked_into():
+    assert _names(Net(1)) == ["blocks.0.mlp.2", "blocks.0.mlp.0"]
+
+
+def test_none_at_all():
+    assert _names(Net(), auto_wrap=False) == []
+
+
+def test_stages_are_containers():
+    """What a stage holds is repeated, not the stages; nothing inside a block is."""
+    stages = nn.Sequential(*[nn.Sequential(Block(), Block()) for _ in range(2)])
+    assert _names(stages) == ["1.1", "1.0", "0.1", "0.0"]
+
+
+def test_without_weights_nothing_is_gathered():
+    assert _names(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.Linear(1, 1))) == []
+
+
+def test_ignored_modules_are_left_alone():
+    model = Net()
+    assert _names(model, ignored=[model.blocks[1]]) == ["blocks.2", "blocks.0"]
+
+
+def test_a_tie_inside_the_rest_is_nothing_to_blocks():
+    model = Net()
+    model.head.weight = model.embedding.weight
+    assert len(_names(model)) == 3
+
+
+def test_a_block_that_shares_belongs_to_the_whole():
+    model = Net()
+    model.blocks[0].mlp[0].weight = model.blocks[2].mlp[0].weight
+    assert _names(model) == ["blocks.1"]
+    model.blocks[0]._fsdp_wrap = True
+    with pytest.raises(ValueError, match=r"Block is to be gathered by itself, but shares blocks.0.mlp.0.weight"):
+        units_of(model)
+
+
+def test_one_block_used_twice_is_one():
+    block = Block()
+    model = nn.Module()
+    model.blocks = nn.ModuleList([block, block, Block()])
+    assert _names(model) == ["blocks.2", "blocks.0"]
+
+
+def test_modules_say_it_themselves():
+    model = Net()
+    model.head._fsdp_wrap = True
+    model.blocks[0]._fsdp_wrap = True
+    model.blocks[1]._fsdp_wrap = False
+    assert _names(model) == ["head", "blocks.0"]
+
+
+class Saying(Net):
+    def fsdp_wrap_fn(self, module):
+        if isinstance(module, Block):
+            return {"reshard_after_forward": False}
+        return isinstance(module, nn.Embedding)
+
+
+def test_the_model_or_its_child_says_it():
+    assert _names(Saying()) == ["blocks.2", "blocks.1", "blocks.0", "embedding"]
+    outer = nn.Module()
+    outer.model, outer.other = Saying(), Block()
+    units = units_of(outer)
+    assert len(units) == 4
+    assert [unit.settings for unit in units] == [{"reshard_after_forward": False}] * 3 + [{}]
+    outer.model.blocks[0]._fsdp_wrap = False  # a module's own word comes first
+    assert len(units_of(outer)) == 3
+
+
+def test_what_says_nonsense_is_refused():
+    model = Net()
+    model.blocks._fsdp_wrap = True
+    with pytest.raises(ValueError, match=r"blocks \(ModuleList\) is to be gathered by itself, but has no forward"):
+        units_of(model)
+    model = Saying()
+    model.fsdp_wrap_fn = lambda module: {"sharding": 1} if isinstance(module, Block) else False
+    with pytest.raises(ValueError, match=r"blocks.0: the key of fsdp_wrap_fn must be one of"):
+        units_of(model)

@@ -1,0 +1,42 @@
+"""Joining, and agreeing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer import Algorithm, State, dist
+from composer.core.distributed_support import Sharding
+from composer.core.traits import Traits
+from composer.parallel import SingleProcess
+from composer.trainer.distributed_setup import agreed, check_algorithms
+from tests.common import Regression, regression_data, trainer_of
+from tests.ranks import Ranks
+
+
+class NeedsAll(Algorithm):
+    __traits__ = Traits(sharding=Sharding.WHOLE_WEIGHTS, sharding_reason="It sorts them.")
+
+
+class Divides(SingleProcess):
+    name = "divides"
+    divides_weights = True
+
+
+def test_what_needs_whole_weights_is_refused_by_name() -> None:
+    state = State(model=torch.nn.Linear(1, 1), algorithms=[NeedsAll()])
+    check_algorithms(state, SingleProcess())
+    with pytest.raises(ValueError, match=r"NeedsAll needs whole weights .* divides divides them: It sorts them"):
+        check_algorithms(state, Divides())
+
+
+def run_identity() -> tuple[str, int, str]:
+    torch.manual_seed(dist.get_global_rank())  # from which each would draw another seed
+    trainer = trainer_of(Regression(), regression_data())
+    trainer.close()
+    return trainer.state.run_name, trainer.state.rank_zero_seed, agreed(f"rank {dist.get_global_rank()}")
+
+
+def test_all_have_the_name_and_the_seed_of_the_first(two_ranks: Ranks) -> None:
+    (name, seed, first), second = two_ranks.run(run_identity)
+    assert (name, seed, "rank 0") == second == (name, seed, first)

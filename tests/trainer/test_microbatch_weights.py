@@ -1,0 +1,70 @@
+"""AccumEquality on several processes: the gradient is that of the whole batch, however it is divided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from composer import dist
+from composer.parallel import DDPSyncStrategy
+from tests.common import At, Received, Regression, regression_data, trainer_of
+from tests.ranks import Ranks
+from tests.trainer.test_microbatch import LanguageModel, padded
+
+LENGTHS = [[5, 1, 7, 3, 2], [6, 2, 1, 4]]  # of the second process fewer, and a shorter last microbatch
+
+
+def text(step: int) -> list[dict[str, Any]]:
+    """A batch for each of two processes; the first step has a process in which no token counts."""
+    lengths = [LENGTHS[0], [0] * 4] if step == 0 else LENGTHS
+    return [padded(part, 8, seed=10 * step + number) for number, part in enumerate(lengths)]
+
+
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {key: torch.cat([part[key] for part in parts]) for key in ("input_ids", "labels")}
+
+
+def pairs(step: int) -> list[Any]:
+    x, y = regression_data(1, batch_size=7, seed=step, dtype=torch.float64)[0]
+    return [(x[:4], y[:4]), (x[4:], y[4:])]
+
+
+def trained(kind: str, size: int | None, **arguments: Any) -> tuple[list[Any], list[float], tuple[int, ...]]:
+    """Gradients of each step, logged losses and counts, with the part of the data that is this process's."""
+    torch.manual_seed(1)
+    model = LanguageModel() if kind == "text" else Regression(dtype=torch.float64)
+    make = text if kind == "text" else pairs
+    if dist.get_world_size() > 1:
+        data = [make(step)[dist.get_global_rank()] for step in range(3)]
+    elif kind == "text":
+        data = [joined(make(step)) for step in range(3)]
+    else:
+        data = [tuple(torch.cat(parts) for parts in zip(*make(step), strict=True)) for step in range(3)]
+    flat = At("after_train_batch", lambda s: torch.cat([p.grad.flatten().clone() for p in s.model.parameters()]))
+    log = Received()
+    trainer = trainer_of(
+        model, data, lr=0.1, device_train_microbatch_size=size, callbacks=flat, loggers=log, **arguments
+    )
+    trainer.fit()
+    timestamp = trainer.state.timestamp
+    trainer.close()
+    losses = [float(value) for _, value in log.series("loss/train/total")]
+    return flat.found, losses, (int(timestamp.batch), int(timestamp.sample), int(timestamp.token))
+
+
+def all_of(kind: str, sizes: list[int | None], syncs: list[str | None]) -> list[Any]:
+    return [trained(kind, size, ddp_sync_strategy=sync) for size in sizes for sync in syncs]
+
+
+@pytest.mark.parametrize("kind", ["text", "pairs"])
+def test_accum_equality_on_two_ranks(two_ranks: Ranks, kind: str) -> None:
+    gradients, losses, counts = trained(kind, None)
+    for results in two_ranks.run(all_of, kind, [None, 2, 3], [None, *DDPSyncStrategy]):
+        assert len(results) == 12
+        for theirs, their_losses, their_counts in results:
+            assert their_counts == counts
+            torch.testing.assert_close(their_losses, losses, rtol=1e-6, atol=1e-6)  # losses travel as float32
+            for a, b in zip(gradients, theirs, strict=True):
+                torch.testing.assert_close(b, a, rtol=0, atol=1e-6)

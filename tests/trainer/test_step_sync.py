@@ -1,0 +1,37 @@
+"""What processes tell each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer import dist
+from composer.trainer.step_sync import Exchange, Told
+from tests.ranks import Ranks
+
+
+def tell() -> tuple[tuple[int, int, float, int | None], dict[str, float], bool]:
+    rank, exchange = dist.get_global_rank(), Exchange()
+    exchange.send_counts(8 - 3 * rank, 100 * rank, 0.5 + rank, 15 if rank else None)
+    told = exchange.counts()
+    assert exchange.counts() is told, "asked again, nobody waits for what was not sent"
+    sent = {"a": torch.tensor(float(rank)), "b": torch.tensor(2.0, dtype=torch.float64)}
+    exchange.send_losses(sent)
+    losses = exchange.averages(sent)
+    exchange.send_losses(sent)
+    replaced = {"c": torch.tensor(3.0)}
+    return (
+        (told.samples, told.tokens, told.seconds, told.signum),
+        {name: loss.item() for name, loss in losses.items()},
+        exchange.averages(replaced) is replaced,
+    )
+
+
+def test_all_are_told_the_same(two_ranks: Ranks) -> None:
+    assert two_ranks.run(tell) == [((13, 100, 1.0, 15), {"a": 0.5, "b": 2.0}, True)] * 2
+
+
+@pytest.mark.parametrize("signals", [(0, 0), (2, 15), (15, 2)])
+def test_one_signal_of_several(signals) -> None:
+    told = Told(torch.tensor([[1, 0, 0, signals[0], 0, 1, 0], [1, 0, 0, signals[1], 0, 1, 0]]))
+    assert told.signum == (max(signals) or None)

@@ -1,0 +1,46 @@
+"""Processes that stay together where their batches run out at different places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from composer import dist
+from composer.trainer.step_sync import Exchange
+from composer.trainer.uneven_data import END, Lockstep
+from tests.ranks import Ranks
+
+
+def steps(lists: list[list[Any]]) -> list[tuple[Any, bool]]:
+    """The batches that a process takes part with, and whether they are none of its own."""
+    exchange = Exchange()
+    lockstep = Lockstep(exchange)
+    mine, found = iter(lists[dist.get_global_rank()]), list[tuple[Any, bool]]()
+    while True:
+        batch = next(mine, END)
+        if batch is END:
+            batch = lockstep.substitute(lambda: exchange.send_counts(0, 0, 0.0, None, has_batch=False))
+            if batch is END:
+                return found
+        else:
+            lockstep.keep(batch)
+            exchange.send_counts(1, 0, 0.0, None)
+            lockstep.meet()
+        exchange.counts()  # when the step is done
+        found.append((batch, lockstep.is_idle))
+
+
+def test_who_has_no_batch_takes_the_last_one(two_ranks: Ranks) -> None:
+    both = two_ranks.run(steps, [["a", "b", "c"], ["d"]])
+    assert both == [
+        [("a", False), ("b", False), ("c", False)],
+        [("d", False), ("d", True), ("d", True)],
+    ]
+
+
+def test_who_never_had_one_is_given_one(two_ranks: Ranks) -> None:
+    both = two_ranks.run(steps, [[], [{"x": 1}, {"x": 2}]])
+    assert both == [[({"x": 1}, True), ({"x": 1}, True)], [({"x": 1}, False), ({"x": 2}, False)]]
+
+
+def test_where_nobody_has_any(two_ranks: Ranks) -> None:
+    assert two_ranks.run(steps, [[], []]) == [[], []]
