@@ -66,7 +66,7 @@ def bad_company() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {method.name: {} for method in public_methods()}
     for method in public_methods():
         if method.declares is not None:
-            for other, reason in method.declares.__traits__.composes_badly_with.items():
+            for other, reason in method.declares.__traits__.conflicts_with.items():
                 found[method.name][other] = found[other][method.name] = reason
     return found
 

@@ -281,7 +281,7 @@ def test_a_gpu_rank_is_bound_to_its_gpu(monkeypatch):
     seen = {}
     monkeypatch.setattr(torch_dist, "init_process_group", lambda backend, **rest: seen.update(rest))
     monkeypatch.setattr(setup, "meet", lambda rank, world_size, timeout: (rank, world_size, timeout))
-    monkeypatch.setattr(setup, "start_roll_call", lambda timeout: None)
+    monkeypatch.setattr(setup, "start_hang_watcher", lambda timeout: None)
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     for given, index in (("gpu", 1), ("gpu:3", 3), ("cuda:0", 0), (On("cuda:2"), 2), (On("cuda"), 1)):

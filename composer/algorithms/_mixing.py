@@ -59,8 +59,8 @@ class PairMixing(Algorithm):
         if interpolate_loss:
             self.__traits__ = replace(traits, claims=traits.may_claim)
         else:
-            fitting = {name: why for name, why in traits.composes_badly_with.items() if name != "LabelSmoothing"}
-            self.__traits__ = replace(traits, composes_badly_with=fitting)
+            fitting = {name: why for name, why in traits.conflicts_with.items() if name != "LabelSmoothing"}
+            self.__traits__ = replace(traits, conflicts_with=fitting)
         self.alpha = non_negative("alpha", alpha)
         self.interpolate_loss = interpolate_loss
         self.input_key = input_key

@@ -206,7 +206,7 @@ class Alibi(Algorithm):
 
     __traits__ = Traits(
         slot=Slot.SURGERY,
-        composes_badly_with={
+        conflicts_with={
             "SeqLengthWarmup": "both cut the sequences of a batch. Set train_sequence_length_scaling=1.",
         },
         sharding=Sharding.SAFE,
@@ -217,7 +217,7 @@ class Alibi(Algorithm):
         self.max_sequence_length = positive("max_sequence_length", max_sequence_length)
         self.train_sequence_length_scaling = positive("train_sequence_length_scaling", train_sequence_length_scaling)
         if train_sequence_length_scaling == 1:
-            self.__traits__ = replace(self.__traits__, composes_badly_with={})
+            self.__traits__ = replace(self.__traits__, conflicts_with={})
         if train_sequence_length_scaling > 1:
             raise ValueError(
                 f"train_sequence_length_scaling must be at most 1, but got {train_sequence_length_scaling}: sequences "

@@ -181,7 +181,7 @@ class AugMix(ImageAugmentation):
 
     __traits__ = replace(
         ImageAugmentation.__traits__,
-        composes_badly_with={
+        conflicts_with={
             "RandAugment": "both apply the same operations, and images get too much of them. Take one of them.",
         },
     )

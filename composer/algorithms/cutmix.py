@@ -138,7 +138,7 @@ class CutMix(PairMixing):
 
     __traits__ = replace(
         PairMixing.__traits__,
-        composes_badly_with={
+        conflicts_with={
             "LabelSmoothing": "the targets of the partners would stay unsmoothed. Use interpolate_loss=False.",
             "MixUp": "each example would be made of up to four. Take one of them.",
         },

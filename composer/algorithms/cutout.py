@@ -119,7 +119,7 @@ class CutOut(Algorithm):
 
     __traits__ = Traits(
         slot=Slot.AUGMENT,
-        composes_badly_with={
+        conflicts_with={
             "CutMix": "both hide boxes of the images, and boxes with holes are pasted. Leave out CutOut.",
         },
         sharding=Sharding.PER_RANK,

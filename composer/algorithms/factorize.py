@@ -154,7 +154,7 @@ class Factorize(Algorithm):
 
     __traits__ = Traits(
         slot=Slot.SURGERY,
-        composes_badly_with={
+        conflicts_with={
             "WeightStandardization": (
                 "the first of two thin convolutions would be standardized without a norm behind it, and lose its "
                 "scale. Leave out one of them."

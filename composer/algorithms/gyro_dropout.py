@@ -101,7 +101,7 @@ class GyroDropout(Algorithm):
 
     __traits__ = Traits(
         slot=Slot.SURGERY,
-        composes_badly_with={
+        conflicts_with={
             "SAM": "the two forward passes of a step would use different masks. Take ordinary dropout.",
         },
         sharding=Sharding.PER_RANK,

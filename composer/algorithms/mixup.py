@@ -130,7 +130,7 @@ class MixUp(PairMixing):
 
     __traits__ = replace(
         PairMixing.__traits__,
-        composes_badly_with={
+        conflicts_with={
             "LabelSmoothing": "the targets of the partners would stay unsmoothed. Use interpolate_loss=False.",
         },
     )

@@ -97,7 +97,7 @@ class NoOpModel(Algorithm):
 
     __traits__ = Traits(
         slot=Slot.SURGERY,
-        composes_badly_with={
+        conflicts_with={
             "NEFTune": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
             "PatchDropout": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
             "SelectiveBackprop": "it looks for a part of the model that is gone. Leave it out to measure the loop.",

@@ -25,12 +25,12 @@ from composer import dist
 from composer.algorithms._power_averages import LONGEST, combination, exponent_of, step_of
 from composer.algorithms._weight_averaging import Pairs, beside, weights_of
 from composer.checkpoint import file_format
-from composer.checkpoint.sharded_tensors import divided_as
+from composer.checkpoint.sharded_tensors import shard_like
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.traits import Traits
-from composer.dist.dtensor import is_divided
+from composer.dist.dtensor import is_sharded
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -327,7 +327,7 @@ def _whole(average: Any) -> Tensor:
 
 def _beside(weight: Tensor, average: Tensor) -> Tensor:
     """An average from the host on the device of its weight, in parts if the weight is."""
-    return divided_as(average, weight) if is_divided(weight) else average.to(weight.device)
+    return shard_like(average, weight) if is_sharded(weight) else average.to(weight.device)
 
 
 def _ending(updates: int) -> str:

@@ -118,7 +118,7 @@ class ScheduleFree(Algorithm):
     """
 
     __traits__ = Traits(
-        composes_badly_with={
+        conflicts_with={
             "EMA": "each evaluates with an average of its own. Take one of them.",
             "PostHocEMA": "each keeps an average of its own. Take one of them.",
             "SWA": "each evaluates with an average of its own. Take one of them.",

@@ -27,7 +27,7 @@ from composer.core.data_spec import DataSpec
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time
 from composer.core.traits import Traits
-from composer.dist.dtensor import is_divided
+from composer.dist.dtensor import is_sharded
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -210,7 +210,7 @@ class SelectiveBackprop(Algorithm):
     def _are_sharded(self, model: nn.Module) -> bool:
         """Whether weights are sharded, which is looked up once for a training."""
         if self._sharded is None:
-            self._sharded = any(map(is_divided, model.parameters()))
+            self._sharded = any(map(is_sharded, model.parameters()))
         return self._sharded
 
     @torch.no_grad()

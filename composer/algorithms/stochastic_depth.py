@@ -135,7 +135,7 @@ class StochasticDepth(Algorithm):
 
     __traits__ = Traits(
         slot=Slot.SURGERY,
-        composes_badly_with={
+        conflicts_with={
             "SAM": "the two forward passes of a step would leave out different blocks. Use stochastic_method='sample'.",
         },
         sharding=Sharding.SAFE,
@@ -160,7 +160,7 @@ class StochasticDepth(Algorithm):
             in_unit_interval("drop_warmup", self.drop_warmup.value)
         self.find_unused_parameters = stochastic_method == "block"
         if stochastic_method == "sample":
-            self.__traits__ = replace(self.__traits__, composes_badly_with={}, sharding=Sharding.PER_RANK)
+            self.__traits__ = replace(self.__traits__, conflicts_with={}, sharding=Sharding.PER_RANK)
         self._generator: torch.Generator | None = None
         self._full_rates: dict[StochasticBlock, float] = {}
         self._progress = 1.0

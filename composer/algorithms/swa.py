@@ -73,7 +73,7 @@ class SWA(Algorithm):
     """
 
     __traits__ = Traits(
-        composes_badly_with={
+        conflicts_with={
             "EMA": "it puts an average of its own into the model, to which that of EMA comes late. Take one of them.",
             "PostHocEMA": (
                 "it puts an average into the model, and averages over time mix weights from before and after. Take "

@@ -128,7 +128,7 @@ class ZClip(Algorithm):
     """
 
     __traits__ = Traits(
-        composes_badly_with={
+        conflicts_with={
             "GradientClipping": (
                 "whichever acts second gets a gradient that is clipped already. Use ZClip(max_norm=...) for a bound."
             ),

@@ -23,7 +23,7 @@ from composer.core.callback import Callback
 from composer.core.microbatches import count_samples
 from composer.core.time import Time
 from composer.core.traits import Traits
-from composer.dist.dtensor import is_divided, joint_norm, norms
+from composer.dist.dtensor import is_sharded, joint_norm, norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -109,7 +109,7 @@ class GradientNoiseScale(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuse gradients that are brought together before they are whole."""
-        if any(map(is_divided, state.model.parameters())):
+        if any(map(is_sharded, state.model.parameters())):
             raise NotImplementedError(
                 "GradientNoiseScale compares the gradient of each process's first microbatch with that of the batch. "
                 "Where weights are divided, no process ever holds a gradient of its own, and after a microbatch the "

@@ -14,7 +14,7 @@ import torch.distributed as torch_dist
 from composer import dist
 from composer.checkpoint import sharded_writer
 from composer.checkpoint.save import write_file
-from composer.checkpoint.sharded_tensors import has_divided, whole
+from composer.checkpoint.sharded_tensors import has_sharded, whole
 from composer.checkpoint.staging import Snapshot
 from composer.warnings import ComposerWarning
 
@@ -77,7 +77,7 @@ class CheckpointWriter:
         if folders is not None:
             write = self._in_parts(content, path, folders, apart)
         else:
-            is_copy = has_divided(content)
+            is_copy = has_sharded(content)
             if is_copy:
                 content = whole(content)
             if dist.get_global_rank() != 0:

@@ -15,7 +15,7 @@ from composer._version import __version__
 from composer.checkpoint.metric_values import give_metric_values, take_metric_values
 from composer.checkpoint.named_states import as_named, by_name, load_each, name_of
 from composer.checkpoint.optimizer_states import class_name, optimizer_state, set_optimizer_state
-from composer.core.epoch_iterator import DataPass
+from composer.core.epoch_iterator import EpochIterator
 from composer.core.timestamp import Timestamp
 from composer.warnings import ComposerWarning
 
@@ -142,18 +142,20 @@ def _give_timestamp(state: State, saved: Any) -> None:
 def _take_position(state: State) -> dict[str, Any]:
     phase = state.train_phase
     place = phase.resume if phase.iterator is None else None  # loaded, and not taken up yet
-    if phase.passes is not None and isinstance(phase.iterator, DataPass):
+    if phase.passes is not None and isinstance(phase.iterator, EpochIterator):
         done = int(phase.timestamp.sample_in_epoch)
         place = phase.passes.place(phase.iterator, done, sized=phase.length is not None)
     elif phase.passes is not None and phase.ended is not None and phase.passes.loader is phase.loader.dataloader:
         place = phase.passes.place_after(*phase.ended, sized=phase.length is not None)
-    return {"train": place, "eval": {}, "first_draws": dist.all_gather_object(_first_draws(state))}
+    return {"train": place, "eval": {}, "first_batch_rng": dist.all_gather_object(_first_draws(state))}
 
 
 def _first_draws(state: State) -> dict[str, Any]:
     """The random states before the first batches of this process, by mode and label."""
     phases = {"train": state.train_phase, "eval": state.eval_phase}
-    found = {mode: {label: first.state for label, first in phase.first_draws.items()} for mode, phase in phases.items()}
+    found = {
+        mode: {label: first.state for label, first in phase.first_batch_rng.items()} for mode, phase in phases.items()
+    }
     return {mode: {label: draws for label, draws in by.items() if draws is not None} for mode, by in found.items()}
 
 
@@ -161,12 +163,12 @@ def _give_position(state: State, saved: Any) -> None:
     phase = state.train_phase
     phase.iterator = None
     phase.ended = None
-    ranks = saved.get("first_draws", [])
+    ranks = saved.get("first_batch_rng", [])
     if dist.get_global_rank() < len(ranks):
         mine = ranks[dist.get_global_rank()]
         for one, mode in ((phase, "train"), (state.eval_phase, "eval")):
             for label, draws in mine[mode].items():
-                one.first_draws[label].load(draws)
+                one.first_batch_rng[label].load(draws)
     place = saved.get("train")
     if phase.timestamp.batch_in_epoch.value == 0:
         phase.resume = place if isinstance(place, dict) and "ended" in place else None

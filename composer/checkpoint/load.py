@@ -183,7 +183,7 @@ def load_checkpoint(
         loaded = restore(
             state,
             logger,
-            open_checkpoint(local, mapped=not Layout(state.model).is_whole, together=True),
+            open_checkpoint(local, mapped=not Layout(state.model).is_unsharded, together=True),
             weights_only=load_weights_only,
             strict=strict_model_weights,
             ignore_keys=ignore_keys,

@@ -15,7 +15,7 @@ from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.folder_conflicts import REST
 from composer.checkpoint.plain_values import plain
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
-from composer.checkpoint.sharded_tensors import has_divided, whole
+from composer.checkpoint.sharded_tensors import has_sharded, whole
 from composer.checkpoint.sharded_writer import divide, files_of_process, write
 from composer.core.name_placeholders import format_name
 from composer.storage.atomic_upload import deliver
@@ -108,7 +108,7 @@ def save_checkpoint(
     if (folders := folders_for(state, filename, weights_only=weights_only)) is not None:
         _save_folder(content, path, folders)
         return path if is_first else None
-    if has_divided(content):
+    if has_sharded(content):
         content = whole(content)
     if not is_first:
         return None

@@ -11,29 +11,29 @@ from torch import Tensor, nn
 from composer import dist, trees
 from composer.checkpoint.staging import PLAIN
 
-__all__ = ["Layout", "divided_as", "has_divided", "is_divided", "part_of", "whole"]
+__all__ = ["Layout", "has_sharded", "is_sharded", "part_of", "shard_like", "whole"]
 
 
-def is_divided(value: Any) -> bool:
+def is_sharded(value: Any) -> bool:
     """Tell whether something is a tensor of which this process holds a part: a ``DTensor``.
 
     Args:
         value: Anything.
 
-    >>> is_divided(torch.ones(1))
+    >>> is_sharded(torch.ones(1))
     False
     """
     # Its class is not asked for, as importing that takes most of a second.
     return isinstance(value, Tensor) and hasattr(value, "placements")
 
 
-def has_divided(content: Any) -> bool:
+def has_sharded(content: Any) -> bool:
     """Tell whether there is a divided tensor among others.
 
     Args:
         content: Nested dicts, lists and tuples.
 
-    >>> has_divided({"weight": torch.ones(1)})
+    >>> has_sharded({"weight": torch.ones(1)})
     False
     """
     return dist.is_initialized() and _has_divided(content)  # as it takes processes that have met
@@ -48,7 +48,7 @@ def part_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     >>> part_of(torch.ones(2, 3))
     ((0, 0), (2, 3))
     """
-    if not is_divided(tensor):
+    if not is_sharded(tensor):
         return (0,) * tensor.dim(), tuple(tensor.shape)
     (chunk,) = tensor.__create_chunk_list__()
     return tuple(chunk.offsets), tuple(chunk.sizes)
@@ -75,10 +75,10 @@ def whole(content: dict[str, Any]) -> dict[str, Any]:
 
     def copied(tensor: Tensor) -> Tensor:
         # Tied weights are gathered twice, as only a process that holds a part of them sees that they are one.
-        gathered = cast("Any", tensor).full_tensor() if is_divided(tensor) else tensor
+        gathered = cast("Any", tensor).full_tensor() if is_sharded(tensor) else tensor
         if not is_first:
             return nothing
-        held = cast("Any", tensor).to_local() if is_divided(tensor) else tensor
+        held = cast("Any", tensor).to_local() if is_sharded(tensor) else tensor
         key = (held.device, held.dtype, held.data_ptr(), held.shape, held.stride(), tensor.shape)
         if key not in copies or not held.numel():
             copies[key] = gathered.detach().to("cpu", copy=gathered is tensor)
@@ -88,26 +88,26 @@ def whole(content: dict[str, Any]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
     """Return this process's part of a whole tensor, divided in the same way as another.
 
     Args:
         tensor: The whole, on any device; only what this process is to hold is read.
         other: A tensor of the same shape.
 
-    >>> divided_as(torch.ones(2), torch.zeros(2))
+    >>> shard_like(torch.ones(2), torch.zeros(2))
     tensor([1., 1.])
     """
     made: Any = torch.empty_like(other.detach(), dtype=tensor.dtype)
     offsets, sizes = part_of(made)
     held = tensor[tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))]
-    (made.to_local() if is_divided(made) else made).copy_(held)
+    (made.to_local() if is_sharded(made) else made).copy_(held)
     return made
 
 
 def _has_divided(node: Any) -> bool:
     if isinstance(node, Tensor):
-        return is_divided(node)
+        return is_sharded(node)
     if isinstance(node, dict):
         values: Any = cast("dict[Any, Any]", node).values()
     elif isinstance(node, (list, tuple)):
@@ -127,16 +127,16 @@ class Layout:
     Args:
         model: The model.
 
-    >>> Layout(nn.Linear(1, 1)).is_whole
+    >>> Layout(nn.Linear(1, 1)).is_unsharded
     True
     """
 
     def __init__(self, model: nn.Module) -> None:
         named = {**dict(model.named_parameters(remove_duplicate=False)), **model.state_dict(keep_vars=True)}
-        self._divided: dict[Any, Any] = {name: value for name, value in named.items() if is_divided(value)}
+        self._divided: dict[Any, Any] = {name: value for name, value in named.items() if is_sharded(value)}
 
     @property
-    def is_whole(self) -> bool:
+    def is_unsharded(self) -> bool:
         """Whether each process has all of the model."""
         return not self._divided
 
@@ -168,7 +168,7 @@ class Layout:
             tree: The containers, whose tensors are whole or divided already.
             path: The keys under which a checkpoint has them.
         """
-        if self.is_whole:
+        if self.is_unsharded:
             return tree
         if isinstance(tree, dict):
             items = cast("dict[Any, Any]", tree).items()
@@ -176,14 +176,14 @@ class Layout:
         if isinstance(tree, (list, tuple)):
             values = [self.placed(value, (*path, at)) for at, value in enumerate(cast("list[Any]", tree))]
             return values if isinstance(tree, list) else tuple(values)
-        parameter = self._parameter(path) if isinstance(tree, Tensor) and not is_divided(tree) else None
+        parameter = self._parameter(path) if isinstance(tree, Tensor) and not is_sharded(tree) else None
         if parameter is None:
             return tree
         if parameter.shape == tree.shape:
-            return divided_as(tree, parameter)
+            return shard_like(tree, parameter)
         # Such as the factors of a second moment, beside gradients with which optimizers compute.
         if "optimizers" in path[:2] and tree.dim() > 0:
-            return divided_as(tree, _empty_beside(parameter, tree.shape, tree.dtype, ()))
+            return shard_like(tree, _empty_beside(parameter, tree.shape, tree.dtype, ()))
         return tree
 
     def _parameter(self, path: Sequence[Any]) -> Any:

@@ -26,7 +26,7 @@ from composer import dist
 from composer.checkpoint import file_format
 from composer.checkpoint.folder_conflicts import REST
 from composer.checkpoint.on_all_ranks import by_all
-from composer.checkpoint.sharded_tensors import is_divided, part_of
+from composer.checkpoint.sharded_tensors import is_sharded, part_of
 from composer.checkpoint.swap import exchange
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ def divide(content: dict[str, Any]) -> Divided:
         if isinstance(node, (list, tuple)):
             values = [walk(value, (*path, str(at))) for at, value in enumerate(cast("list[Any]", node))]
             return values if isinstance(node, list) else tuple(values)
-        if not isinstance(node, Tensor) or not (is_divided(node) or path[:2] == ("state", "model")):
+        if not isinstance(node, Tensor) or not (is_sharded(node) or path[:2] == ("state", "model")):
             return node
         held: Any = node.detach()
         place = Place(path, tuple(node.shape), part_of(held)[0])
-        dims = [getattr(one, "dim", None) for one in held.placements] if is_divided(held) else None
+        dims = [getattr(one, "dim", None) for one in held.placements] if is_sharded(held) else None
         local: Tensor = held.to_local() if dims is not None else held
         # What all have, one writes; of what is divided, some may have nothing.
         if is_first or (dims is not None and local.numel()):

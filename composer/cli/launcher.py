@@ -185,12 +185,12 @@ def _complete_meeting(plan: Plan, settings: dict[str, Any]) -> str | None:
 
 def _bound_silence(plan: Plan) -> None:
     """Notice where the node on which all meet can no longer be reached, and do not wait for it for ever."""
-    from composer.dist.rendezvous.keepalive import bound_silence
+    from composer.dist.rendezvous.keepalive import set_keepalive
 
     port = plan.endpoint.rpartition(":")[2]
     seconds = plan.rdzv_conf.get("read_timeout", "")
     if plan.nodes[1] > 1 and port.isdecimal():
-        bound_silence(int(port), float(seconds) if seconds.isdecimal() else _READ_TIMEOUT)
+        set_keepalive(int(port), float(seconds) if seconds.isdecimal() else _READ_TIMEOUT)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer.core.data_sharding import WHOLE, DataShare
+from composer.core.data_sharding import WHOLE, DataShard
 from composer.core.data_spec import DataSpec, ensure_data_spec
 from composer.core.metric_values import MetricValues
 from composer.core.phase import Phase, TrainerMode
@@ -42,7 +42,7 @@ class StateData(ABC):
     """
 
     rank_zero_seed: int
-    data_share: DataShare = WHOLE
+    data_shard: DataShard = WHOLE
     microbatch_size: int | None = None
 
     @cached_property
@@ -144,7 +144,7 @@ class StateData(ABC):
         spec = ensure_data_spec(dataloader)
         if phase.loader is None or phase.loader.dataloader is not spec.dataloader:
             phase.iterator = None
-        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.__length_of__(self.data_share)
+        phase.loader, phase.label, phase.length = spec, dataloader_label, spec.__length_of__(self.data_shard)
         if dataloader_len != -1:
             self.dataloader_len = dataloader_len
 
@@ -188,7 +188,7 @@ class StateData(ABC):
         count = int(given.value)
         if given.unit is not TimeUnit.BATCH or count < -1:
             raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")
-        full = None if self.phase.loader is None else self.phase.loader.__length_of__(self.data_share)
+        full = None if self.phase.loader is None else self.phase.loader.__length_of__(self.data_shard)
         if count == -1:
             self.phase.length = full
             return

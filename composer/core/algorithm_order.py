@@ -15,7 +15,7 @@ from composer.warnings import NotIntendedUseWarning
 if TYPE_CHECKING:
     from composer.core.algorithm import Algorithm
 
-__all__ = ["AlgorithmPass", "Claim", "Slot", "arrange", "sort_to_back", "sort_to_front", "warn_of_bad_company"]
+__all__ = ["AlgorithmPass", "Claim", "Slot", "arrange", "sort_to_back", "sort_to_front", "warn_of_conflicts"]
 
 AlgorithmPass: TypeAlias = Callable[[Sequence["Algorithm"], Event], Sequence["Algorithm"]]
 """A user's reordering: gets the algorithms that listen to an event as they would run, returns the order wanted."""
@@ -52,13 +52,13 @@ class Claim(StrEnum):
 _REMEDY = {Claim.LOSS_MIX: "Give interpolate_loss=True to one of them only"}
 
 
-def warn_of_bad_company(algorithms: Iterable[Algorithm]) -> None:
+def warn_of_conflicts(algorithms: Iterable[Algorithm]) -> None:
     """Warn where several algorithms claim the same thing, or one says that it composes badly with another.
 
     Args:
         algorithms: All algorithms of a run.
 
-    >>> warn_of_bad_company([])
+    >>> warn_of_conflicts([])
     """
     algorithms = list(algorithms)
     _warn_of_shared_claims(algorithms)
@@ -66,7 +66,7 @@ def warn_of_bad_company(algorithms: Iterable[Algorithm]) -> None:
     warned: set[frozenset[str]] = set()
     for algorithm in algorithms:
         name = type(algorithm).__name__
-        for other, reason in traits_of(algorithm).composes_badly_with.items():
+        for other, reason in traits_of(algorithm).conflicts_with.items():
             pair = frozenset({name, other})
             if other in names and pair not in warned:
                 warned.add(pair)

@@ -11,14 +11,14 @@ from torch.utils.data.distributed import DistributedSampler
 
 from composer import dist
 
-__all__ = ["WHOLE", "DataShare", "check_divided", "is_divided"]
+__all__ = ["WHOLE", "DataShard", "check_sharded_data", "is_data_sharded"]
 
 # What samplers that give a process its part only have their part by.
 _PARTS = ("num_replicas", "rank", "world_size", "num_processes", "data_parallel_rank")
 
 
 @dataclass(frozen=True)
-class DataShare:
+class DataShard:
     """The part of each batch of the whole job that a process gets.
 
     Attributes:
@@ -26,19 +26,19 @@ class DataShare:
         size: Of how many. Processes that have a layer's weights in parts between them get the same part of the data, so
             there may be fewer parts than processes.
 
-    >>> DataShare()
-    DataShare(rank=0, size=1)
+    >>> DataShard()
+    DataShard(rank=0, size=1)
     """
 
     rank: int = 0
     size: int = 1
 
 
-WHOLE = DataShare()
+WHOLE = DataShard()
 """All of the data, as a single process gets it."""
 
 
-def is_divided(loader: Any, share: DataShare) -> bool:
+def is_data_sharded(loader: Any, share: DataShard) -> bool:
     """Tell whether each process's loader yields that process's part of the data, by the choice of who made it.
 
     That is so for data without indices, and where the sampler knows of several processes. The exception is torch's
@@ -50,7 +50,10 @@ def is_divided(loader: Any, share: DataShare) -> bool:
         share: What this process is to get.
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(4))
-    >>> is_divided(DataLoader(data, shuffle=True), DataShare(0, 2)), is_divided([1, 2], DataShare(0, 2))
+    >>> (
+    ...     is_data_sharded(DataLoader(data, shuffle=True), DataShard(0, 2)),
+    ...     is_data_sharded([1, 2], DataShard(0, 2)),
+    ... )
     (False, True)
     """
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
@@ -63,7 +66,7 @@ def is_divided(loader: Any, share: DataShare) -> bool:
     return any(hasattr(one, name) for one in samplers for name in _PARTS)
 
 
-def check_divided(loader: Any, share: DataShare, name: str) -> None:
+def check_sharded_data(loader: Any, share: DataShard, name: str) -> None:
     """Refuse a loader that would give the same samples to several processes.
 
     A class of one's own may do more than fetch what its sampler says, so it cannot be dealt out.
@@ -76,7 +79,7 @@ def check_divided(loader: Any, share: DataShare, name: str) -> None:
     Raises:
         ValueError: It is such a loader.
 
-    >>> check_divided([1, 2], DataShare(0, 2), "train_dataloader")
+    >>> check_sharded_data([1, 2], DataShard(0, 2), "train_dataloader")
     """
     if share.size == 1 or type(loader) is DataLoader or not isinstance(loader, DataLoader):
         return

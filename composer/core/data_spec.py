@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from composer._text import plural
-from composer.core.data_sharding import DataShare
-from composer.core.epoch_iterators import PassFactory
+from composer.core.data_sharding import DataShard
+from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import as_microbatch, count_samples, split
 from composer.core.sample_order import length_of
 from composer.core.types import Batch
@@ -79,7 +79,7 @@ class DataSpec:
         self.split_batch = split_batch or split
         self.get_num_samples_in_batch = get_num_samples_in_batch or self._default_get_num_samples_in_batch
         self.__count_tokens = get_num_tokens_in_batch
-        self.__passes: PassFactory | None = None
+        self.__passes: EpochIterators | None = None
         dataset = getattr(dataloader, "dataset", None)
         # An iterable data set may have a length that does not say how much it yields.
         sized = isinstance(dataset, Sized) and not isinstance(dataset, torch.utils.data.IterableDataset)
@@ -194,7 +194,7 @@ class DataSpec:
         """Number of batches in one pass, or None where the loader does not tell."""
         return length_of(self.dataloader)
 
-    def __length_of__(self, share: DataShare, *, whole_batches: bool = False) -> int | None:
+    def __length_of__(self, share: DataShard, *, whole_batches: bool = False) -> int | None:
         """Return the number of steps in a pass of several processes; None where the loader does not tell.
 
         Args:
@@ -202,14 +202,14 @@ class DataSpec:
             whole_batches: Whether the loader's own batches are dealt out, as in evaluations.
 
         >>> spec = DataSpec(DataLoader(torch.utils.data.TensorDataset(torch.arange(10)), batch_size=2))
-        >>> spec.__length__, spec.__length_of__(DataShare(0, 2))
+        >>> spec.__length__, spec.__length_of__(DataShard(0, 2))
         (5, 3)
         """
         if share.size == 1:
             return self.__length__
-        return PassFactory(self.dataloader, 0, share, whole_batches).length
+        return EpochIterators(self.dataloader, 0, share, whole_batches).length
 
-    def __passes__(self, seed: int, share: DataShare) -> PassFactory:
+    def __passes__(self, seed: int, share: DataShard) -> EpochIterators:
         """Return what begins passes over the loader's own batches, in several processes.
 
         Args:
@@ -217,7 +217,7 @@ class DataSpec:
             share: What this process gets.
         """
         if self.__passes is None or self.__passes.share != share:
-            self.__passes = PassFactory(self.dataloader, seed, share, whole_batches=True)
+            self.__passes = EpochIterators(self.dataloader, seed, share, whole_batches=True)
         return self.__passes
 
     @property

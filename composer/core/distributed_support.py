@@ -16,7 +16,7 @@ class Sharding(StrEnum):
     - ``WHOLE_WEIGHTS``: it needs each process to hold whole weights, as copies of the model do (data parallelism), and
       is refused where weights are divided (fully sharded or tensor parallelism).
 
-    >>> Sharding("per_rank").takes_divided_weights, Sharding.WHOLE_WEIGHTS.takes_divided_weights
+    >>> Sharding("per_rank").supports_sharded_weights, Sharding.WHOLE_WEIGHTS.supports_sharded_weights
     (True, False)
     """
 
@@ -25,6 +25,6 @@ class Sharding(StrEnum):
     WHOLE_WEIGHTS = "whole_weights"
 
     @property
-    def takes_divided_weights(self) -> bool:
+    def supports_sharded_weights(self) -> bool:
         """Whether the weights may be divided among processes."""
         return self is not Sharding.WHOLE_WEIGHTS

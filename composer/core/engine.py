@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from composer.core.algorithm import Algorithm
-from composer.core.algorithm_order import AlgorithmPass, warn_of_bad_company
+from composer.core.algorithm_order import AlgorithmPass, warn_of_conflicts
 from composer.core.algorithm_trace import Trace, Traces
 from composer.core.callback import Callback
 from composer.core.event import Event
@@ -215,7 +215,7 @@ class Engine:
         if [*map(id, algorithms)] != [*map(id, self._checked)]:
             for algorithm in algorithms:
                 _check(algorithm)
-            warn_of_bad_company(algorithms)
+            warn_of_conflicts(algorithms)
             self._checked = algorithms
 
     def _refuse_closed(self) -> None:

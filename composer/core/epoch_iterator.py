@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from composer import rng
-from composer.core.first_batch_rng import FirstDraws
+from composer.core.first_batch_rng import FirstBatchRNG
 from composer.core.types import Batch
 
-__all__ = ["DataPass", "counts_samples"]
+__all__ = ["EpochIterator", "counts_samples"]
 
 _log = logging.getLogger(__name__)
 
 
-class DataPass:
+class EpochIterator:
     """The rest of a pass: an iterator over batches that knows how to be taken up.
 
     Args:
-        kind: See :class:`PassFactory`.
+        kind: See :class:`EpochIterators`.
         iterator: Yields the batches.
         owner: The loader or data set that keeps its place.
         start: The state of the random generators at the beginning.
@@ -29,7 +29,7 @@ class DataPass:
         step: Number of them that each step takes.
         length: Number of batches of the whole pass, where it is another than usual.
 
-    >>> list(DataPass("indices", iter([1, 2])))
+    >>> list(EpochIterator("indices", iter([1, 2])))
     [1, 2]
     """
 
@@ -55,7 +55,7 @@ class DataPass:
         # The owner's state before that, where it is known.
         self._before: Any = None
 
-    def __iter__(self) -> DataPass:
+    def __iter__(self) -> EpochIterator:
         """Return itself."""
         return self
 
@@ -75,7 +75,7 @@ class DataPass:
         """Whether the loader or the data set keeps its own place."""
         return self._owner is not None
 
-    def note_first(self, first: FirstDraws, loader: Any) -> None:
+    def note_first(self, first: FirstBatchRNG, loader: Any) -> None:
         """Watch the first batch, which has not been fetched.
 
         Args:

@@ -12,19 +12,19 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from composer import dist, rng
 from composer._text import plural
-from composer.core.data_sharding import WHOLE, DataShare, is_divided
-from composer.core.epoch_iterator import DataPass, counts_samples
+from composer.core.data_sharding import WHOLE, DataShard, is_data_sharded
+from composer.core.epoch_iterator import EpochIterator, counts_samples
 from composer.core.loader_workers import iterate, lend, take_back
-from composer.core.sample_order import Indices, length_of, resumable
+from composer.core.sample_order import SampleOrder, length_of, resumable
 from composer.core.types import Batch
 
-__all__ = ["PassFactory"]
+__all__ = ["EpochIterators"]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
-class PassFactory:
+class EpochIterators:
     """Creates iterators over a loader, each starting at any position of an epoch.
 
     How an epoch is resumed depends on the loader. The first of these that it supports is used: the ``state_dict`` of a
@@ -32,7 +32,7 @@ class PassFactory:
     loader (such as torchdata's ``StatefulDataLoader``); the ``state_dict`` of its dataset; the sample indices, which
     are known without fetching samples. Otherwise the earlier batches are fetched again.
 
-    In distributed training, data with indices is sharded among ranks, see :class:`.Indices`; other loaders, and the
+    In distributed training, data with indices is sharded among ranks, see :class:`.SampleOrder`; other loaders, and the
     position in them, are separate on each rank. A loader that shards its data itself declares ``is_dealt = True``: its
     state is then the same on all ranks and fits any number of ranks, and ``steps_left`` is the number of steps that
     remain.
@@ -46,15 +46,17 @@ class PassFactory:
         share: The data shard of this rank.
         whole_batches: Whether complete batches of the loader are sharded, instead of the samples of a step.
 
-    >>> next(PassFactory([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None}))
+    >>> next(
+    ...     EpochIterators([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
+    ... )
     3
     """
 
     loader: Any
     seed: int
-    share: DataShare = WHOLE
+    share: DataShard = WHOLE
     whole_batches: bool = False
-    _made: tuple[Indices, DataLoader[Any]] | None = field(default=None, repr=False)
+    _made: tuple[SampleOrder, DataLoader[Any]] | None = field(default=None, repr=False)
 
     @property
     def kind(self) -> str:
@@ -75,7 +77,7 @@ class PassFactory:
         """Number of steps in a full epoch, or None if the loader has no length."""
         if self.kind != "indices":
             return length_of(self.loader)
-        return Indices(self.loader, self.share, whole_batches=self.whole_batches).steps_after(0)
+        return SampleOrder(self.loader, self.share, whole_batches=self.whole_batches).steps_after(0)
 
     @property
     def is_own(self) -> bool:
@@ -84,13 +86,13 @@ class PassFactory:
             return not counts_samples(self.loader.dataset)
         if self.kind == "loader":
             return not getattr(self.loader, "is_dealt", False)
-        return self.kind != "indices" or is_divided(self.loader, self.share)
+        return self.kind != "indices" or is_data_sharded(self.loader, self.share)
 
-    def _dealt(self) -> tuple[Indices, DataLoader[Any]]:
+    def _dealt(self) -> tuple[SampleOrder, DataLoader[Any]]:
         if self._made is None:
-            indices = Indices(self.loader, self.share, whole_batches=self.whole_batches)
+            indices = SampleOrder(self.loader, self.share, whole_batches=self.whole_batches)
             indices.seed = self.seed
-            if self.share.size > 1 and not indices.is_divided:
+            if self.share.size > 1 and not indices.is_data_sharded:
                 # Each rank may have a generator with a different seed.
                 own_seed = [indices.own_seed]
                 dist.broadcast_object_list(own_seed)
@@ -103,7 +105,7 @@ class PassFactory:
         """Whether DataLoader workers hold copies of the dataset, whose state changes there."""
         return getattr(self.loader, "num_workers", 0) > 0
 
-    def begin(self, epoch: int, batch: int = 0, saved: Mapping[str, Any] | None = None) -> DataPass:
+    def begin(self, epoch: int, batch: int = 0, saved: Mapping[str, Any] | None = None) -> EpochIterator:
         """Create an iterator over an epoch.
 
         Args:
@@ -139,11 +141,11 @@ class PassFactory:
             if kind == "loader" and isinstance(self.loader, DataLoader):
                 # A torch DataLoader samples its seed when iteration starts: do it now for the finished epoch.
                 iterate(self.loader)
-            return DataPass(kind, iter(()), owner=owner)
+            return EpochIterator(kind, iter(()), owner=owner)
         if kind == "indices":
             return self._by_indices(epoch, batch, saved, owner)
         length = None if saved is None or self.is_own or kind != "loader" else batch + self.loader.steps_left
-        return DataPass(kind, iterate(self.loader, resumed=saved is not None), owner=owner, length=length)
+        return EpochIterator(kind, iterate(self.loader, resumed=saved is not None), owner=owner, length=length)
 
     def _tell_epoch(self, epoch: int) -> None:
         owners: list[Any] = [getattr(self.loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
@@ -153,7 +155,7 @@ class PassFactory:
             elif type(getattr(each, "next_epoch", None)) is int:
                 each.next_epoch = epoch
 
-    def place(self, current: DataPass, sample: int, *, sized: bool = True) -> dict[str, Any]:
+    def place(self, current: EpochIterator, sample: int, *, sized: bool = True) -> dict[str, Any]:
         """Return the position for a checkpoint, from which later processes resume; all ranks must call this.
 
         Args:
@@ -166,7 +168,9 @@ class PassFactory:
         # Other ranks may have more batches than this one.
         return self.gather(current.state_dict(sample, sized=False))
 
-    def place_after(self, ended: DataPass, sample: int, batch: int, *, sized: bool = True) -> dict[str, Any] | None:
+    def place_after(
+        self, ended: EpochIterator, sample: int, batch: int, *, sized: bool = True
+    ) -> dict[str, Any] | None:
         """Return the state to begin the epoch after a finished one, or None; all ranks must call this.
 
         Data with its own ``state_dict`` may hold more than a position, such as the generator of the next order. Other
@@ -209,7 +213,7 @@ class PassFactory:
         """Whether the first batch can be fetched here without an effect on an epoch that begins afterwards."""
         return self.kind in ("indices", "replay") and not (self._has_workers or isinstance(self.loader, Iterator))
 
-    def rewind(self, current: DataPass, epoch: int, batch: int, fetched: tuple[Batch, ...]) -> bool:
+    def rewind(self, current: EpochIterator, epoch: int, batch: int, fetched: tuple[Batch, ...]) -> bool:
         """Make an iterator yield the last batch again, or the batch that failed to load; return whether it can.
 
         Args:
@@ -229,7 +233,7 @@ class PassFactory:
             return False
         return True
 
-    def lend_workers(self, current: DataPass | None, epoch: int, batch: int) -> None:
+    def lend_workers(self, current: EpochIterator | None, epoch: int, batch: int) -> None:
         """Let the user's loader have the persistent workers until the next batch is wanted.
 
         Args:
@@ -253,7 +257,7 @@ class PassFactory:
             )
         return ranks[self.share.rank]
 
-    def _by_indices(self, epoch: int, batch: int, saved: Mapping[str, Any] | None, owner: Any) -> DataPass:
+    def _by_indices(self, epoch: int, batch: int, saved: Mapping[str, Any] | None, owner: Any) -> EpochIterator:
         indices, loader = self._dealt()
         take_back(loader, self.loader)
         start = 0 if saved is None else saved.get("place", batch * indices.step)
@@ -262,12 +266,12 @@ class PassFactory:
         rest = None if saved is None else indices.steps_after(start)
         length = None if rest is None else batch + rest
         batches = iterate(loader, owner=self.loader)
-        return DataPass("indices", batches, owner=owner, place=start, step=indices.step, length=length)
+        return EpochIterator("indices", batches, owner=owner, place=start, step=indices.step, length=length)
 
-    def _by_replay(self, batch: int, saved: Mapping[str, Any] | None) -> DataPass:
+    def _by_replay(self, batch: int, saved: Mapping[str, Any] | None) -> EpochIterator:
         if saved is None or batch == 0:
             state = rng.get_local_rng_state()
-            return DataPass("replay", iterate(self.loader), start=state)
+            return EpochIterator("replay", iterate(self.loader), start=state)
         _log.warning(
             "Fetching the first %d batches again to get to where the training data was left: %s has neither a "
             "state_dict nor indices. A torchdata StatefulDataLoader, or data with state_dict and load_state_dict, "
@@ -280,7 +284,7 @@ class PassFactory:
         iterator = iterate(self.loader)
         for _ in itertools.islice(iterator, batch):
             pass
-        return DataPass("replay", iterator, start=saved["rng"])
+        return EpochIterator("replay", iterator, start=saved["rng"])
 
 
 _BY = {

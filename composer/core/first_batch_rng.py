@@ -13,18 +13,18 @@ from composer import rng
 if TYPE_CHECKING:
     from composer.core.types import Batch
 
-__all__ = ["FirstDraws"]
+__all__ = ["FirstBatchRNG"]
 
 
-class FirstDraws:
+class FirstBatchRNG:
     """Records the random state before the first batch if fetching it samples values, and replays that after a resume.
 
     A dataset may create all of its values at the first access, from the random generators of the process. In a resumed
     run, the first access would use the random state of the checkpoint instead, and training would see other data.
 
-    >>> first = FirstDraws()
+    >>> first = FirstBatchRNG()
     >>> batches = list(first.noting([], (torch.rand(1) for _ in range(2))))
-    >>> later = FirstDraws()
+    >>> later = FirstBatchRNG()
     >>> later.load(first.state)
     >>> made = []
     >>> later.repeat([], lambda: (made.append(torch.rand(1)) for _ in range(2)))

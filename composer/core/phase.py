@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from composer.core.first_batch_rng import FirstDraws
+from composer.core.first_batch_rng import FirstBatchRNG
 from composer.core.timestamp import Timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from composer.core.epoch_iterator import DataPass
-    from composer.core.epoch_iterators import PassFactory
+    from composer.core.epoch_iterator import EpochIterator
+    from composer.core.epoch_iterators import EpochIterators
     from composer.core.types import Batch
 
 __all__ = ["Phase", "TrainerMode"]
@@ -48,7 +48,7 @@ class Phase:
         passes: Begins the passes.
         stage: The event whose evaluation is under way, after which training goes on; None outside of evaluations.
         resume: What a checkpoint says of the pass that is to be taken up.
-        first_draws: Random states before the first batches, by label; those of the training by "train".
+        first_batch_rng: Random states before the first batches, by label; those of the training by "train".
         ended: The pass that has ended, while no other is under way, with its numbers of samples and batches.
 
     >>> Phase(TrainerMode.TRAIN).timestamp.batch
@@ -63,11 +63,11 @@ class Phase:
     mark: float = 0.0
     iterator: Iterator[Batch] | None = None
     repeated: list[Batch] | None = None
-    passes: PassFactory | None = None
+    passes: EpochIterators | None = None
     stage: str | None = None
     resume: dict[str, Any] | None = None
-    ended: tuple[DataPass, int, int] | None = None
-    first_draws: defaultdict[str, FirstDraws] = field(default_factory=lambda: defaultdict(FirstDraws))
+    ended: tuple[EpochIterator, int, int] | None = None
+    first_batch_rng: defaultdict[str, FirstBatchRNG] = field(default_factory=lambda: defaultdict(FirstBatchRNG))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the pass under way: an iterator cannot be copied."""

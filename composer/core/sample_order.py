@@ -11,10 +11,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from torch.utils.data.distributed import DistributedSampler
 
 from composer import rng
-from composer.core.data_sharding import WHOLE, DataShare, is_divided
+from composer.core.data_sharding import WHOLE, DataShard, is_data_sharded
 from composer.core.random_order import Listed, Permutation, mix_seed
 
-__all__ = ["Indices", "SeededIndices", "length_of", "resumable"]
+__all__ = ["SampleOrder", "SeededIndices", "length_of", "resumable"]
 
 # What a sampler may have as its generator: its own, or none yet.
 _DRAWN = (torch.Generator, type(None))
@@ -22,7 +22,7 @@ _DRAWN = (torch.Generator, type(None))
 _CHUNK = 8192
 
 
-class Indices:
+class SampleOrder:
     """The batches of indices of one pass after another, for the ``batch_sampler`` of a data loader.
 
     All processes go through one order of the whole data. In a step, with B the loader's batch size, the W processes
@@ -45,25 +45,25 @@ class Indices:
         epoch: The pass that begins next.
         start: Number of entries of the order to leave out: of indices, or of batches where a batch sampler of the
             user's own makes them.
-        is_divided: Whether each process has an order of its own.
+        is_data_sharded: Whether each process has an order of its own.
         step: Number of entries that all processes together take in a step.
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(5))
     >>> loader = torch.utils.data.DataLoader(data, batch_size=2)
-    >>> [list(batch) for batch in Indices(loader, DataShare(1, 2))]
+    >>> [list(batch) for batch in SampleOrder(loader, DataShard(1, 2))]
     [[1, 3]]
-    >>> indices = Indices(loader)
+    >>> indices = SampleOrder(loader)
     >>> indices.start = 2
     >>> [list(batch) for batch in indices]
     [[2, 3], [4]]
     """
 
-    def __init__(self, loader: DataLoader[Any], share: DataShare = WHOLE, *, whole_batches: bool = False) -> None:
+    def __init__(self, loader: DataLoader[Any], share: DataShard = WHOLE, *, whole_batches: bool = False) -> None:
         self.seed = self.epoch = self.start = 0
-        self.is_divided = is_divided(loader, share)
+        self.is_data_sharded = is_data_sharded(loader, share)
         # Not the loader itself: it keeps its persistent workers' iterator, which keeps this.
         self._sampler, self._batch_sampler = loader.sampler, loader.batch_sampler
-        self._share = WHOLE if self.is_divided else share
+        self._share = WHOLE if self.is_data_sharded else share
         self._whole_batches = whole_batches
         generator = getattr(loader.sampler, "generator", None)
         self.own_seed: int | None = generator.initial_seed() if isinstance(generator, torch.Generator) else None
@@ -117,7 +117,7 @@ class Indices:
             return Listed(len(sampler.data_source))
         if _is_shuffled(sampler):
             return Permutation(len(sampler.data_source), seed)
-        if type(sampler) is DistributedSampler and not self.is_divided:
+        if type(sampler) is DistributedSampler and not self.is_data_sharded:
             n = len(cast(Sized, sampler.dataset))
             end = n - n % sampler.num_replicas if sampler.drop_last else n
             if not sampler.shuffle:
@@ -224,8 +224,8 @@ class SeededIndices(list[int]):
         return SeededIndices, (self[:], self.seed)
 
 
-def resumable(loader: DataLoader[Any], indices: Indices, seed: int) -> DataLoader[Any]:
-    """Return a loader that fetches as another does, but what :class:`Indices` say.
+def resumable(loader: DataLoader[Any], indices: SampleOrder, seed: int) -> DataLoader[Any]:
+    """Return a loader that fetches as another does, but what :class:`SampleOrder` say.
 
     Args:
         loader: The user's loader, over a data set with indices.
@@ -234,7 +234,7 @@ def resumable(loader: DataLoader[Any], indices: Indices, seed: int) -> DataLoade
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(5))
     >>> loader = torch.utils.data.DataLoader(data, batch_size=2)
-    >>> indices = Indices(loader)
+    >>> indices = SampleOrder(loader)
     >>> indices.start = 4
     >>> list(resumable(loader, indices, seed=0))
     [[tensor([4])]]

@@ -80,12 +80,12 @@ class State(StateData, StateNames, StateSaved):
         previous_timestamp: The time before the last step.
         load_path: Path of the checkpoint that was loaded, or None.
         run_name_given: Whether the name of the run was given, rather than made anew with each start.
-        data_share: Which part of the data this process gets.
+        data_shard: Which part of the data this process gets.
         seed_rank: What this process's seed is above that of the run: its rank, the same for those with the same data.
         checkpoint_folders: How checkpoints are divided among processes, or None where each is one file.
         find_algorithm: Returns the class of a method by its name, for checkpoints that need one, or None.
         profiler: The :class:`.Profiler` of the run, by which code of one's own shows in its traces, or None.
-        stops_together: Whether a wish to stop, ``stop_asked`` or None, waits until all ranks know of it.
+        stops_together: Whether a wish to stop, ``stop_requested`` or None, waits until all ranks know of it.
         stop: Who or what ended the run before its duration, or None; saved in checkpoints.
         planned_duration: The ``max_duration`` with which training began, whatever was made of it since.
         caches_casts: Whether autocast keeps the weights that it has cast until the end of a forward pass.
@@ -100,7 +100,7 @@ class State(StateData, StateNames, StateSaved):
     run_name_given: bool = False
     checkpoint_folders: CheckpointFolders | None = None
     stops_together: bool = False
-    stop_asked: Stop | None = None
+    stop_requested: Stop | None = None
     stop: Stop | None = None
     planned_duration: Time | None = None
     is_fitting: bool = False
@@ -216,7 +216,7 @@ class State(StateData, StateNames, StateSaved):
         """
         stop = Stop(caller_of_stop(self), reason)
         if self.stops_together and not everywhere:
-            self.stop_asked = self.stop_asked or stop
+            self.stop_requested = self.stop_requested or stop
         else:
             self.end_training(stop)
 

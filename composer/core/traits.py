@@ -26,7 +26,7 @@ class Traits:
         slot: Where among other algorithms this one runs; None leaves it to the user's order.
         claims: What no other algorithm of the run may do too.
         may_claim: What ``claims`` holds for some arguments.
-        composes_badly_with: Names of conflicting algorithms, and for each why, and what to do instead. The engine warns
+        conflicts_with: Names of conflicting algorithms, and for each why, and what to do instead. The engine warns
             of such a pair.
         changes_shapes: Whether the shapes of the batches change during training, so that a compiled model may
             have to be compiled again.
@@ -46,7 +46,7 @@ class Traits:
     slot: Slot | None = None
     claims: frozenset[Claim] = frozenset()
     may_claim: frozenset[Claim] = frozenset()
-    composes_badly_with: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    conflicts_with: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     changes_shapes: bool = False
     sharding: Sharding = Sharding.SAFE
     sharding_reason: str = ""

@@ -12,9 +12,9 @@ import torch
 from composer import dist, trees
 from composer._device_copies import copied_to
 from composer._text import non_negative
-from composer.core.data_sharding import DataShare, check_divided
+from composer.core.data_sharding import DataShard, check_sharded_data
 from composer.core.device_transfer import Sent, send
-from composer.core.epoch_iterators import PassFactory
+from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import count_samples
 from composer.core.types import Batch
 from composer.datasets._device import device_of_process
@@ -67,9 +67,9 @@ class DevicePrefetcher:
         self.loader, self.seed, self.transform = loader, seed, transform
         self.device = device_of_process() if device is None else torch.device(device)
         self.ahead = non_negative("ahead", ahead)
-        share = DataShare(dist.get_global_rank(), dist.get_world_size())
-        check_divided(loader, share, "loader")
-        self._passes = PassFactory(loader, seed, share)
+        share = DataShard(dist.get_global_rank(), dist.get_world_size())
+        check_sharded_data(loader, share, "loader")
+        self._passes = EpochIterators(loader, seed, share)
         self._counts_samples = self._passes.kind == "dataset" and not self._passes.is_own
         self._now = _Place(epoch=0)
         self._is_under_way = False

@@ -19,9 +19,9 @@ from typing import Any, Final, TextIO
 import torch.distributed as torch_dist
 
 from composer.dist.ranks import describe_ranks
-from composer.dist.rendezvous.keepalive import bound_silence, port_of
+from composer.dist.rendezvous.keepalive import set_keepalive, port_of
 
-__all__ = ["RollCall", "stderr_file"]
+__all__ = ["HangWatcher", "stderr_file"]
 
 _log = logging.getLogger("composer.dist")
 
@@ -36,7 +36,7 @@ _TICK: Final = 2.0
 _FRAMES: Final = 8
 
 
-class RollCall:
+class HangWatcher:
     """What a process knows of itself, tells others when they ask, and asks them.
 
     Args:
@@ -50,7 +50,7 @@ class RollCall:
         # A connection of its own: one that the training waits on is locked.
         self._store = torch_dist.PrefixStore("composer/roll-call", store.clone())  # pyright: ignore[reportPrivateImportUsage]
         self._store.set_timeout(timedelta(seconds=_ANSWER))
-        bound_silence(port_of(store), min(_ANSWER, timeout / 2))
+        set_keepalive(port_of(store), min(_ANSWER, timeout / 2))
         self._rank, self._size, self._timeout = rank, size, timeout
         self._watched = threading.get_ident()
         self._round = 0

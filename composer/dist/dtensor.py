@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["held", "inner_products", "is_divided", "joint_norm", "like", "norms", "row_norms", "whole"]
+__all__ = ["held", "inner_products", "is_sharded", "joint_norm", "like", "norms", "row_norms", "whole"]
 
 _WHOLE = frozenset({Tensor, torch.nn.Parameter})
 
 
-def is_divided(tensor: Any) -> bool:
+def is_sharded(tensor: Any) -> bool:
     """Tell whether a tensor is one that processes divide among them.
 
     Args:
         tensor: Any tensor.
 
-    >>> is_divided(torch.ones(1))
+    >>> is_sharded(torch.ones(1))
     False
     """
     # By what it has: to import the class costs time that most runs need not spend.
@@ -43,7 +43,7 @@ def held(tensors: Iterable[Tensor]) -> list[Tensor]:
     >>> held([weight])[0] is weight
     True
     """
-    return [_part(tensor) if is_divided(tensor) else tensor for tensor in tensors]
+    return [_part(tensor) if is_sharded(tensor) else tensor for tensor in tensors]
 
 
 def like(tensor: Tensor, local: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def like(tensor: Tensor, local: Tensor) -> Tensor:
     >>> like(torch.zeros(2), torch.ones(2))
     tensor([1., 1.])
     """
-    if not is_divided(tensor):
+    if not is_sharded(tensor):
         return local
     from torch.distributed.tensor import DTensor
 
@@ -74,7 +74,7 @@ def whole(value: Any) -> Tensor:
     >>> whole(torch.ones(1))
     tensor([1.])
     """
-    return value.full_tensor() if is_divided(value) else value
+    return value.full_tensor() if is_sharded(value) else value
 
 
 @torch.no_grad()
@@ -121,7 +121,7 @@ def row_norms(tensor: Tensor) -> Tensor:
             [2.]])
     """
     dims = tuple(range(1, tensor.ndim)) or None
-    if not is_divided(tensor):
+    if not is_sharded(tensor):
         return torch.linalg.vector_norm(tensor.detach(), dim=dims, keepdim=True)
     divided: Any = tensor
     local = held([tensor])[0]
@@ -170,7 +170,7 @@ def _part(tensor: Any) -> Tensor:
 
 def _local(tensor: Any) -> Tensor:
     """The values that lie here, as one dense tensor."""
-    if is_divided(tensor):
+    if is_sharded(tensor):
         return whole(tensor) if any(place.is_partial() for place in tensor.placements) else tensor.to_local()
     return tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor
 
@@ -179,7 +179,7 @@ def _divisions(tensors: Sequence[Any], values: Sequence[Tensor]) -> Iterator[tup
     """The places of tensors that are divided in the same way: over which mesh, and along which of its dimensions."""
     groups: dict[Any, list[int]] = defaultdict(list)
     for place, tensor in enumerate(tensors):
-        if is_divided(tensor) and not all(p.is_replicate() or p.is_partial() for p in tensor.placements):
+        if is_sharded(tensor) and not all(p.is_replicate() or p.is_partial() for p in tensor.placements):
             # Along which dimension of the tensor, whether evenly or in strides, makes no difference to a sum.
             kinds = tuple(not placement.is_replicate() for placement in tensor.placements)
             groups[tensor.device_mesh, kinds, values[place].dtype, values[place].device].append(place)

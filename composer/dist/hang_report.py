@@ -17,10 +17,10 @@ from typing import Any, Final, TypeGuard
 
 import torch.distributed as torch_dist
 
-from composer.dist._hang_watcher import RollCall, stderr_file
+from composer.dist._hang_watcher import HangWatcher, stderr_file
 from composer.dist.ranks import get_global_rank, get_world_size
 
-__all__ = ["AbsentRankError", "Together", "name_absent_ranks", "note_step", "start_roll_call"]
+__all__ = ["AbsentRankError", "Together", "name_absent_ranks", "note_step", "start_hang_watcher"]
 
 # By which errors of communication are known: those of gloo are plain RuntimeErrors, most with the path of its source.
 _MARKS: Final = ("gloo", "NCCL", "ProcessGroup", "Application timeout caused pair closure", "closed by peer")
@@ -48,17 +48,17 @@ class AbsentRankError(RuntimeError):
         return str(self.args[0])
 
 
-_current: RollCall | None = None
+_current: HangWatcher | None = None
 _group: weakref.ref[Any] | None = None
 
 
-def start_roll_call(timeout: float) -> None:
+def start_hang_watcher(timeout: float) -> None:
     """Begin to answer others that wait for this process, and to ask them; called once the process group is there.
 
     Args:
         timeout: Seconds until collectives fail.
 
-    >>> start_roll_call(300.0)  # does nothing in a single process
+    >>> start_hang_watcher(300.0)  # does nothing in a single process
     """
     global _current, _group
     world: Any = torch_dist.group.WORLD
@@ -70,7 +70,7 @@ def start_roll_call(timeout: float) -> None:
     # Weak: a group that is held does not end.
     _group = weakref.ref(world)
     store = torch_dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
-    _current = RollCall(store, get_global_rank(), get_world_size(), timeout)
+    _current = HangWatcher(store, get_global_rank(), get_world_size(), timeout)
     _current.start()
     # A thread that is in the store when the interpreter ends would abort the process.
     atexit.unregister(_stop)
@@ -162,7 +162,7 @@ class Together:
             _explain(call, error, torch_dist.get_process_group_ranks(self._group))
 
 
-def _explain(call: RollCall, error: RuntimeError, ranks: Sequence[int] | None = None) -> None:
+def _explain(call: HangWatcher, error: RuntimeError, ranks: Sequence[int] | None = None) -> None:
     """Raise an error that says who did not come; where all gave up, note that on the one there is."""
     missing, text = call.explain(error, ranks)
     if missing:

@@ -28,7 +28,7 @@ from composer.dist.ranks import (
     is_initialized,
     missing_environment,
 )
-from composer.dist.hang_report import start_roll_call
+from composer.dist.hang_report import start_hang_watcher
 from composer.warnings import ComposerWarning
 
 __all__ = [
@@ -84,7 +84,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     world_size = get_world_size()
     if is_initialized():
         _check_backend(kind, backend)
-        start_roll_call(timeout)
+        start_hang_watcher(timeout)
         return
     if not is_available() or (not backend and world_size > 1):
         if world_size == 1:
@@ -109,7 +109,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
         backend, store=store, rank=rank, world_size=world_size, timeout=delta, device_id=_gpu_of(device, kind)
     )
     destroy_at_exit()
-    start_roll_call(timeout)
+    start_hang_watcher(timeout)
 
 
 def get_sampler(

@@ -38,7 +38,7 @@ class DecoupledAdamW(Optimizer):
     Args:
         params: Parameters, pairs of names and parameters, or groups of either as dicts.
         lr: Learning rate.
-        betas: Shares of the averages m and v that stay.
+        betas: Weights of the averages m and v that stay.
         eps: Added to the square root.
         weight_decay: Share of a weight that a step at the first learning rate takes away: some thousand times smaller
             than for ``torch.optim``; the product of the two there.

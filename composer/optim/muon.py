@@ -73,7 +73,7 @@ def muon_and_adamw(
         weight_decay: Decay, multiplied with the learning rate as in ``torch.optim``.
         adamw_lr: Another learning rate for AdamW.
         momentum: Share of Muon's average of gradients that stays.
-        betas: Shares of AdamW's averages that stay.
+        betas: Weights of AdamW's averages that stay.
         eps: Added to the square root in AdamW.
         readout: See :func:`hidden_matrices`.
 
@@ -122,7 +122,7 @@ class MuonAdamW(Optimizer):
         weight_decay: Decay, multiplied with the learning rate as in ``torch.optim``.
         adamw_lr: Another learning rate for AdamW.
         momentum: Share of Muon's average of gradients that stays.
-        betas: Shares of AdamW's averages that stay.
+        betas: Weights of AdamW's averages that stay.
         eps: Added to the square root in AdamW.
         readout: See :func:`hidden_matrices`.
 

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.optim import Muon, Optimizer
 
 from composer import dist
-from composer.dist.dtensor import held, is_divided
+from composer.dist.dtensor import held, is_sharded
 from composer.optim.muon import MuonAdamW
 
-__all__ = ["step_divided"]
+__all__ = ["step_sharded"]
 
 
-def step_divided(optimizer: Optimizer) -> None:
+def step_sharded(optimizer: Optimizer) -> None:
     """Let a :class:`torch.optim.Muon`, or a :class:`.MuonAdamW`, step matrices that are divided.
 
     They are stepped before the optimizer steps the others, with the same result as that of whole matrices.
@@ -31,7 +31,7 @@ def step_divided(optimizer: Optimizer) -> None:
     Args:
         optimizer: Another one is left alone.
 
-    >>> step_divided(Muon([torch.nn.Parameter(torch.ones(2, 2))]))
+    >>> step_sharded(Muon([torch.nn.Parameter(torch.ones(2, 2))]))
     """
     if not isinstance(optimizer, (Muon, MuonAdamW)):
         return
@@ -40,7 +40,7 @@ def step_divided(optimizer: Optimizer) -> None:
     def before(*unused: Any) -> None:
         for group in optimizer.param_groups:
             if group.get("muon", True):
-                matrices = [p for p in group["params"] if p.grad is not None and is_divided(p)]
+                matrices = [p for p in group["params"] if p.grad is not None and is_sharded(p)]
                 _step(optimizer, group, matrices)
                 stepped.extend((matrix, matrix.grad) for matrix in matrices)
         for matrix, _ in stepped:

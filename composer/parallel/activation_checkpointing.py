@@ -24,7 +24,7 @@ from composer.parallel.wrapping import said_by_model, units_of
 if TYPE_CHECKING:
     from composer.parallel.config import FSDPConfig
 
-__all__ = ["recompute", "recompute_as_configured", "recomputed_modules"]
+__all__ = ["checkpoint_as_configured", "checkpointed_modules", "recompute"]
 
 _PLAIN = (Tensor, nn.Parameter)
 _KEPT = {
@@ -39,7 +39,7 @@ _KEPT = {
 }
 
 
-def recomputed_modules(model: nn.Module, every: int = 1) -> list[nn.Module]:
+def checkpointed_modules(model: nn.Module, every: int = 1) -> list[nn.Module]:
     """Return the modules whose activations are not kept.
 
     The model may say it: a module by its attribute ``_activation_checkpointing``, or the model or a child of it by a
@@ -53,7 +53,7 @@ def recomputed_modules(model: nn.Module, every: int = 1) -> list[nn.Module]:
         ValueError: The model says nothing, and has no repeated blocks.
 
     >>> blocks = [nn.TransformerEncoderLayer(4, 2, 4) for _ in range(3)]
-    >>> len(recomputed_modules(nn.Sequential(*blocks), every=2))
+    >>> len(checkpointed_modules(nn.Sequential(*blocks), every=2))
     2
     """
     said = said_by_model(model, "_activation_checkpointing", "activation_checkpointing_fn")
@@ -181,7 +181,7 @@ def _policy(context: Any, operator: Any, /, *args: Any, **kwargs: Any) -> Checkp
     return CheckpointPolicy.MUST_SAVE if operator in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def recompute_as_configured(model: nn.Module, config: FSDPConfig) -> None:
+def checkpoint_as_configured(model: nn.Module, config: FSDPConfig) -> None:
     """Checkpoint or offload activations as a configuration of FSDP says.
 
     Args:
@@ -190,12 +190,12 @@ def recompute_as_configured(model: nn.Module, config: FSDPConfig) -> None:
 
     >>> from composer.parallel.config import FSDPConfig
     >>> blocks = nn.Sequential(nn.TransformerEncoderLayer(4, 2, 4), nn.TransformerEncoderLayer(4, 2, 4))
-    >>> recompute_as_configured(blocks, FSDPConfig(activation_checkpointing=True))
+    >>> checkpoint_as_configured(blocks, FSDPConfig(activation_checkpointing=True))
     """
     chosen = config.activation_checkpointing
     every = chosen if isinstance(chosen, int) and not isinstance(chosen, bool) else 1
     recompute(
-        recomputed_modules(model, every),
+        checkpointed_modules(model, every),
         selective=chosen == "selective",
         offload=config.activation_cpu_offload,
         drop=bool(chosen),

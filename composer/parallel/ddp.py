@@ -80,7 +80,7 @@ class DDPStrategy(Strategy):
         unused = self.find_unused_parameters or any(one.find_unused_parameters for one in state.algorithms)
         if self.sync is None:
             self.sync = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
-        self.meets_in_forward = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
+        self.syncs_in_forward = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
         self._parameters = list(state.model.parameters())
         self._unused = unused
         self._wrap(state.model)
@@ -124,7 +124,7 @@ class DDPStrategy(Strategy):
         if self._buckets is not None:
             return
         if self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC or self._unused:
-            self.sync, self.meets_in_forward = DDPSyncStrategy.FORCED_SYNC, False
+            self.sync, self.syncs_in_forward = DDPSyncStrategy.FORCED_SYNC, False
         self._buckets = Buckets()
         self._count_buckets()
 

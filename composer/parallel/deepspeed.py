@@ -82,9 +82,9 @@ class DeepSpeedStrategy(Strategy):
         self.config = configuration.checked(config)
         self.stage = configuration.stage_of(self.config)
         # From stage 2 on gradients are sent with every microbatch.
-        self.meets_in_forward = self.stage >= 2
-        self.divides_weights = self.stage == 3
-        self.caches_casts = not self.divides_weights
+        self.syncs_in_forward = self.stage >= 2
+        self.shards_weights = self.stage == 3
+        self.caches_casts = not self.shards_weights
         self.autocasts = configuration.autocasts(self.config)
         # It holds the weights and the optimizer, and so writes and reads them.
         self.checkpoint_folders = CheckpointFolders(engine=self)

@@ -28,19 +28,19 @@ from composer import dist
 from composer._text import one_of
 from composer.core.checkpoint_folders import CheckpointFolders
 from composer.devices import get_device
-from composer.dist.dtensor import is_divided
-from composer.parallel.activation_checkpointing import recompute_as_configured
+from composer.dist.dtensor import is_sharded
+from composer.parallel.activation_checkpointing import checkpoint_as_configured
 from composer.parallel.collective_log import CollectiveLog
 from composer.parallel.config import FSDP2Config, FSDPConfig, ParallelismConfig, as_parallelism_config
 from composer.parallel.ddp import average_gradients
-from composer.parallel.gather_outside_forward import Gathering
-from composer.parallel.grad_scaler import DividedGradScaler
+from composer.parallel.gather_outside_forward import GatherOutsideForward
+from composer.parallel.grad_scaler import ShardedGradScaler
 from composer.parallel.mesh import Meshes, degrees_of, make_meshes
 from composer.parallel.meta_init import Placement
 from composer.parallel.mixed_precision import caches_casts, mixed_precision_policy
-from composer.parallel.optimizer_params import Names, divide_optimizers
+from composer.parallel.optimizer_params import Names, shard_optimizers
 from composer.parallel.strategy import Strategy
-from composer.parallel.tensor_parallel import divide_layers, sum_gradients
+from composer.parallel.tensor_parallel import parallelize_layers, sum_gradients
 from composer.parallel.unsharded_parameters import drop_unsharded_gradients
 from composer.parallel.wrapping import float32_units, prefetch, units_of
 
@@ -72,15 +72,15 @@ class FSDPStrategy(Strategy):
     Raises:
         ValueError: The configuration does not fit the number of processes.
 
-    >>> FSDPStrategy(ParallelismConfig(fsdp=FSDPConfig())).divides_weights
+    >>> FSDPStrategy(ParallelismConfig(fsdp=FSDPConfig())).shards_weights
     True
 
     Paper: https://arxiv.org/abs/2304.11277 (Zhao et al. 2023)
     """
 
     name = "fsdp"
-    divides_weights = True
-    meets_in_forward = True
+    shards_weights = True
+    syncs_in_forward = True
     has_to_rehearse = True
 
     def __init__(
@@ -201,9 +201,9 @@ class FSDPStrategy(Strategy):
         names, placement = Names(model), Placement(model, device)
         modules = {module: name for name, module in model.named_modules()}
         if self.config.tp is not None and self._meshes.tensor is not None:
-            divide_layers(model, self._meshes.tensor, self.config.tp.layer_plan or {}, placement)
+            parallelize_layers(model, self._meshes.tensor, self.config.tp.layer_plan or {}, placement)
         if config.activation_checkpointing or config.activation_cpu_offload:
-            recompute_as_configured(model, config)
+            checkpoint_as_configured(model, config)
         units = units_of(model, auto_wrap=config.auto_wrap, ignored=config.ignored_modules or ())
         for module in config.ignored_modules or ():
             placement.give(module.modules())
@@ -218,11 +218,11 @@ class FSDPStrategy(Strategy):
         shard(model, is_root=True)
         # Modules that share their weights with others, or have none, may not have come by.
         placement.give(model.modules())
-        divide_optimizers(optimizers, names.replacements(model))
-        self._whole = [parameter for parameter in model.parameters() if not is_divided(parameter)]
-        self._divided = [parameter for parameter in model.parameters() if is_divided(parameter)]
+        shard_optimizers(optimizers, names.replacements(model))
+        self._whole = [parameter for parameter in model.parameters() if not is_sharded(parameter)]
+        self._divided = [parameter for parameter in model.parameters() if is_sharded(parameter)]
         self._root = cast(FSDPModule, model)
-        Gathering(model, [cast(FSDPModule, unit.module) for unit in wide])
+        GatherOutsideForward(model, [cast(FSDPModule, unit.module) for unit in wide])
         prefetch([cast(FSDPModule, unit.module) for unit in reversed(units)], self._root, config)
 
     def accumulate(self, *, is_last: bool) -> AbstractContextManager[Any]:
@@ -280,7 +280,7 @@ class FSDPStrategy(Strategy):
         Args:
             device_type: The type of the device.
         """
-        return DividedGradScaler(device_type)
+        return ShardedGradScaler(device_type)
 
     def close(self) -> None:
         """Let go of the model."""

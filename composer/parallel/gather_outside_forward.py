@@ -1,4 +1,4 @@
-"""Gathering weights for what a model computes beside its forward pass, and freeing them where no backward pass will."""
+"""All-gather sharded weights that a model uses outside its forward pass, and free them if no backward pass will."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
 from composer.core.model import ComposerModel
 
-__all__ = ["Gathering"]
+__all__ = ["GatherOutsideForward"]
 
 # Called without recording gradients, in place of the forward pass.
 _FORWARD_METHODS = ("eval_forward", "generate")
 
 
-class Gathering:
+class GatherOutsideForward:
     """Lets methods of a divided model use its weights.
 
     ``fully_shard`` gathers weights before the forward pass. Here it also does so before ``eval_forward`` and
@@ -34,7 +34,7 @@ class Gathering:
     >>> from torch.distributed.fsdp import fully_shard
     >>> dist.initialize_dist("cpu")
     >>> model = fully_shard(nn.Linear(1, 1), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
-    >>> len(Gathering(model).units)
+    >>> len(GatherOutsideForward(model).units)
     1
     >>> torch.distributed.destroy_process_group()
     """

@@ -10,15 +10,15 @@ from torch import Tensor
 from composer import dist
 from composer.dist.dtensor import held
 
-__all__ = ["DividedGradScaler"]
+__all__ = ["ShardedGradScaler"]
 
 
-class DividedGradScaler(torch.amp.GradScaler):
+class ShardedGradScaler(torch.amp.GradScaler):
     """A gradient scaler for which an overflow in any process's part is one for all, so that all leave the step out.
 
     It is made with the type of the device, as torch's is.
 
-    >>> DividedGradScaler("cpu").get_scale()
+    >>> ShardedGradScaler("cpu").get_scale()
     65536.0
     """
 

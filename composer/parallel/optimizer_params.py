@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import LBFGS, Optimizer
 
-from composer.optim.sharded_muon import step_divided
+from composer.optim.sharded_muon import step_sharded
 
-__all__ = ["Names", "check_elementwise", "divide_optimizers", "follow"]
+__all__ = ["Names", "check_elementwise", "follow", "shard_optimizers"]
 
 
 class Names:
@@ -89,7 +89,7 @@ def follow(optimizers: Iterable[Optimizer], replacements: Mapping[int, nn.Parame
             parameters[:] = [replacements.get(id(parameter), parameter) for parameter in parameters]
 
 
-def divide_optimizers(optimizers: Sequence[Optimizer], replacements: Mapping[int, nn.Parameter]) -> None:
+def shard_optimizers(optimizers: Sequence[Optimizer], replacements: Mapping[int, nn.Parameter]) -> None:
     """Make optimizers step parameters that have been divided.
 
     Args:
@@ -99,12 +99,12 @@ def divide_optimizers(optimizers: Sequence[Optimizer], replacements: Mapping[int
     Raises:
         ValueError: One sees all parameters as one vector.
 
-    >>> divide_optimizers([torch.optim.SGD([nn.Parameter(torch.ones(1))])], {})
+    >>> shard_optimizers([torch.optim.SGD([nn.Parameter(torch.ones(1))])], {})
     """
     follow(optimizers, replacements)
     for optimizer in optimizers:
         check_elementwise(optimizer)
-        step_divided(optimizer)
+        step_sharded(optimizer)
 
 
 def _divided(value: Any, old: Tensor, new: Tensor) -> Any:

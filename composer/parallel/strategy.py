@@ -33,13 +33,13 @@ class Strategy(ABC):
 
     Attributes:
         name: By which :func:`.choose_strategy` finds it.
-        divides_weights: Whether a process holds parts of the weights only.
+        shards_weights: Whether a process holds parts of the weights only.
         steps_itself: Whether :meth:`step` updates the parameters, rather than the optimizers, of which there is one.
         autocasts: Whether operations choose their format; if not, weights and batches are in it.
         caches_casts: Whether autocast may keep the weights that it has cast until the end of a forward pass; not where
             weights are resharded before.
         batch_dtype: Format that floating-point numbers of batches are brought to; None leaves them as they are.
-        meets_in_forward: Whether processes wait for each other with every microbatch, so that all must run the same
+        syncs_in_forward: Whether processes wait for each other with every microbatch, so that all must run the same
             number of them.
         module: What training calls in place of the model, where the model has to be wrapped for its backward pass.
         checkpoint_folders: How checkpoints are divided among processes, or None where each is one file.
@@ -50,17 +50,17 @@ class Strategy(ABC):
             parts, rather than by all.
         device_mesh: The mesh of the ranks, once the model has been placed, where weights are sharded over one.
 
-    >>> SingleProcess().divides_weights
+    >>> SingleProcess().shards_weights
     False
     """
 
     name: ClassVar[str]
-    divides_weights: bool = False
+    shards_weights: bool = False
     steps_itself: ClassVar[bool] = False
     autocasts: bool = True
     caches_casts: bool = True
     batch_dtype: torch.dtype | None = None
-    meets_in_forward: bool = False
+    syncs_in_forward: bool = False
     module: nn.Module | None = None
     checkpoint_folders: CheckpointFolders | None = None
     can_catch_up: bool = False

@@ -18,11 +18,11 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import Optimizer
 
 from composer import dist
-from composer.dist.dtensor import is_divided
+from composer.dist.dtensor import is_sharded
 from composer.parallel.config import TPConfig
 from composer.parallel.mesh import Degrees, Meshes, make_meshes
 from composer.parallel.meta_init import Placement
-from composer.parallel.optimizer_params import Names, divide_optimizers
+from composer.parallel.optimizer_params import Names, shard_optimizers
 from composer.parallel.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.devices import Device
 
-__all__ = ["TensorStrategy", "divide_layers", "prepare_tp_module", "sum_gradients"]
+__all__ = ["TensorStrategy", "parallelize_layers", "prepare_tp_module", "sum_gradients"]
 
 
 class TensorStrategy(Strategy):
@@ -45,8 +45,8 @@ class TensorStrategy(Strategy):
     """
 
     name = "tp"
-    divides_weights = True
-    meets_in_forward = True
+    shards_weights = True
+    syncs_in_forward = True
 
     def __init__(self, config: TPConfig) -> None:
         self.config = config
@@ -87,9 +87,9 @@ class TensorStrategy(Strategy):
         assert self._meshes is not None and self._meshes.tensor is not None
         names = Names(state.model)
         placement = Placement(state.model, state.device.torch_device)
-        divide_layers(state.model, self._meshes.tensor, self.config.layer_plan or {}, placement)
+        parallelize_layers(state.model, self._meshes.tensor, self.config.layer_plan or {}, placement)
         placement.give(state.model.modules())
-        divide_optimizers(state.optimizers, names.replacements(state.model))
+        shard_optimizers(state.optimizers, names.replacements(state.model))
         self._parameters = list(state.model.parameters())
 
     def reduce(self) -> None:
@@ -102,16 +102,16 @@ class TensorStrategy(Strategy):
         Args:
             device_type: The type of the device.
         """
-        from composer.parallel.grad_scaler import DividedGradScaler
+        from composer.parallel.grad_scaler import ShardedGradScaler
 
-        return DividedGradScaler(device_type)
+        return ShardedGradScaler(device_type)
 
     def close(self) -> None:
         """Let go of the parameters."""
         self._parameters = []
 
 
-def divide_layers(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any], placement: Placement) -> None:
+def parallelize_layers(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any], placement: Placement) -> None:
     """Divide layers over a mesh by a plan, one after the other.
 
     Args:
@@ -126,7 +126,7 @@ def divide_layers(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any], p
     >>> from torch.distributed.tensor.parallel import RowwiseParallel
     >>> dist.initialize_dist("cpu")
     >>> model, mesh = nn.Sequential(nn.Linear(2, 2)), make_meshes(Degrees(), "cpu").data
-    >>> divide_layers(model, mesh, {"0": RowwiseParallel()}, Placement(model, torch.device("cpu")))
+    >>> parallelize_layers(model, mesh, {"0": RowwiseParallel()}, Placement(model, torch.device("cpu")))
     >>> model[0].weight.placements
     (Shard(dim=1),)
     >>> torch.distributed.destroy_process_group()
@@ -152,7 +152,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     >>> sum_gradients([nn.Parameter(torch.ones(1))])
     """
     for parameter in parameters:
-        if parameter.grad is not None and is_divided(parameter):
+        if parameter.grad is not None and is_sharded(parameter):
             divided, gradient = cast("Any", parameter), cast("Any", parameter.grad)
             if gradient.placements != divided.placements:
                 parameter.grad = gradient.redistribute(placements=divided.placements)
@@ -186,6 +186,6 @@ def prepare_tp_module(
     mesh = make_meshes(degrees, device.type).tensor
     assert mesh is not None
     names = Names(model)
-    divide_layers(model, mesh, tp_config.layer_plan or {}, Placement(model, device))
+    parallelize_layers(model, mesh, tp_config.layer_plan or {}, Placement(model, device))
     chosen = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers or ())
-    divide_optimizers(chosen, names.replacements(model))
+    shard_optimizers(chosen, names.replacements(model))

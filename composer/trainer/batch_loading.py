@@ -12,8 +12,8 @@ import torch
 from composer import dist, trees
 from composer.core.data_spec import DataSpec
 from composer.core.device_transfer import send
-from composer.core.epoch_iterator import DataPass
-from composer.core.epoch_iterators import PassFactory
+from composer.core.epoch_iterator import EpochIterator
+from composer.core.epoch_iterators import EpochIterators
 from composer.core.event import Event
 from composer.core.infinite_data import AS_GOOD_AS_ENDLESS, PassWatch, refuse_endless
 from composer.core.phase import Phase
@@ -23,7 +23,7 @@ from composer.core.user_counts import as_tokens
 from composer.devices import SIDE_STREAMS, Device
 from composer.trainer.failed_step import own_containers
 from composer.trainer.run import Run
-from composer.trainer.uneven_data import END, Lockstep
+from composer.trainer.uneven_data import END, UnevenInputs
 
 __all__ = [
     "batches",
@@ -89,23 +89,23 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
         run.fetched, run.steps = (), False
         batch = END if is_at_end(phase) else next(iterator, END)
         run.fetched = (own_containers(batch) if keeps else None,)
-        if run.lockstep is not None:
-            batch = _in_step(run, run.lockstep, batch)
+        if run.uneven_inputs is not None:
+            batch = _in_step(run, run.uneven_inputs, batch)
         if batch is END:
             run.fetched = None
             break
-        is_idle = run.lockstep is not None and run.lockstep.is_idle
+        is_idle = run.uneven_inputs is not None and run.uneven_inputs.is_idle
         counts = None if is_idle else (lambda batch: _set_counts(run, spec, batch))
         state.batch = load(batch, spec, state.device, run.strategy.batch_dtype, counts)
-        if run.lockstep is not None and not is_idle:
+        if run.uneven_inputs is not None and not is_idle:
             _tell(run)
-            run.lockstep.meet()
+            run.uneven_inputs.meet()
         fire(Event.AFTER_DATALOADER)
         yield state.batch
         if watch is not None:
             watch.look(phase.timestamp.batch_in_epoch.value)
     phase.iterator = None
-    if isinstance(iterator, DataPass):
+    if isinstance(iterator, EpochIterator):
         iterator.leave()
         phase.ended = iterator, int(phase.timestamp.sample_in_epoch), int(phase.timestamp.batch_in_epoch)
     if phase.timestamp.batch_in_epoch.value == 0:
@@ -118,7 +118,7 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
 
 def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch | None:
     """Refuse an iterator that has no end; watch the first epoch where that cannot be known."""
-    source = iterator.source if isinstance(iterator, DataPass) else iterator
+    source = iterator.source if isinstance(iterator, EpochIterator) else iterator
     refuse_endless("max_duration is in epochs, but an epoch of train_dataloader", source, _REMEDY)
     if phase.timestamp.epoch.value > 0:  # There was an end.
         return None
@@ -149,15 +149,15 @@ def is_at_end(phase: Phase) -> bool:
     return length is not None and phase.timestamp.batch_in_epoch.value >= length
 
 
-def _in_step(run: Run, lockstep: Lockstep, batch: Batch) -> Batch:
+def _in_step(run: Run, uneven_inputs: UnevenInputs, batch: Batch) -> Batch:
     """Return the batch, or one in its place where other processes go on without this one."""
     if batch is not END:
-        lockstep.keep(batch)
+        uneven_inputs.keep(batch)
         return batch
     if is_at_end(run.state.train_phase):
         return END  # as all know
     run.samples = run.tokens = 0
-    return lockstep.substitute(lambda: _tell(run, has_batch=False))
+    return uneven_inputs.substitute(lambda: _tell(run, has_batch=False))
 
 
 def _set_counts(run: Run, spec: DataSpec, batch: Batch) -> None:
@@ -169,15 +169,15 @@ def _set_counts(run: Run, spec: DataSpec, batch: Batch) -> None:
 
 def _tell(run: Run, *, has_batch: bool = True) -> None:
     """Begin to tell the other processes of the batch."""
-    assert run.exchange is not None
+    assert run.step_sync is not None
     phase, now = run.state.train_phase, time.perf_counter()
     signum = None if run.interruption is None else run.interruption.signum
-    run.exchange.send_counts(
+    run.step_sync.send_counts(
         run.samples,
         run.tokens,
         now - phase.mark,
         signum,
-        run.state.stop_asked is not None,
+        run.state.stop_requested is not None,
         has_batch=has_batch,
         looks=_looks(run),
     )
@@ -211,7 +211,7 @@ def begin_pass(run: Run) -> Iterator[Batch]:
     if not run.options.overfit_batches:
         begun = passes.begin(epoch, 0 if saved is None else done, saved)
         if passes.can_be_touched:
-            begun.note_first(phase.first_draws["train"], passes.loader)
+            begun.note_first(phase.first_batch_rng["train"], passes.loader)
         return begun
     if phase.repeated is None:
         first = passes.begin(epoch=0)
@@ -229,7 +229,7 @@ def touch(run: Run) -> None:
     phase: Phase = run.state.train_phase
     passes = _passes(run, phase)
     if passes.can_be_touched:
-        phase.first_draws["train"].repeat(passes.loader, lambda: passes.begin(epoch=0))
+        phase.first_batch_rng["train"].repeat(passes.loader, lambda: passes.begin(epoch=0))
 
 
 def go_between(run: Run) -> None:
@@ -252,16 +252,16 @@ def lend_workers(run: Run) -> None:
     """
     phase: Phase = run.state.train_phase
     if phase.passes is not None:
-        current = phase.iterator if isinstance(phase.iterator, DataPass) else None
+        current = phase.iterator if isinstance(phase.iterator, EpochIterator) else None
         phase.passes.lend_workers(current, int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch))
 
 
-def _passes(run: Run, phase: Phase) -> PassFactory:
+def _passes(run: Run, phase: Phase) -> EpochIterators:
     """What begins passes over the loader that there is now."""
     if phase.passes is None or phase.passes.loader is not phase.loader.dataloader:
-        phase.passes = PassFactory(phase.loader.dataloader, run.state.rank_zero_seed, run.state.data_share)
-        if run.exchange is not None:
-            run.lockstep = Lockstep(run.exchange)
+        phase.passes = EpochIterators(phase.loader.dataloader, run.state.rank_zero_seed, run.state.data_shard)
+        if run.step_sync is not None:
+            run.uneven_inputs = UnevenInputs(run.step_sync)
     return phase.passes
 
 

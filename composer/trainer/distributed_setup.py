@@ -58,11 +58,11 @@ def check_algorithms(state: State, strategy: Strategy) -> None:
     Raises:
         ValueError: There is such an algorithm.
     """
-    if not strategy.divides_weights:
+    if not strategy.shards_weights:
         return
     for algorithm in state.algorithms:
         traits = traits_of(algorithm)
-        if not traits.sharding.takes_divided_weights:
+        if not traits.sharding.supports_sharded_weights:
             raise ValueError(
                 f"{type(algorithm).__name__} needs whole weights in each process, but {strategy.name} divides them: "
                 f"{traits.sharding_reason} Leave it out, or train with data parallelism (parallelism_config=None)."

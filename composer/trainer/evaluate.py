@@ -7,16 +7,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
 
-from composer.core.data_sharding import check_divided
+from composer.core.data_sharding import check_sharded_data
 from composer.core.evaluator import Evaluator
 from composer.core.event import Event
 from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
-from composer.parallel.buffer_sync import share_statistics
+from composer.parallel.buffer_sync import sync_buffers
 from composer.trainer.auto_microbatch.evaluation import AutoEvaluation, check_auto_evaluation
-from composer.trainer.evaluation_pass import one_pass
+from composer.trainer.evaluation_pass import evaluation_pass
 from composer.trainer.microbatch import as_many_as_others
 from composer.trainer.outputs import free_outputs, own_outputs
 from composer.trainer.run import Run
@@ -73,15 +73,15 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         metric.reset()
 
     subset = next((n for n in (subset_num_batches, evaluator.subset_num_batches) if n is not None), -1)
-    with one_pass(run, state.eval_phase, evaluator.dataloader, evaluator.label, subset) as batches:
+    with evaluation_pass(run, state.eval_phase, evaluator.dataloader, evaluator.label, subset) as batches:
         fire(Event.EVAL_START)
-        share_statistics(state.model)
+        sync_buffers(state.model)
         for state.batch in batches:
             fire(Event.EVAL_BATCH_START)
             _evaluate_batch(run, evaluator, batches.samples, counts=not batches.is_idle)
             batches.count()
             fire(Event.EVAL_BATCH_END)
-            batches.leave_if_asked()
+            batches.stop_if_requested()
         values: dict[str, Any] = {}
         found = computed(metrics, run.strategy.data_group)
         state.eval_values[evaluator.label] = found
@@ -105,7 +105,7 @@ def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
         state: The state.
         evaluator: The evaluator.
     """
-    check_divided(evaluator.dataloader.dataloader, state.data_share, "eval_dataloader")
+    check_sharded_data(evaluator.dataloader.dataloader, state.data_shard, "eval_dataloader")
     metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
     state.eval_metrics[evaluator.label] = place(evaluator.__select__(metrics), state)
     # Not in place, as what fails is undone.
@@ -122,7 +122,7 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, samples: int, *, counts: boo
     size = evaluator.microbatch_size
     microbatches = spec.__microbatches__(state.batch, size, samples)
     several = len(microbatches)
-    if run.exchange is not None and run.strategy.meets_in_forward and (size is not None or spec.__splits_itself__):
+    if run.step_sync is not None and run.strategy.syncs_in_forward and (size is not None or spec.__splits_itself__):
         microbatches = as_many_as_others(microbatches)
     for number, microbatch in enumerate(microbatches):
         _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < several)

@@ -12,7 +12,7 @@ import torch
 
 from composer import rng
 from composer.core.data_spec import DataSpec
-from composer.core.epoch_iterator import DataPass
+from composer.core.epoch_iterator import EpochIterator
 from composer.core.infinite_data import PassWatch, refuse_endless
 from composer.core.loader_workers import iterate
 from composer.core.phase import Phase
@@ -22,17 +22,17 @@ from composer.core.user_counts import as_tokens
 from composer.trainer.batch_loading import load
 from composer.trainer.eval_mode import model_eval_mode
 from composer.trainer.run import Run
-from composer.trainer.step_sync import Exchange
-from composer.trainer.uneven_data import END, Lockstep
+from composer.trainer.step_sync import StepSync
+from composer.trainer.uneven_data import END, UnevenInputs
 from composer.warnings import ComposerWarning
 
-__all__ = ["OnePass", "one_pass"]
+__all__ = ["EvaluationPass", "evaluation_pass"]
 
 _REMEDY = "Give subset_num_batches (eval_subset_num_batches of the Trainer), the number of batches of a pass."
 
 
-class OnePass:
-    """The batches of a pass, the same number for all processes; made by :func:`one_pass`.
+class EvaluationPass:
+    """The batches of a pass, the same number for all processes; made by :func:`evaluation_pass`.
 
     Args:
         run: The run.
@@ -43,20 +43,20 @@ class OnePass:
 
     >>> from types import SimpleNamespace
     >>> from composer.core import TrainerMode
-    >>> OnePass(SimpleNamespace(exchange=None), Phase(TrainerMode.EVAL)).is_idle
+    >>> EvaluationPass(SimpleNamespace(step_sync=None), Phase(TrainerMode.EVAL)).is_idle
     False
     """
 
     def __init__(self, run: Run, phase: Phase) -> None:
         self._run, self._phase = run, phase
         self.samples = self._tokens = 0
-        self._exchange = None if run.exchange is None else Exchange(run.exchange.copies)
-        self._lockstep = None if self._exchange is None else Lockstep(self._exchange)
+        self._step_sync = None if run.step_sync is None else StepSync(run.step_sync.copies)
+        self._uneven_inputs = None if self._step_sync is None else UnevenInputs(self._step_sync)
 
     @property
     def is_idle(self) -> bool:
         """Whether the batch is one that keeps step with other processes, and is not to count."""
-        return self._lockstep is not None and self._lockstep.is_idle
+        return self._uneven_inputs is not None and self._uneven_inputs.is_idle
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin the pass."""
@@ -68,17 +68,17 @@ class OnePass:
         rest = itertools.islice(pass_under_way, phase.length)
         while True:
             batch = next(rest, END)
-            if self._lockstep is not None:
+            if self._uneven_inputs is not None:
                 if batch is END:
-                    batch = self._lockstep.substitute(lambda: self._tell(0, 0, has_batch=False))
+                    batch = self._uneven_inputs.substitute(lambda: self._tell(0, 0, has_batch=False))
                 else:
-                    self._lockstep.keep(batch)
+                    self._uneven_inputs.keep(batch)
             if batch is END:
                 break
             batch = load(batch, spec, run.state.device, run.strategy.batch_dtype, self._note_counts)
-            if self._lockstep is not None and not self.is_idle:
+            if self._uneven_inputs is not None and not self.is_idle:
                 self._tell(self.samples, self._tokens)
-                self._lockstep.meet()
+                self._uneven_inputs.meet()
             yield batch
             phase.mark = time.perf_counter()
             if watch is not None:
@@ -90,8 +90,8 @@ class OnePass:
     def count(self) -> None:
         """Count the batch in work, that of all processes where there are several."""
         samples, tokens, phase = self.samples, self._tokens, self._phase
-        if self._exchange is not None:
-            told = self._exchange.counts()
+        if self._step_sync is not None:
+            told = self._step_sync.counts()
             samples, tokens = told.samples, told.tokens
         phase.timestamp = phase.timestamp.to_next_batch(samples, tokens, time.perf_counter() - phase.mark)
 
@@ -99,23 +99,23 @@ class OnePass:
         spec: DataSpec = self._phase.loader
         self.samples, self._tokens = spec.__num_samples__(batch), as_tokens(spec.__tokens__(batch))
 
-    def leave_if_asked(self) -> None:
+    def stop_if_requested(self) -> None:
         """Leave where a signal asks to stop, in all processes after the same batch.
 
         Raises:
             Interrupted: One does.
         """
         if self._run.interruption is not None:
-            self._run.interruption.check(None if self._exchange is None else self._exchange.counts().signum)
+            self._run.interruption.check(None if self._step_sync is None else self._step_sync.counts().signum)
 
     def _tell(self, samples: int, tokens: int, *, has_batch: bool = True) -> None:
-        assert self._exchange is not None
+        assert self._step_sync is not None
         signum = None if self._run.interruption is None else self._run.interruption.signum
-        self._exchange.send_counts(samples, tokens, 0.0, signum, has_batch=has_batch)
+        self._step_sync.send_counts(samples, tokens, 0.0, signum, has_batch=has_batch)
 
 
 @contextlib.contextmanager
-def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) -> Generator[OnePass]:
+def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) -> Generator[EvaluationPass]:
     """Make a phase active, the model evaluate and gradients not be recorded; give the batches of the data.
 
     Several processes take the batches of a ``DataLoader`` in turn, so each batch is as a single process would have it.
@@ -132,7 +132,7 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
     """
     state = run.state
     before = (state.phase, state.batch, state.outputs, state.loss)
-    length = spec.__length_of__(state.data_share, whole_batches=True)
+    length = spec.__length_of__(state.data_shard, whole_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
     if subset == -1:
@@ -140,7 +140,7 @@ def one_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) ->
     state.phase = phase
     try:
         with model_eval_mode(state.model), rng.preserved(), torch.no_grad():
-            yield OnePass(run, phase)
+            yield EvaluationPass(run, phase)
     finally:
         state.phase, state.batch, state.outputs, state.loss = before
         state.metric_outputs = {}
@@ -156,17 +156,17 @@ def _watch(phase: Phase) -> PassWatch:
 
 def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
     state, loader = run.state, spec.dataloader
-    passes = spec.__passes__(state.rank_zero_seed, state.data_share)
+    passes = spec.__passes__(state.rank_zero_seed, state.data_shard)
 
     def begin() -> Iterator[Batch]:
-        batches = iterate(loader) if state.data_share.size == 1 else passes.begin(epoch=0)
+        batches = iterate(loader) if state.data_shard.size == 1 else passes.begin(epoch=0)
         if state.phase.length is None:
-            source = batches.source if isinstance(batches, DataPass) else batches
+            source = batches.source if isinstance(batches, EpochIterator) else batches
             refuse_endless(f"A pass over the data {state.phase.label!r}", source, _REMEDY)
         return batches
 
     if not passes.can_be_touched:
         return begin()
-    first = state.phase.first_draws[str(state.phase.label)]
+    first = state.phase.first_batch_rng[str(state.phase.label)]
     first.repeat(loader, begin)
     return first.noting(loader, begin())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer.core.epoch_iterator import DataPass
+from composer.core.epoch_iterator import EpochIterator
 from composer.core.types import Batch
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
@@ -33,11 +33,11 @@ def put_back(run: Run) -> None:
     if fetched is None:
         return
     run.failed = True
-    if run.lockstep is not None and run.lockstep.is_idle:
+    if run.uneven_inputs is not None and run.uneven_inputs.is_idle:
         return  # a dummy batch of a rank without data
     if run.steps:
         _warn(run, "came while the optimizers stepped, so that parameters may be updated, all or some of them")
-    elif isinstance(phase.iterator, DataPass) and phase.passes is not None:
+    elif isinstance(phase.iterator, EpochIterator) and phase.passes is not None:
         epoch, batch = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
         if not phase.passes.rewind(phase.iterator, epoch, batch, fetched):
             _warn(run, "came from data that cannot be read again from there")
@@ -54,8 +54,8 @@ def recover(run: Run) -> None:
     Raises:
         RuntimeError: The ranks have trained different numbers of batches.
     """
-    if run.exchange is not None:
-        run.exchange.discard()
+    if run.step_sync is not None:
+        run.step_sync.discard()
         batch = run.state.timestamp.batch.value
         told = torch.tensor([int(run.failed), batch, -batch])
         dist.all_reduce(told, "MAX")

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from composer import dist, rng
 from composer._text import positive
-from composer.core.epoch_iterator import DataPass
-from composer.core.epoch_iterators import PassFactory
+from composer.core.epoch_iterator import EpochIterator
+from composer.core.epoch_iterators import EpochIterators
 from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.phase import Phase
@@ -172,7 +172,7 @@ def _without_trace(run: Run) -> Generator[None]:
 def _keep_place(phase: Phase, seed: int) -> Callable[[], None]:
     """Return what puts the data back to where it is, whose passes may all be one."""
     loader = phase.loader.dataloader
-    kind = PassFactory(loader, seed).kind
+    kind = EpochIterators(loader, seed).kind
     if kind == "replay" and isinstance(loader, Iterator):
         raise ValueError(
             f"train_dataloader is an iterator, which can be read once: {loader!r}. Give an object that can be iterated "
@@ -188,7 +188,7 @@ def _keep_place(phase: Phase, seed: int) -> Callable[[], None]:
     under_way, owner = phase.iterator, loader if kind == "loader" else loader.dataset
     keep = getattr(under_way, "state_dict", None)
     if keep is None:
-        keep = DataPass(kind, iter(()), owner=owner).state_dict
+        keep = EpochIterator(kind, iter(()), owner=owner).state_dict
     place = keep(int(phase.timestamp.sample_in_epoch))
 
     def put_back() -> None:

@@ -19,7 +19,7 @@ from composer.trainer.progress import (
     iteration_is_complete,
     time_metrics,
 )
-from composer.trainer.resume import take_up
+from composer.trainer.resume import resume_at
 from composer.trainer.run import Run
 from composer.trainer.step import train_batch, zero_gradients
 from composer.trainer.train_metrics import (
@@ -52,11 +52,11 @@ def fit(run: Run) -> None:
 def _fit(run: Run) -> None:
     """Train."""
     state, logger, fire = run.state, run.logger, run.engine.run_event
-    state.stop_asked, state.stops_together = None, run.exchange is not None
+    state.stop_requested, state.stops_together = None, run.step_sync is not None
     logger.begin()
     fire(Event.FIT_START)
     report_model(run)
-    take_up(run)
+    resume_at(run)
     state.train_phase.mark, begun = time.perf_counter(), state.timestamp.batch
     _finish_stage(run)
     must_end = check_epochs_end(run)
@@ -81,7 +81,7 @@ def _fit(run: Run) -> None:
         if state.train_phase.iterator is None or is_at_end(state.train_phase):
             _close_epoch(run)
     if state.timestamp.batch != begun:  # or they have the values that a checkpoint had
-        if run.exchange is not None or logger.destinations:
+        if run.step_sync is not None or logger.destinations:
             log_last_train_metrics(run)
         else:
             note_last_train_values(run)
@@ -130,7 +130,7 @@ def _leave_if_asked(run: Run) -> None:
         run: The run.
     """
     if run.interruption is not None:
-        told = None if run.exchange is None or run.exchange.last is None else run.exchange.last.signum
+        told = None if run.step_sync is None or run.step_sync.last is None else run.step_sync.last.signum
         run.interruption.check(told)
 
 

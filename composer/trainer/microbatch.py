@@ -13,7 +13,7 @@ from composer import dist, trees
 from composer.core.data_spec import DataSpec
 from composer.core.event import Event
 from composer.core.types import Batch
-from composer.trainer.microbatch_weights import Shares, agree_on_shares, averages_over_tokens, count
+from composer.trainer.microbatch_weights import LossWeights, averages_over_tokens, count, reduce_loss_weights
 from composer.trainer.outputs import detach_outputs, free_unread_outputs, own_gradients
 from composer.trainer.run import Run
 from composer.trainer.train_metrics import update_train_metrics
@@ -54,11 +54,11 @@ def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
     samples = run.samples or spec.__num_samples__(batch)
     microbatches = spec.__microbatches__(batch, size, samples)[:most]
     # Samples always count; of tokens perhaps none does, and then the loss and its gradients are masked.
-    if len(microbatches) == 1 and run.exchange is None and not averages_over_tokens(run, microbatches[0]):
+    if len(microbatches) == 1 and run.step_sync is None and not averages_over_tokens(run, microbatches[0]):
         state.batch = microbatches[0]
         return _run_microbatch(run, None)
 
-    shares = agree_on_shares(run, count(run, microbatches))
+    shares = reduce_loss_weights(run, count(run, microbatches))
     several = cast(int, run.microbatches_left)
     losses: dict[str, Tensor] = {}
     for number in range(several):
@@ -80,8 +80,8 @@ def conclude(run: Run, losses: dict[str, Tensor]) -> Tensor:
     """
     run.strategy.reduce()
     run.state.total_loss_dict = losses
-    if run.exchange is not None:
-        run.exchange.send_losses(losses)
+    if run.step_sync is not None:
+        run.step_sync.send_losses(losses)
     return losses["loss/train/total"]
 
 
@@ -149,7 +149,7 @@ def _no_loss(loss: Any) -> str:
     return f"The model's loss must be a tensor, or a sequence or mapping of tensors; got {loss!r}.{remedy}"
 
 
-def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[str, Tensor]:
+def _run_microbatch(run: Run, shares: LossWeights | None, number: int = 0) -> dict[str, Tensor]:
     """Run ``state.batch`` forward and backward; return its losses by name, weighted."""
     state, fire = run.state, run.engine.run_event
     transforms = state.train_phase.loader.microbatch_transforms
@@ -157,7 +157,7 @@ def _run_microbatch(run: Run, shares: Shares | None, number: int = 0) -> dict[st
         state.batch = transforms(state.batch)
     # Metrics of training see the batch as it came; algorithms may edit it in place.
     counts = shares is None or shares.has(number)
-    measured = bool(state.train_metrics) and (counts or run.strategy.meets_in_forward)
+    measured = bool(state.train_metrics) and (counts or run.strategy.syncs_in_forward)
     untouched = copy.copy(state.batch) if measured else None
 
     if run.autocast is None:

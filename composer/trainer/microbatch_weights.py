@@ -17,7 +17,7 @@ from composer.core.user_counts import as_quantity, count_targets, entry_of
 from composer.precision import widest_dtype
 from composer.trainer.run import Run
 
-__all__ = ["Counts", "Shares", "agree_on_shares", "averages_over_tokens", "count"]
+__all__ = ["Counts", "LossWeights", "averages_over_tokens", "count", "reduce_loss_weights"]
 
 _LOSS = "loss_generating"
 
@@ -39,7 +39,7 @@ class Counts(NamedTuple):
     instead: Sequence[int | float | Tensor] | None = None
 
 
-class Shares:
+class LossWeights:
     """How much each microbatch counts in the batch: what it averages over, of what the batch averages over.
 
     Where there are several processes, their numbers travel while the first microbatch goes forward; and as gradients
@@ -50,21 +50,21 @@ class Shares:
         counts: Of the microbatches of this process; all of them are of the same batch.
 
     >>> from types import SimpleNamespace
-    >>> run = SimpleNamespace(exchange=None, lockstep=None)
-    >>> shares = Shares(run, Counts([3, 1], by_tokens=False))
+    >>> run = SimpleNamespace(step_sync=None, uneven_inputs=None)
+    >>> shares = LossWeights(run, Counts([3, 1], by_tokens=False))
     >>> shares.of(0), shares.of(1)
     (0.75, 0.25)
     """
 
     def __init__(self, run: Run, counts: Counts) -> None:
-        self._is_idle = run.lockstep is not None and run.lockstep.is_idle
+        self._is_idle = run.uneven_inputs is not None and run.uneven_inputs.is_idle
         self._counts, self._instead = counts.parts, counts.instead
         self._on_device = any(isinstance(part, Tensor) for part in (*counts.parts, *(counts.instead or ())))
         self._work: Any = None
         self._world_size = 1
         self._total: int | float | Tensor = 0
-        self._is_all = run.exchange is None and len(counts.parts) == 1
-        if run.exchange is not None:
+        self._is_all = run.step_sync is None and len(counts.parts) == 1
+        if run.step_sync is not None:
             self._world_size = dist.get_world_size()
             # One form in all processes, whatever each has counted, also where one has not come to count.
             self._totals = _sums(run, counts) * int(not self._is_idle)
@@ -161,7 +161,7 @@ def averages_over_tokens(run: Run, batch: Batch) -> bool:
     return _has_label_per_token(batch) if by_tokens is None else by_tokens
 
 
-def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
+def reduce_loss_weights(run: Run, counts: Counts | None) -> LossWeights:
     """Bring together what the processes have counted; notes how many microbatches all are to run.
 
     Where processes wait for each other with every microbatch, they run as many as any of them has.
@@ -171,8 +171,8 @@ def agree_on_shares(run: Run, counts: Counts | None) -> Shares:
         counts: Of this process; None where memory ran out before that was known, and nothing of it counts.
     """
     known = Counts([], averages_over_tokens(run, run.state.batch)) if counts is None else counts
-    shares, number = Shares(run, known), len(known.parts)
-    waits = run.exchange is not None and run.strategy.meets_in_forward
+    shares, number = LossWeights(run, known), len(known.parts)
+    waits = run.step_sync is not None and run.strategy.syncs_in_forward
     may_differ = run.state.microbatch_size is not None or run.state.train_phase.loader.__splits_itself__
     run.microbatches_left = dist.largest(number) if waits and may_differ else number
     return shares

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from composer.dist.dtensor import is_divided
+from composer.dist.dtensor import is_sharded
 
 __all__ = ["OwnedMemory"]
 
@@ -46,5 +46,5 @@ class OwnedMemory:
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
     """The memory of a tensor, if it is in one piece."""
-    part: Tensor = cast(Any, tensor).to_local() if is_divided(tensor) else tensor
+    part: Tensor = cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
     return StorageWeakRef(part.untyped_storage()) if part.layout is torch.strided else None

@@ -8,8 +8,8 @@ from typing import Any
 from composer import dist, trees
 from composer.core.data_spec import DataSpec
 from composer.core.event import Event
-from composer.parallel.buffer_sync import share_statistics
-from composer.trainer.evaluation_pass import one_pass
+from composer.parallel.buffer_sync import sync_buffers
+from composer.trainer.evaluation_pass import evaluation_pass
 from composer.trainer.outputs import free_outputs, own_outputs
 from composer.trainer.run import Run
 
@@ -34,9 +34,9 @@ def predict(run: Run, spec: DataSpec, subset_num_batches: int = -1, *, return_ou
     """
     state, fire = run.state, run.engine.run_event
     outputs: list[list[Any]] = []
-    with one_pass(run, state.predict_phase, spec, "predict", subset_num_batches) as batches:
+    with evaluation_pass(run, state.predict_phase, spec, "predict", subset_num_batches) as batches:
         fire(Event.PREDICT_START)
-        share_statistics(state.model)
+        sync_buffers(state.model)
         for state.batch in batches:
             free_outputs(state)  # or the last ones would lie in memory beside the new ones
             if spec.microbatch_transforms is not None:
@@ -54,14 +54,14 @@ def predict(run: Run, spec: DataSpec, subset_num_batches: int = -1, *, return_ou
             batches.count()
             fire(Event.PREDICT_BATCH_END)
         fire(Event.PREDICT_END)
-    if run.exchange is not None:
+    if run.step_sync is not None:
         outputs = _of_all(run, outputs)
     return [output for one in outputs for output in one]
 
 
 def _of_all(run: Run, outputs: list[list[Any]]) -> list[list[Any]]:
     """The outputs of all processes, step by step."""
-    share, gathered = run.state.data_share, list[list[Any]]()
+    share, gathered = run.state.data_shard, list[list[Any]]()
     for first in range(0, len(outputs), _AT_ONCE):
         parts = dict(dist.all_gather_object((share.rank, outputs[first : first + _AT_ONCE])))
         steps = zip(*(parts[rank] for rank in range(share.size)), strict=True)

@@ -30,17 +30,17 @@ def advance(run: Run) -> None:
     """
     phase = run.state.train_phase
     run.state.previous_timestamp = phase.timestamp
-    if run.exchange is None:
+    if run.step_sync is None:
         now = time.perf_counter()
         phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.mark)
         phase.mark = now
     else:
-        told = run.exchange.counts()
+        told = run.step_sync.counts()
         dist.note_step(phase.timestamp.count(TimeUnit.BATCH) + 1)
         phase.timestamp = phase.timestamp.to_next_batch(told.samples, told.tokens, told.seconds)
         if told.stop:
             # Why, only the rank knows that asked; once in a run, all learn of it.
-            wishes = dist.all_gather_object(run.state.stop_asked)
+            wishes = dist.all_gather_object(run.state.stop_requested)
             run.state.end_training(next(wish for wish in wishes if wish is not None))
     run.fetched = None
     check_tokens(run)

@@ -39,8 +39,8 @@ __all__ = [
     "load",
     "method_named",
     "opened",
+    "resume_at",
     "savers_of",
-    "take_up",
 ]
 
 _log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ def opened(run: Run, path: Path) -> dict[str, Any]:
         dist.broadcast_object_list(is_folder)
         if not is_folder[0]:
             return share(lambda: read_checkpoint(path))
-    return open_checkpoint(path, mapped=run.strategy.divides_weights, together=True)
+    return open_checkpoint(path, mapped=run.strategy.shards_weights, together=True)
 
 
 def _prepare_optimizers(run: Run, saved: dict[str, Any]) -> None:
@@ -192,7 +192,7 @@ def _prepare_optimizers(run: Run, saved: dict[str, Any]) -> None:
         bind(run)
 
 
-def take_up(run: Run) -> None:
+def resume_at(run: Run) -> None:
     """Bring the data and the random generators to where they were when the checkpoint was saved; once for each.
 
     Args:

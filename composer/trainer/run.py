@@ -16,8 +16,8 @@ from composer.parallel.strategy import SingleProcess, Strategy
 from composer.trainer.options import LoopOptions
 from composer.trainer.owned_memory import OwnedMemory
 from composer.trainer.signals import Interruption
-from composer.trainer.step_sync import Exchange
-from composer.trainer.uneven_data import Lockstep
+from composer.trainer.step_sync import StepSync
+from composer.trainer.uneven_data import UnevenInputs
 
 if TYPE_CHECKING:
     from composer.trainer.auto_microbatch.evaluation import AutoEvaluation
@@ -42,8 +42,8 @@ class Run:
             graphs do.
         own_gradients: The memory of gradients that were copied for that reason.
         strategy: How several processes train together, or one alone.
-        exchange: What they tell each other in every step, or None for one process.
-        lockstep: Keeps them together where their data ends at different places, or None for one process.
+        step_sync: What they tell each other in every step, or None for one process.
+        uneven_inputs: Keeps them together where their data ends at different places, or None for one process.
         unbound_schedules: Schedules that wait for optimizers, and the ratio that scales them.
         loaded: What a checkpoint says that matters when training begins.
         interruption: Notes signals while training, or None where nobody is to save a checkpoint then.
@@ -78,8 +78,8 @@ class Run:
     reuses_outputs: bool = False
     own_gradients: OwnedMemory = field(default_factory=OwnedMemory)
     strategy: Strategy = field(default_factory=SingleProcess)
-    exchange: Exchange | None = None
-    lockstep: Lockstep | None = None
+    step_sync: StepSync | None = None
+    uneven_inputs: UnevenInputs | None = None
     unbound_schedules: tuple[list[Any], float] | None = None
     loaded: Loaded | None = None
     interruption: Interruption | None = None

@@ -13,7 +13,7 @@ from composer import dist
 from composer._cpus import cpus_of_node
 from composer._text import one_of
 from composer._version import __version__
-from composer.core.data_sharding import check_divided
+from composer.core.data_sharding import check_sharded_data
 from composer.core.data_spec import DataSpec, ensure_data_spec
 from composer.core.evaluator import Evaluator
 from composer.core.logger import LoggerDestination
@@ -41,6 +41,7 @@ __all__ = [
     "add_progress_bar",
     "add_uploaders",
     "bind_profiler",
+    "finish_displays",
     "load_options",
     "log_hyperparameters",
     "prepare",
@@ -48,7 +49,6 @@ __all__ = [
     "set_log_level",
     "set_precision",
     "set_train_data",
-    "settle_displays",
     "summary_stream",
 ]
 
@@ -126,7 +126,7 @@ def add_console(
         destinations.append(ConsoleLogger(log_interval, stream, log_traces))
 
 
-def settle_displays(destinations: list[LoggerDestination]) -> None:
+def finish_displays(destinations: list[LoggerDestination]) -> None:
     """Warn of a progress bar and lines on one terminal; the lines then show the hyperparameters, and the bar does not.
 
     Args:
@@ -134,7 +134,7 @@ def settle_displays(destinations: list[LoggerDestination]) -> None:
 
     >>> from composer.loggers import ConsoleLogger, ProgressBarLogger
     >>> import io
-    >>> settle_displays([ProgressBarLogger("stdout"), ConsoleLogger("10ba", io.StringIO())])  # no warning
+    >>> finish_displays([ProgressBarLogger("stdout"), ConsoleLogger("10ba", io.StringIO())])  # no warning
     """
     from composer.loggers.console_logger import ConsoleLogger
     from composer.loggers.progress_bar_logger import ProgressBarLogger
@@ -250,11 +250,11 @@ def set_train_data(
         subset = as_subset("train_subset_num_batches", subset)
     if data is not None:
         spec = ensure_data_spec(data, "train_dataloader")
-        check_divided(spec.dataloader, state.data_share, "train_dataloader")
+        check_sharded_data(spec.dataloader, state.data_shard, "train_dataloader")
         state.set_dataloader(spec, label)
         state.train_phase.repeated = None
     if subset == -1 and state.train_phase.loader is not None:
-        state.train_phase.length = state.train_phase.loader.__length_of__(state.data_share)
+        state.train_phase.length = state.train_phase.loader.__length_of__(state.data_shard)
     elif subset is not None and subset != -1:
         state.dataloader_len = subset
     if data is not None or subset is not None:

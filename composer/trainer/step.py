@@ -66,8 +66,8 @@ def _closing(run: Run) -> list[Optimizer]:
 
 def _settle(run: Run) -> None:
     """Put the losses of all processes in the place of those of this one, if there are several."""
-    if run.exchange is not None:
-        run.state.total_loss_dict = run.exchange.averages(run.state.total_loss_dict)
+    if run.step_sync is not None:
+        run.state.total_loss_dict = run.step_sync.averages(run.state.total_loss_dict)
 
 
 def _loss_of_all(run: Run) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from composer import dist
 from composer.dist.hang_report import Together
 
-__all__ = ["Exchange", "Told"]
+__all__ = ["StepSync", "Told"]
 
 
 class Told:
@@ -42,7 +42,7 @@ class Told:
         self.looks = looks > 0
 
 
-class Exchange:
+class StepSync:
     """Sends counts and losses to all processes and takes theirs, beside the computation.
 
     Counts are on their way from when a batch is there until it is done, by a group on the CPU: nobody waits for a
@@ -54,7 +54,7 @@ class Exchange:
     Attributes:
         last: What was told of the last batch that all have told of, or None.
 
-    >>> Exchange().last is None
+    >>> StepSync().last is None
     True
     """
 

@@ -82,10 +82,10 @@ def metrics_are_due(run: Run) -> bool:
     Args:
         run: The run.
     """
-    if run.exchange is None:
+    if run.step_sync is None:
         looks = bool(run.logger.destinations) and run.logger.poll()
     else:
-        looks = run.exchange.counts().looks  # the loggers were asked when the batch was there
+        looks = run.step_sync.counts().looks  # the loggers were asked when the batch was there
     return looks and bool(run.state.train_metrics)
 
 
@@ -134,7 +134,7 @@ def note_last_train_values(run: Run) -> None:
     Args:
         run: The run.
     """
-    if run.exchange is not None or run.interruption is not None or run.summary is not None:
+    if run.step_sync is not None or run.interruption is not None or run.summary is not None:
         note_train_values(run)
 
 

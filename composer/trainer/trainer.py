@@ -21,7 +21,7 @@ from composer.checkpoint.save import save_checkpoint
 from composer.checkpoint.state_methods import register as register_state_dict
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
-from composer.core.data_sharding import DataShare, check_divided
+from composer.core.data_sharding import DataShard, check_sharded_data
 from composer.core.data_spec import DataSpec, ensure_data_spec
 from composer.core.engine import Engine
 from composer.core.evaluator import Evaluator
@@ -64,7 +64,7 @@ from composer.trainer.predict import predict
 from composer.trainer.run import Run
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
-from composer.trainer.step_sync import Exchange
+from composer.trainer.step_sync import StepSync
 from composer.trainer.train_metrics import place
 from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown, refuse_values
 
@@ -328,7 +328,7 @@ class Trainer(TrainerNames):
             algorithms=instances("algorithms", algorithms, Algorithm),
             parallelism_config=None if strategy is parallelism_config else as_parallelism_config(parallelism_config),
         )
-        self.state.data_share = DataShare(strategy.data_rank, strategy.data_world_size)
+        self.state.data_shard = DataShard(strategy.data_rank, strategy.data_world_size)
         self.state.seed_rank = strategy.data_rank
         self.state.device_mesh = strategy.device_mesh
         self.state.run_name_given = name_given
@@ -343,7 +343,7 @@ class Trainer(TrainerNames):
             setup.add_progress_bar(destinations, console_stream, log_traces)
         if log_to_console:
             setup.add_console(destinations, console_stream, console_log_interval, log_traces)
-        setup.settle_displays(destinations)
+        setup.finish_displays(destinations)
         others = [callback for callback in watching if not isinstance(callback, LoggerDestination)]
         if save_folder is not None:
             others.append(saver_setup.make_saver(arguments))
@@ -363,7 +363,7 @@ class Trainer(TrainerNames):
         self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception, autoresume)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
         if dist.get_world_size() > 1:
-            self._run.exchange = Exchange(copies=dist.get_world_size() // strategy.data_world_size)
+            self._run.step_sync = StepSync(copies=dist.get_world_size() // strategy.data_world_size)
 
         setup.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
         distributed_setup.check_algorithms(self.state, strategy)
@@ -553,7 +553,7 @@ class Trainer(TrainerNames):
         check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
         with self._running():
             spec = ensure_data_spec(dataloader)
-            check_divided(spec.dataloader, self.state.data_share, "dataloader")
+            check_sharded_data(spec.dataloader, self.state.data_shard, "dataloader")
             return predict(
                 self._run,
                 spec,

@@ -7,15 +7,15 @@ from typing import Any
 
 from composer import dist
 from composer.core.types import Batch
-from composer.trainer.step_sync import Exchange, Told
+from composer.trainer.step_sync import StepSync, Told
 
-__all__ = ["END", "Lockstep"]
+__all__ = ["END", "UnevenInputs"]
 
 END: Any = object()
 """Stands for the batch that is not there."""
 
 
-class Lockstep:
+class UnevenInputs:
     """Lets a process that has no batch take part in a step in which others have one, with a batch that counts nothing.
 
     Models and methods may wait for all processes in any step, so all have to run the same number of them. A process
@@ -24,20 +24,20 @@ class Lockstep:
     batch gives it to those that have none.
 
     Args:
-        exchange: By which they tell each other.
+        step_sync: By which they tell each other.
 
     Attributes:
         is_idle: Whether this process has no batch of its own in this step.
 
-    >>> lockstep = Lockstep(Exchange())
-    >>> lockstep.keep([1, 2])
-    >>> lockstep.is_idle
+    >>> uneven_inputs = UnevenInputs(StepSync())
+    >>> uneven_inputs.keep([1, 2])
+    >>> uneven_inputs.is_idle
     False
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, step_sync: StepSync) -> None:
         self.is_idle = False
-        self._exchange = exchange
+        self._step_sync = step_sync
         self._spare: Any = END
         self._all_have_one = False
 
@@ -48,7 +48,7 @@ class Lockstep:
     def meet(self) -> None:
         """Take part in the first step, once this process has told the others that it has a batch."""
         if not self._all_have_one:
-            self._deal_out(self._exchange.counts())
+            self._deal_out(self._step_sync.counts())
 
     def substitute(self, tell: Callable[[], object]) -> Batch:
         """Return a batch to take part with where this process has none; ``END`` where none has one.
@@ -57,7 +57,7 @@ class Lockstep:
             tell: Tells the others that there is none.
         """
         tell()
-        told = self._exchange.counts()
+        told = self._step_sync.counts()
         if not any(told.has_batch):
             return END
         if not self._all_have_one:

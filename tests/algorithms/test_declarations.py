@@ -34,12 +34,12 @@ def test_says_how_it_gets_on_with_several_processes(name):
 
 @every_method
 def test_bad_company_is_known_and_comes_with_a_remedy(name):
-    for other, reason in METHODS[name].__traits__.composes_badly_with.items():
+    for other, reason in METHODS[name].__traits__.conflicts_with.items():
         assert other in METHODS, f"{name} composes badly with {other}, which is no method"
         assert other != name
         # A reason, and a sentence that says what to do.
         assert re.fullmatch(r"[a-z].+[.] (Take|Use|Set|Leave|Clip) .+[.]", reason), reason
-        assert name not in METHODS[other].__traits__.composes_badly_with, f"declared by both {name} and {other}"
+        assert name not in METHODS[other].__traits__.conflicts_with, f"declared by both {name} and {other}"
 
 
 @every_method
@@ -51,18 +51,18 @@ def test_slots_are_slots(name):
 def test_claims_are_those_that_it_may_have(case):
     method = case.make()
     assert method.__traits__.claims <= type(method).__traits__.may_claim
-    assert set(method.__traits__.composes_badly_with) <= set(type(method).__traits__.composes_badly_with)
+    assert set(method.__traits__.conflicts_with) <= set(type(method).__traits__.conflicts_with)
 
 
 def test_arguments_narrow_what_is_declared():
     assert MixUp(interpolate_loss=True).__traits__.claims == MixUp.__traits__.may_claim
     assert not MixUp().__traits__.claims
-    assert "LabelSmoothing" in MixUp(interpolate_loss=True).__traits__.composes_badly_with
-    assert "LabelSmoothing" not in MixUp().__traits__.composes_badly_with
-    assert Alibi(64).__traits__.composes_badly_with
-    assert not Alibi(64, 1.0).__traits__.composes_badly_with
-    assert "SAM" in StochasticDepth("Block").__traits__.composes_badly_with
-    assert not StochasticDepth("Block", "sample").__traits__.composes_badly_with
+    assert "LabelSmoothing" in MixUp(interpolate_loss=True).__traits__.conflicts_with
+    assert "LabelSmoothing" not in MixUp().__traits__.conflicts_with
+    assert Alibi(64).__traits__.conflicts_with
+    assert not Alibi(64, 1.0).__traits__.conflicts_with
+    assert "SAM" in StochasticDepth("Block").__traits__.conflicts_with
+    assert not StochasticDepth("Block", "sample").__traits__.conflicts_with
     assert (
         StochasticDepth("Block", "sample").__traits__.sharding
         is ProgressiveResizing("crop").__traits__.sharding
@@ -116,7 +116,7 @@ def _outcome(model):
 def test_weights_may_be_divided_as_declared(case):
     torch.manual_seed(3)
     algorithm = case.make()
-    if not algorithm.__traits__.sharding.takes_divided_weights:
+    if not algorithm.__traits__.sharding.supports_sharded_weights:
         with pytest.raises(NotImplementedError):
             _divided(case, algorithm)
         return

@@ -188,7 +188,7 @@ def _make(name: str, text: bool) -> Algorithm:
 def _conflicts(made: list[Algorithm]) -> list[str]:
     """The reasons that the methods give against each other."""
     names = {type(one).__name__ for one in made}
-    return [reason for one in made for other, reason in one.__traits__.composes_badly_with.items() if other in names]
+    return [reason for one in made for other, reason in one.__traits__.conflicts_with.items() if other in names]
 
 
 def _train(*names: str) -> None:

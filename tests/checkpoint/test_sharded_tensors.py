@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from composer.checkpoint.sharded_tensors import Layout, divided_as, has_divided, is_divided, part_of, whole
+from composer.checkpoint.sharded_tensors import Layout, has_sharded, is_sharded, part_of, shard_like, whole
 from tests.checkpoint.dividing import full, mesh, run
 
 SHAPES = [(4, 2), (3, 2), (1, 2), (5,), (0, 3), (2, 3, 2)]
@@ -21,7 +21,7 @@ def there_and_back(dim: int) -> list[Any]:
         tensor = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
         placement = Shard(dim) if dim < len(shape) else Replicate()
         divided = distribute_tensor(tensor, mesh(), [placement])
-        again = divided_as(tensor.double(), divided)
+        again = shard_like(tensor.double(), divided)
         held: Any = again
         found.append(
             (
@@ -55,7 +55,7 @@ def gathered() -> Any:
     content = {"a": weight, "b": [weight, (plain, 1)], "c": {"buffer": plain}, "d": torch.empty(0)}
     result = whole(content)
     plain.zero_()
-    return result, full(weight), has_divided(content), has_divided(result)
+    return result, full(weight), has_sharded(content), has_sharded(result)
 
 
 def test_the_first_process_gets_a_copy(two_ranks) -> None:
@@ -75,7 +75,7 @@ def test_one_process_gets_a_copy_too() -> None:
     weight.zero_()
     assert copy["a"] is copy["b"] and copy["a"] is not copy["c"]
     assert copy["a"].tolist() == [1, 1]
-    assert not is_divided(weight)
+    assert not is_sharded(weight)
 
 
 def layouts() -> Any:
@@ -93,17 +93,17 @@ def layouts() -> Any:
     return {
         "moment": (weight.dtype, str(weight.placements)),
         "rows": (tuple(rows.shape), str(rows.placements)),
-        "of another shape": is_divided(layout.empty(("0.weight", "x"), (2,), torch.float32, None)),
-        "unknown": is_divided(layout.empty(("x",), (5, 3), torch.float32, (0,))),
+        "of another shape": is_sharded(layout.empty(("0.weight", "x"), (2,), torch.float32, None)),
+        "unknown": is_sharded(layout.empty(("x",), (5, 3), torch.float32, (0,))),
         "on other axes": str(getattr(layout.empty(("0.weight",), (5, 1), torch.float32, (0, None)), "placements", "")),
-        "weight": is_divided(placed["model"]["0.weight"]),
-        "buffer": is_divided(placed["model"]["1.running_mean"]),
-        "by chance": is_divided(placed["other"][0][0]),
-        "step": is_divided(placed["0.weight"]["step"]),
-        "mask": is_divided(placed["0.weight"]["mask"]),
+        "weight": is_sharded(placed["model"]["0.weight"]),
+        "buffer": is_sharded(placed["model"]["1.running_mean"]),
+        "by chance": is_sharded(placed["other"][0][0]),
+        "step": is_sharded(placed["0.weight"]["step"]),
+        "mask": is_sharded(placed["0.weight"]["mask"]),
         "factor": str(factor["0.weight"]["row"].placements),
-        "its step": is_divided(factor["0.weight"]["step"]),
-        "whole": layout.is_whole,
+        "its step": is_sharded(factor["0.weight"]["step"]),
+        "whole": layout.is_unsharded,
     }
 
 

@@ -286,7 +286,7 @@ def test_where_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_place_where_nodes_meet_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds: list[tuple[int, float]] = []
-    monkeypatch.setattr("composer.dist.rendezvous.keepalive.bound_silence", lambda *bound: bounds.append(bound))
+    monkeypatch.setattr("composer.dist.rendezvous.keepalive.set_keepalive", lambda *bound: bounds.append(bound))
     launcher._bound_silence(Plan(("true",), 1))
     launcher._bound_silence(Plan(("true",), 1, nodes=(2, 2), endpoint="a:7"))
     launcher._bound_silence(Plan(("true",), 1, nodes=(1, 2), endpoint="a:8", rdzv_conf={"read_timeout": "5"}))

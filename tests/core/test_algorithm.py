@@ -31,7 +31,7 @@ def test_neutral_defaults():
     algorithm = Algorithm()
     assert algorithm.__traits__.slot is None
     assert algorithm.__traits__.claims == algorithm.__traits__.may_claim == frozenset()
-    assert not algorithm.__traits__.composes_badly_with
+    assert not algorithm.__traits__.conflicts_with
     assert algorithm.__traits__.sharding is Sharding.SAFE
     assert not Algorithm.required_on_load()
     assert not (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer.core import Algorithm, Callback, Claim, Engine, Event, Slot, State, sort_to_back, sort_to_front
-from composer.core.algorithm_order import arrange, warn_of_bad_company
+from composer.core.algorithm_order import arrange, warn_of_conflicts
 from composer.core.traits import Traits
 from composer.warnings import NotIntendedUseWarning
 
@@ -137,14 +137,14 @@ class TestClaims:
             "them only."
         )
         with pytest.warns(NotIntendedUseWarning, match=f"^{re.escape(message)}$"):
-            warn_of_bad_company([Mixes(), A, MixesToo()])
+            warn_of_conflicts([Mixes(), A, MixesToo()])
 
     def test_three(self):
         with pytest.warns(NotIntendedUseWarning, match="^Mixes and Mixes and MixesToo all claim"):
-            warn_of_bad_company([Mixes(), Mixes(), MixesToo()])
+            warn_of_conflicts([Mixes(), Mixes(), MixesToo()])
 
     def test_none_for_one(self):
-        warn_of_bad_company([Mixes(), A, B])
+        warn_of_conflicts([Mixes(), A, B])
 
     def test_given_when_an_algorithm_comes_and_not_again(self):
         engine = Engine(State(model=torch.nn.Linear(1, 1)), algorithms=Mixes())
@@ -158,10 +158,10 @@ class TestClaims:
 
     def test_a_declared_pair_is_warned_of_once_whoever_declares_it(self):
         class Averages(Algorithm):
-            __traits__ = Traits(composes_badly_with={"AveragesToo": "both do it. Take one."})
+            __traits__ = Traits(conflicts_with={"AveragesToo": "both do it. Take one."})
 
         class AveragesToo(Algorithm):
-            __traits__ = Traits(composes_badly_with={"Averages": "both do it. Take one."})
+            __traits__ = Traits(conflicts_with={"Averages": "both do it. Take one."})
 
         for order in ([Averages(), A, AveragesToo()], [AveragesToo(), Averages()], [Averages(), AveragesToo()] * 2):
             with pytest.warns(NotIntendedUseWarning, match="composes badly with Averages.*: both do it. Take") as found:
@@ -169,7 +169,7 @@ class TestClaims:
             assert len(found) == 1
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            warn_of_bad_company([Averages(), A, Averages()])
+            warn_of_conflicts([Averages(), A, Averages()])
 
     def test_every_claim_has_a_remedy(self):
         from composer.core.algorithm_order import _REMEDY

@@ -22,10 +22,10 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from composer.core.data_sharding import DataShare, check_divided, is_divided
+from composer.core.data_sharding import DataShard, check_sharded_data, is_data_sharded
 from composer.core.data_spec import DataSpec
-from composer.core.epoch_iterators import PassFactory
-from composer.core.sample_order import Indices
+from composer.core.epoch_iterators import EpochIterators
+from composer.core.sample_order import SampleOrder
 
 
 def data(n: int) -> TensorDataset:
@@ -74,11 +74,11 @@ LOADERS: dict[str, Any] = {
 }
 
 
-def rest(loader: Any, share: DataShare, start: int = 0, **more: Any) -> list[list[int]]:
+def rest(loader: Any, share: DataShard, start: int = 0, **more: Any) -> list[list[int]]:
     """The batches of a process, whose generators are at a place of their own."""
     random.seed(100 + share.rank)
     torch.manual_seed(100 + share.rank)
-    indices = Indices(loader, share, **more)
+    indices = SampleOrder(loader, share, **more)
     indices.seed, indices.epoch, indices.start = 3, 1, start
     return [list(batch) for batch in indices]
 
@@ -89,7 +89,7 @@ def flat(batches: Iterable[list[int]]) -> list[int]:
 
 def steps(make: Any, n: int, size: int, parts: int, start: int = 0, drop_last: bool = False) -> list[list[int]]:
     """What all processes together take in each step, by rank."""
-    found = [rest(make(n, batch_size=size, drop_last=drop_last), DataShare(r, parts), start) for r in range(parts)]
+    found = [rest(make(n, batch_size=size, drop_last=drop_last), DataShard(r, parts), start) for r in range(parts)]
     assert all(len(batch) <= size and batch for one in found for batch in one)
     return [flat(one[step] for one in found if step < len(one)) for step in range(max(len(one) for one in found))]
 
@@ -99,12 +99,12 @@ def steps(make: Any, n: int, size: int, parts: int, start: int = 0, drop_last: b
 @given(n=st.integers(1, 40), size=st.integers(1, 5), parts=st.integers(1, 5), drop_last=st.booleans())
 def test_each_step_is_that_of_one_process_with_larger_batches(kind, n, size, parts, drop_last) -> None:
     make = LOADERS[kind]
-    one = rest(make(n, batch_size=size * parts, drop_last=drop_last), DataShare())
+    one = rest(make(n, batch_size=size * parts, drop_last=drop_last), DataShard())
     several = steps(make, n, size, parts, drop_last=drop_last) if one else []
     assert [sorted(step) for step in several] == [sorted(step) for step in one]
     loader = make(n, batch_size=size, drop_last=drop_last)
     spec = DataSpec(loader)
-    assert {spec.__length_of__(DataShare(rank, parts)) for rank in range(parts)} == {len(one)}
+    assert {spec.__length_of__(DataShard(rank, parts)) for rank in range(parts)} == {len(one)}
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -119,18 +119,18 @@ def test_WorldResize_the_samples_of_an_epoch_are_exact(kind, n, sizes, parts, st
     make = LOADERS[kind]
     before = steps(make, n, sizes[0], parts[0])[:stop]
     after = steps(make, n, sizes[1], parts[1], start=stop * sizes[0] * parts[0])
-    whole = rest(make(n, batch_size=n), DataShare())
+    whole = rest(make(n, batch_size=n), DataShard())
     assert sorted(flat(before + after)) == sorted(flat(whole))
 
 
 @given(n=st.integers(1, 30), size=st.integers(1, 4), parts=st.integers(1, 4))
 def test_whole_batches_go_round(n, size, parts) -> None:
-    one = rest(LOADERS["shuffled"](n, batch_size=size), DataShare())
+    one = rest(LOADERS["shuffled"](n, batch_size=size), DataShard())
     for rank in range(parts):
-        mine = rest(LOADERS["shuffled"](n, batch_size=size), DataShare(rank, parts), whole_batches=True)
+        mine = rest(LOADERS["shuffled"](n, batch_size=size), DataShard(rank, parts), whole_batches=True)
         assert mine == one[rank::parts]
-        mine = rest(LOADERS["weighted"](n, batch_size=size), DataShare(rank, parts), whole_batches=True)
-        assert mine == rest(LOADERS["weighted"](n, batch_size=size), DataShare())[rank::parts]
+        mine = rest(LOADERS["weighted"](n, batch_size=size), DataShard(rank, parts), whole_batches=True)
+        assert mine == rest(LOADERS["weighted"](n, batch_size=size), DataShard())[rank::parts]
 
 
 @given(n=st.integers(1, 30), parts=st.integers(1, 4))
@@ -138,14 +138,14 @@ def test_batches_of_ones_own_go_round(n, parts) -> None:
     def make() -> DataLoader[Any]:
         return DataLoader(data(n), batch_sampler=OwnBatches(n))
 
-    one = rest(make(), DataShare())
+    one = rest(make(), DataShard())
     assert sorted(flat(one)) == list(range(n))
-    assert [rest(make(), DataShare(rank, parts)) for rank in range(parts)] == [one[r::parts] for r in range(parts)]
+    assert [rest(make(), DataShard(rank, parts)) for rank in range(parts)] == [one[r::parts] for r in range(parts)]
 
 
 def test_single_items_go_round() -> None:
     loader = DataLoader(data(5), batch_size=None)
-    indices = [Indices(loader, DataShare(rank, 2)) for rank in range(2)]
+    indices = [SampleOrder(loader, DataShard(rank, 2)) for rank in range(2)]
     assert [list(one) for one in indices] == [[0, 2, 4], [1, 3]]
     assert len(indices[1]) == 3
 
@@ -157,13 +157,13 @@ def test_a_distributed_sampler_says_what_it_always_said(n, drop_last) -> None:
         sampler = DistributedSampler(data(n), num_replicas=2, rank=rank, seed=4, drop_last=drop_last)
         sampler.set_epoch(3)
         loader = DataLoader(data(n), batch_size=3, sampler=sampler)
-        assert rest(loader, DataShare(rank, 2)) == list(BatchSampler(sampler, 3, drop_last=False))
+        assert rest(loader, DataShard(rank, 2)) == list(BatchSampler(sampler, 3, drop_last=False))
 
 
 def test_a_distributed_sampler_repeats_nothing() -> None:
     def mine(rank: int) -> list[list[int]]:
         sampler = DistributedSampler(data(7), num_replicas=3, rank=rank, shuffle=False)
-        return rest(DataLoader(data(7), batch_size=2, sampler=sampler), DataShare(rank, 3))
+        return rest(DataLoader(data(7), batch_size=2, sampler=sampler), DataShard(rank, 3))
 
     assert [mine(rank) for rank in range(3)] == [[[0, 3], [6]], [[1, 4]], [[2, 5]]]
 
@@ -191,58 +191,58 @@ class OwnLoader(DataLoader[Any]):
 
 
 def test_what_is_divided_already_stays_as_it_is() -> None:
-    share = DataShare(1, 2)
+    share = DataShard(1, 2)
     loader = DataLoader(data(8), batch_size=2, sampler=Parted(1))
-    assert is_divided(loader, share)
+    assert is_data_sharded(loader, share)
     assert rest(loader, share) == [[1, 3], [5, 7]]
     assert DataSpec(loader).__length_of__(share) == 2
     others = DataLoader(data(8), sampler=DistributedSampler(data(8), num_replicas=4, rank=3))
-    assert all(is_divided(one, share) for one in (others, [1], DataLoader(Stream()), OwnLoader(data(4))))
+    assert all(is_data_sharded(one, share) for one in (others, [1], DataLoader(Stream()), OwnLoader(data(4))))
     plain = DataLoader(data(8), batch_sampler=BatchSampler(RandomSampler(data(8)), 2, drop_last=False))
-    assert not is_divided(plain, share)
-    assert list(PassFactory(DataLoader(Stream(), None), 0, share).begin(epoch=0)) == [0, 1, 2]
+    assert not is_data_sharded(plain, share)
+    assert list(EpochIterators(DataLoader(Stream(), None), 0, share).begin(epoch=0)) == [0, 1, 2]
 
 
 def test_what_cannot_be_dealt_out_is_refused() -> None:
     with pytest.raises(ValueError, match=r"train_dataloader: a OwnLoader in 2 .*get_sampler\(dataset"):
-        check_divided(OwnLoader(data(4)), DataShare(0, 2), "train_dataloader")
+        check_sharded_data(OwnLoader(data(4)), DataShard(0, 2), "train_dataloader")
     for loader in (OwnLoader(data(4), sampler=Parted(0)), OwnLoader(Stream()), DataLoader(data(4)), [1]):
-        check_divided(loader, DataShare(0, 2), "train_dataloader")
-    check_divided(OwnLoader(data(4)), DataShare(), "train_dataloader")
+        check_sharded_data(loader, DataShard(0, 2), "train_dataloader")
+    check_sharded_data(OwnLoader(data(4)), DataShard(), "train_dataloader")
 
 
 def test_generators_of_each_process_are_left_alone() -> None:
     loader = LOADERS["one's own"](9, batch_size=2)
     random.seed(1)
     before = random.getstate()
-    list(Indices(loader, DataShare(0, 2)))
+    list(SampleOrder(loader, DataShard(0, 2)))
     assert random.getstate() == before
 
 
 # ----------------------------------------------------------------------------------------------- the place in a pass
 
 
-def passed(n: int, share: DataShare, size: int, batch: int = 0, saved: Any = None) -> Any:
+def passed(n: int, share: DataShard, size: int, batch: int = 0, saved: Any = None) -> Any:
     loader = DataLoader(data(n), batch_size=size, shuffle=True)
-    return PassFactory(loader, 3, share).begin(epoch=0, batch=batch, saved=saved)
+    return EpochIterators(loader, 3, share).begin(epoch=0, batch=batch, saved=saved)
 
 
 def test_the_place_is_one_of_the_whole_job() -> None:
-    two = [passed(20, DataShare(rank, 2), 3) for rank in range(2)]
+    two = [passed(20, DataShard(rank, 2), 3) for rank in range(2)]
     done = [int(x) for one in two for _ in range(2) for x in next(one)[0]]
     saved = two[0].state_dict()
     assert saved == {"kind": "indices", "place": 12} == two[1].state_dict()
-    alone = passed(20, DataShare(), 3, batch=2, saved=saved)
+    alone = passed(20, DataShard(), 3, batch=2, saved=saved)
     assert alone.length == 2 + 3
     assert sorted(done + [int(x) for batch in alone for x in batch[0]]) == list(range(20))
     assert alone.state_dict()["place"] >= 20
-    over = passed(20, DataShare(1, 4), 3, batch=5, saved=alone.state_dict())
+    over = passed(20, DataShard(1, 4), 3, batch=5, saved=alone.state_dict())
     assert (over.length, list(over)) == (5, [])
 
 
 def test_a_place_without_a_number_is_that_of_the_batches() -> None:
-    assert next(passed(20, DataShare(), 3, batch=2, saved={"kind": "indices"}))[0].tolist() == (
-        next(passed(20, DataShare(), 3, batch=2, saved={"kind": "indices", "place": 6}))[0].tolist()
+    assert next(passed(20, DataShard(), 3, batch=2, saved={"kind": "indices"}))[0].tolist() == (
+        next(passed(20, DataShard(), 3, batch=2, saved={"kind": "indices", "place": 6}))[0].tolist()
     )
 
 
@@ -251,18 +251,18 @@ def test_a_place_in_ones_own_data_needs_as_many_processes(ranks, size) -> None:
     place = {"kind": "replay", "rng": None}
     saved = place if ranks == 1 else {"kind": "replay", "ranks": [place] * ranks}
     with pytest.raises(ValueError, match=rf"saved by {ranks} rank.* now {size} rank.*spin_dataloaders=False"):
-        PassFactory([1, 2], 0, DataShare(0, size)).begin(epoch=0, batch=1, saved=saved)
+        EpochIterators([1, 2], 0, DataShard(0, size)).begin(epoch=0, batch=1, saved=saved)
 
 
 def test_a_place_of_an_older_version_is_that_of_each_process() -> None:
     saved = {"kind": "any", "rng": None}
-    assert list(PassFactory([1, 2, 3], 0, DataShare(1, 2)).begin(epoch=0, batch=2, saved=saved)) == [3]
+    assert list(EpochIterators([1, 2, 3], 0, DataShard(1, 2)).begin(epoch=0, batch=2, saved=saved)) == [3]
     loader = DataLoader(data(9), batch_size=2)
-    (rest_of_pass,) = PassFactory(loader, 0, DataShare(1, 2)).begin(epoch=0, batch=1, saved=saved)
+    (rest_of_pass,) = EpochIterators(loader, 0, DataShard(1, 2)).begin(epoch=0, batch=1, saved=saved)
     assert rest_of_pass[0].tolist() == [5, 7]
 
 
 def test_the_order_of_batches_is_not_sorted_by_accident() -> None:
     """The laws above compare sets; here is the order within a step."""
     loader = DataLoader(data(8), batch_size=2, sampler=SequentialSampler(data(8)))
-    assert [rest(loader, DataShare(rank, 2)) for rank in range(2)] == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
+    assert [rest(loader, DataShard(rank, 2)) for rank in range(2)] == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]

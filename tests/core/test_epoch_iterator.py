@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from composer.core.epoch_iterator import DataPass
-from composer.core.epoch_iterators import PassFactory
+from composer.core.epoch_iterator import EpochIterator
+from composer.core.epoch_iterators import EpochIterators
 
 BATCHES = 5
 
@@ -112,38 +112,38 @@ def plain(batches: Any) -> list[Any]:
 @pytest.mark.parametrize("name", KINDS)
 def test_kinds(name) -> None:
     kind, make = KINDS[name]
-    assert PassFactory(make(), seed=0).kind == kind
+    assert EpochIterators(make(), seed=0).kind == kind
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if "workers" not in name])
 @pytest.mark.parametrize("sized", [True, False])
 def test_from_every_place(name, sized) -> None:
     _, make = KINDS[name]
-    whole = plain(PassFactory(make(), seed=3).begin(epoch=0))
+    whole = plain(EpochIterators(make(), seed=3).begin(epoch=0))
     assert sorted(whole) == list(range(BATCHES))
     for done in range(1, BATCHES + (not sized)):
-        running = PassFactory(make(), seed=3).begin(epoch=0)
+        running = EpochIterators(make(), seed=3).begin(epoch=0)
         before = plain(next(running) for _ in range(done))
         saved = running.state_dict(done, sized=sized)
         rest = plain(running)
         assert before + rest == whole  # to be asked for its place changes nothing
-        later = PassFactory(make(), seed=3)
+        later = EpochIterators(make(), seed=3)
         assert plain(later.begin(epoch=0, batch=done, saved=saved)) == rest
         # The pass after it is whole again.
         assert sorted(plain(later.begin(epoch=1))) == list(range(BATCHES))
 
 
 def test_the_end_of_a_pass_whose_length_nobody_knows() -> None:
-    running = PassFactory(DataLoader(Stream(), None), seed=0).begin(epoch=0)
+    running = EpochIterators(DataLoader(Stream(), None), seed=0).begin(epoch=0)
     for _ in range(BATCHES):
         next(running)
     saved = running.state_dict(BATCHES, sized=False)
     assert saved["over"]
-    assert list(PassFactory(DataLoader(Stream(), None), seed=0).begin(epoch=0, batch=BATCHES, saved=saved)) == []
+    assert list(EpochIterators(DataLoader(Stream(), None), seed=0).begin(epoch=0, batch=BATCHES, saved=saved)) == []
 
 
 def test_a_state_that_counts_samples_is_told_how_many() -> None:
-    running = PassFactory(DataLoader(Counting(), None), seed=0).begin(epoch=0)
+    running = EpochIterators(DataLoader(Counting(), None), seed=0).begin(epoch=0)
     assert running.state_dict(7)["state"] == {"place": 7, "from_beginning": True}
 
 
@@ -151,16 +151,16 @@ def test_a_state_that_counts_samples_is_told_how_many() -> None:
 @pytest.mark.parametrize("name", ["list", "shuffled", "class of one's own"])
 def test_a_place_that_is_only_a_number_of_batches(name, saved) -> None:
     _, make = KINDS[name]
-    whole = plain(PassFactory(make(), seed=3).begin(epoch=0))
-    assert plain(PassFactory(make(), seed=3).begin(epoch=0, batch=2, saved=saved)) == whole[2:]
+    whole = plain(EpochIterators(make(), seed=3).begin(epoch=0))
+    assert plain(EpochIterators(make(), seed=3).begin(epoch=0, batch=2, saved=saved)) == whole[2:]
 
 
 def test_another_kind_of_data_is_refused() -> None:
-    saved = PassFactory(Loader(), seed=0).begin(epoch=0).state_dict()
+    saved = EpochIterators(Loader(), seed=0).begin(epoch=0).state_dict()
     with pytest.raises(
         ValueError, match="saved by the state_dict of the loader, but the data given now goes by fetching"
     ):
-        PassFactory([1, 2], seed=0).begin(epoch=0, batch=1, saved=saved)
+        EpochIterators([1, 2], seed=0).begin(epoch=0, batch=1, saved=saved)
 
 
 class Random:
@@ -173,18 +173,18 @@ class Random:
 @given(st.integers(1, 20), st.integers(0, 1000))
 def test_fetching_again_draws_the_same_numbers(done, seed) -> None:
     torch.manual_seed(seed)
-    running = PassFactory(Random(), seed=0).begin(epoch=0)
+    running = EpochIterators(Random(), seed=0).begin(epoch=0)
     for _ in range(done):
         next(running)
     saved = running.state_dict()
     rest = list(running)
     torch.manual_seed(seed + 1)
-    assert list(PassFactory(Random(), seed=0).begin(epoch=0, batch=done, saved=saved)) == rest
+    assert list(EpochIterators(Random(), seed=0).begin(epoch=0, batch=done, saved=saved)) == rest
 
 
 def test_fetching_again_is_told(caplog) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
-    PassFactory([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
+    EpochIterators([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
     assert "Fetching the first 2 batches again" in caplog.text
 
 
@@ -201,14 +201,14 @@ def test_samplers_of_several_processes_are_told_the_epoch() -> None:
             return iter([1])
 
     loader = Told()
-    factory = PassFactory(loader, seed=0)
+    factory = EpochIterators(loader, seed=0)
     for epoch in (0, 1):
         factory.begin(epoch=epoch)
     assert loader.epochs == [0, 1]
 
 
 def test_held_batches_are_not_lost() -> None:
-    running = DataPass("dataset", iter([1, 2]), owner=Stream())
+    running = EpochIterator("dataset", iter([1, 2]), owner=Stream())
     assert not running._is_over()
     assert not running._is_over()
     assert list(running) == [1, 2]
@@ -218,14 +218,14 @@ def test_held_batches_are_not_lost() -> None:
 @pytest.mark.parametrize("name", ["loader", "stream"])
 def test_a_place_saved_twice_is_the_same(name: str) -> None:
     kind, make = KINDS[name]
-    running = PassFactory(make(), seed=0).begin(epoch=0)
+    running = EpochIterators(make(), seed=0).begin(epoch=0)
     assert [next(running), next(running)] == [0, 1]
     saved = [running.state_dict(2, sized=False) for _ in range(3)]
     assert saved[0]["kind"] == kind
     assert saved[1:] == saved[:1] * 2
     assert list(running) == [2, 3, 4]
     for one in saved:
-        assert list(PassFactory(make(), seed=0).begin(0, 2, one)) == [2, 3, 4]
+        assert list(EpochIterators(make(), seed=0).begin(0, 2, one)) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -233,10 +233,10 @@ def test_a_place_saved_twice_is_the_same(name: str) -> None:
 def test_a_batch_is_yielded_again(name: str, fetched: bool) -> None:
     kind, make = KINDS[name]
     torch.manual_seed(0)
-    expected = plain(PassFactory(make(), seed=0).begin(epoch=1))
+    expected = plain(EpochIterators(make(), seed=0).begin(epoch=1))
     for done in range(BATCHES - 1):
         torch.manual_seed(0)
-        factory = PassFactory(make(), seed=0)
+        factory = EpochIterators(make(), seed=0)
         running = factory.begin(epoch=1)
         found = plain(next(running) for _ in range(done))
         if fetched:
@@ -254,7 +254,7 @@ def test_a_batch_is_yielded_again(name: str, fetched: bool) -> None:
 
 
 def test_an_iterator_that_failed_is_not_begun_again() -> None:
-    factory = PassFactory(iter(range(BATCHES)), seed=0)
+    factory = EpochIterators(iter(range(BATCHES)), seed=0)
     running = factory.begin(epoch=0)
     assert next(running) == 0
     assert not factory.rewind(running, 0, 1, ())
@@ -264,13 +264,13 @@ def test_an_iterator_that_failed_is_not_begun_again() -> None:
 
 def test_a_place_before_a_batch_that_came_back_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
-    factory = PassFactory(Loader(), seed=0)
+    factory = EpochIterators(Loader(), seed=0)
     running = factory.begin(epoch=0)
     factory.rewind(running, 0, 0, (next(running),))
     assert running.state_dict() == {"kind": "loader", "state": {"place": 1}}
     assert "A run that resumes from here leaves that batch out" in caplog.text
     counting = DataLoader(Counting(), None)
-    factory = PassFactory(counting, seed=0)
+    factory = EpochIterators(counting, seed=0)
     running = factory.begin(epoch=0)
     caplog.clear()
     factory.rewind(running, 0, 0, (next(running),))
@@ -289,10 +289,10 @@ class OwnPlaceLoader(DataLoader[Any]):
 
 
 def test_a_count_of_all_samples_goes_before_the_place_of_a_loader() -> None:
-    factory = PassFactory(OwnPlaceLoader(Counting(), None), seed=0)
+    factory = EpochIterators(OwnPlaceLoader(Counting(), None), seed=0)
     assert (factory.kind, factory.is_own) == ("dataset", False)
     saved = factory.begin(epoch=0).state_dict(2)
-    assert list(PassFactory(OwnPlaceLoader(Counting(), None), seed=0).begin(0, 2, saved)) == [2, 3, 4]
+    assert list(EpochIterators(OwnPlaceLoader(Counting(), None), seed=0).begin(0, 2, saved)) == [2, 3, 4]
 
 
 def test_data_and_loaders_are_told_the_epoch() -> None:
@@ -309,7 +309,7 @@ def test_data_and_loaders_are_told_the_epoch() -> None:
         next_epoch = 0
 
     loader = Told()
-    factory = PassFactory(loader, seed=0)
+    factory = EpochIterators(loader, seed=0)
     for epoch in (3, 4):
         factory.begin(epoch=epoch)
         assert loader.dataset.next_epoch == epoch
@@ -336,20 +336,20 @@ class Drawing(Place):
 
 def test_the_state_between_two_passes() -> None:
     loader = Drawing()
-    factory = PassFactory(loader, seed=0)
+    factory = EpochIterators(loader, seed=0)
     ended = factory.begin(epoch=0)
     assert list(ended) == [10, 11]
     ended.leave()
     place = factory.place_after(ended, 2, 2, sized=False)
     assert place == {"kind": "loader", "state": {"passes": 1}, "over": True, "ended": 2}
-    later = PassFactory(Drawing(), seed=0)
+    later = EpochIterators(Drawing(), seed=0)
     later.go_after(0, place)
     assert list(later.begin(epoch=1)) == list(factory.begin(epoch=1)) == [20, 21]
 
 
 def test_between_two_passes_other_data_begin_anew(caplog) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
-    factory = PassFactory([1, 2], seed=0)
+    factory = EpochIterators([1, 2], seed=0)
     factory.go_after(0, {"kind": "loader", "state": {}, "ended": 2})
     assert "it begins anew" in caplog.text
     assert list(factory.begin(epoch=1)) == [1, 2]

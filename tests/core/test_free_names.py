@@ -40,7 +40,7 @@ WORDS = {
         "overrides",
         "check",
         "due",
-        "composes_badly_with",
+        "conflicts_with",
         "slot",
     ),
     *("receive", "suspend", "show_notice", "flush_interval", "sharding", "sharding_reason", "engine_conflict"),

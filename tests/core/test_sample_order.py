@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from composer.core import sample_order as module
-from composer.core.sample_order import Indices, SeededIndices, resumable
+from composer.core.sample_order import SampleOrder, SeededIndices, resumable
 
 
 def data(n: int) -> TensorDataset:
@@ -78,7 +78,7 @@ SAMPLERS: dict[str, Any] = {
 
 
 def a_pass(loader: Any, start: int = 0, epoch: int = 0, seed: int = 3) -> list[Any]:
-    made = Indices(loader)
+    made = SampleOrder(loader)
     made.seed, made.epoch, made.start = seed, epoch, start
     return [list(batch) if isinstance(batch, list) else batch for batch in made]
 
@@ -96,8 +96,8 @@ def test_the_tail_from_every_batch(kind, n, size, drop_last, epoch, chunk) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", chunk)
         whole = a_pass(loader, epoch=epoch)
-        assert len(whole) == len(Indices(loader)) == len(loader)
-        step = Indices(loader).step
+        assert len(whole) == len(SampleOrder(loader)) == len(loader)
+        step = SampleOrder(loader).step
         for done in range(len(whole) + 2):
             assert a_pass(loader, done * step, epoch) == whole[done:]
 
@@ -140,7 +140,7 @@ def test_no_generator_is_touched(kind) -> None:
 
 def test_a_sampler_gets_its_generator_back_when_a_pass_is_left() -> None:
     loader = SAMPLERS["weighted"](20, batch_size=4)
-    iterator = iter(Indices(loader))
+    iterator = iter(SampleOrder(loader))
     next(iterator)
     assert loader.sampler.generator is not None
     iterator.close()
@@ -175,7 +175,7 @@ class Numbers(Dataset[Any]):
 
 def drawn(workers: int, start: int = 0, **options: Any) -> list[Any]:
     loader = DataLoader(Numbers(), 3, shuffle=True, num_workers=workers, **options)
-    made = Indices(loader)
+    made = SampleOrder(loader)
     made.seed, made.start = 3, start
     return [[part.tolist() for part in batch] for batch in resumable(loader, made, seed=3)]
 
@@ -209,7 +209,7 @@ def test_a_loader_keeps_its_settings() -> None:
         data(9), 2, num_workers=2, collate_fn=collate, worker_init_fn=init, timeout=5, prefetch_factor=3,
         persistent_workers=True, drop_last=True, multiprocessing_context="fork",
     )  # fmt: skip
-    made = resumable(loader, Indices(loader), seed=0)
+    made = resumable(loader, SampleOrder(loader), seed=0)
     kept = (
         "num_workers",
         "collate_fn",
@@ -227,5 +227,5 @@ def test_a_loader_keeps_its_settings() -> None:
 def test_beginning_a_pass_draws_nothing() -> None:
     loader = DataLoader(data(9), 2, shuffle=True)
     before = torch.get_rng_state()
-    assert len(list(resumable(loader, Indices(loader), seed=0))) == 5
+    assert len(list(resumable(loader, SampleOrder(loader), seed=0))) == 5
     assert torch.equal(torch.get_rng_state(), before)

@@ -14,8 +14,8 @@ import torch.distributed as torch_dist
 
 from composer import dist
 from composer.dist import _hang_watcher, hang_report
-from composer.dist._hang_watcher import RollCall
-from composer.dist.hang_report import AbsentRankError, Together, start_roll_call
+from composer.dist._hang_watcher import HangWatcher
+from composer.dist.hang_report import AbsentRankError, Together, start_hang_watcher
 from tests.dist.waiting import LONG, wait_for
 
 TIMED_OUT = RuntimeError("[gloo/tcp/buffer.cc] Timed out waiting 300000ms for recv operation to complete")
@@ -42,16 +42,16 @@ class Several:
     def __init__(self, size: int, timeout: float = 0.5) -> None:
         self.store = torch_dist.HashStore()
         self.size, self.timeout = size, timeout
-        self.calls: dict[int, RollCall] = {}
+        self.calls: dict[int, HangWatcher] = {}
         self.results: dict[int, Any] = {}
         self.threads: list[threading.Thread] = []
         self.release = threading.Event()
 
-    def rank(self, rank: int, body: Callable[[RollCall], Any], answers: bool = True) -> None:
+    def rank(self, rank: int, body: Callable[[HangWatcher], Any], answers: bool = True) -> None:
         ready = threading.Event()
 
         def train() -> None:
-            call = self.calls[rank] = RollCall(self.store, rank, self.size, self.timeout)
+            call = self.calls[rank] = HangWatcher(self.store, rank, self.size, self.timeout)
             if answers:
                 call.start()
             ready.set()
@@ -61,7 +61,7 @@ class Several:
         self.threads[-1].start()
         assert ready.wait(LONG)
 
-    def is_elsewhere(self, call: RollCall) -> None:
+    def is_elsewhere(self, call: HangWatcher) -> None:
         call.step = 7
         self.release.wait(LONG)
 
@@ -144,7 +144,7 @@ def test_ranks_outside_of_the_group_are_not_waited_for(patient, several) -> None
 def test_one_that_waits_too_has_come(patient, group, several) -> None:
     ranks = several(3)
 
-    def waits(call: RollCall) -> None:
+    def waits(call: HangWatcher) -> None:
         call.waits = True
         ranks.release.wait(LONG)
 
@@ -198,7 +198,7 @@ def test_the_report_says_where_the_flight_recorder_writes(monkeypatch) -> None:
 
 def test_who_makes_progress_is_not_asked_and_reports_nothing(patient, caplog) -> None:
     store = torch_dist.HashStore()
-    call = RollCall(store, 0, 2, timeout=10.0)
+    call = HangWatcher(store, 0, 2, timeout=10.0)
     place = "composer/roll-call/place/0/0"
     call.step = 3
     store.set("composer/roll-call/roll/0", "")
@@ -214,7 +214,7 @@ def test_who_makes_progress_is_not_asked_and_reports_nothing(patient, caplog) ->
 
 
 def test_where_no_step_is_noted_nothing_is_reported(patient, caplog) -> None:
-    call = RollCall(torch_dist.HashStore(), 0, 1, timeout=10.0)
+    call = HangWatcher(torch_dist.HashStore(), 0, 1, timeout=10.0)
     call._look(0)
     call._look(100)
     assert not caplog.records
@@ -241,7 +241,7 @@ def test_what_was_told_is_forgotten_when_training_goes_on(several) -> None:
 
 def test_alone_nobody_is_asked(monkeypatch) -> None:
     before = threading.active_count()
-    start_roll_call(1.0)
+    start_hang_watcher(1.0)
     dist.note_step(3)
     assert threading.active_count() == before
     for scope in (dist.name_absent_ranks(), Together()):
@@ -314,7 +314,7 @@ def test_the_error_survives_pickling() -> None:
 
 def test_collectives_of_other_threads_say_nothing_of_the_training(monkeypatch) -> None:
     """As those of a thread that writes a checkpoint."""
-    call = RollCall(torch_dist.HashStore(), 0, 2, 5.0)
+    call = HangWatcher(torch_dist.HashStore(), 0, 2, 5.0)
     monkeypatch.setattr(hang_report, "_current", call)
     seen = []
 

@@ -105,9 +105,7 @@ def test_every_method_page_says_when_and_how(pages):
 def test_bad_company_is_told_on_both_pages(pages):
     company = bad_company()
     assert (
-        company["MixUp"]["CutMix"]
-        == company["CutMix"]["MixUp"]
-        == algorithms.CutMix.__traits__.composes_badly_with["MixUp"]
+        company["MixUp"]["CutMix"] == company["CutMix"]["MixUp"] == algorithms.CutMix.__traits__.conflicts_with["MixUp"]
     )
     assert "[CutMix](cutmix.md)" in pages["methods/mixup.md"]
     assert "[MixUp](mixup.md)" in pages["methods/cutmix.md"]

@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.optim import Muon
 
-from composer.optim.sharded_muon import step_divided
+from composer.optim.sharded_muon import step_sharded
 
 SHAPES = [(6, 4), (3, 8), (1, 5), (5, 1), (4, 4)]
 
@@ -16,7 +16,7 @@ def _stepped(divide, **settings):
     torch.manual_seed(0)
     matrices = [nn.Parameter(divide(torch.randn(shape))) for shape in SHAPES]
     optimizer = Muon(matrices, lr=0.1, weight_decay=0.3, **settings)
-    step_divided(optimizer)
+    step_sharded(optimizer)
     for _ in range(3):
         for matrix in matrices:
             matrix.grad = divide(torch.randn(matrix.shape))
@@ -55,7 +55,7 @@ def test_steps_are_those_of_whole_matrices(four_ranks, settings):
 def test_what_is_whole_is_left_to_the_optimizer():
     matrix = nn.Parameter(torch.eye(2))
     optimizer = Muon([matrix], lr=0.1)
-    step_divided(optimizer)
+    step_sharded(optimizer)
     matrix.grad = torch.eye(2)
     optimizer.step()
     assert (matrix != torch.eye(2)).any()
@@ -63,5 +63,5 @@ def test_what_is_whole_is_left_to_the_optimizer():
 
 def test_other_optimizers_are_left_alone():
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    step_divided(optimizer)
+    step_sharded(optimizer)
     assert not optimizer._optimizer_step_pre_hooks

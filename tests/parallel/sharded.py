@@ -99,7 +99,7 @@ def trained(
         seed=1,
         **arguments,
     )
-    share = trainer.state.data_share
+    share = trainer.state.data_shard
     shares = share.size if dist.is_initialized() else 1
     trainer.fit(train_dataloader=data_of(share.rank if shares > 1 else 0, shares, dtype=dtype))
     return trainer

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from composer.parallel import activation_checkpointing as module_of_recompute
-from composer.parallel.activation_checkpointing import _Offloaded, recompute, recomputed_modules
+from composer.parallel.activation_checkpointing import _Offloaded, checkpointed_modules, recompute
 from tests.parallel.sharded import Block, Blocks
 from tests.parallel.test_wrapping import Net, Saying
 from tests.streams import FakeCuda, OnCuda, RaceError, side_stream
@@ -194,21 +194,21 @@ def test_a_copy_computes_with_its_own_weights():
 
 def test_blocks_by_themselves():
     model = Net(5)
-    assert recomputed_modules(model) == list(model.blocks)
-    assert recomputed_modules(model, every=2) == [model.blocks[i] for i in (0, 2, 4)]
+    assert checkpointed_modules(model) == list(model.blocks)
+    assert checkpointed_modules(model, every=2) == [model.blocks[i] for i in (0, 2, 4)]
 
 
 def test_modules_say_it():
     model = Saying()
     model.head._activation_checkpointing = True
-    assert recomputed_modules(model) == [model.head]
+    assert checkpointed_modules(model) == [model.head]
     model.activation_checkpointing_fn = lambda module: isinstance(module, nn.Embedding)
-    assert recomputed_modules(model) == [model.embedding, model.head]
+    assert checkpointed_modules(model) == [model.embedding, model.head]
 
 
 def test_none_to_be_found():
     with pytest.raises(ValueError, match="Linear has no repeated blocks"):
-        recomputed_modules(nn.Linear(1, 1))
+        checkpointed_modules(nn.Linear(1, 1))
 
 
 def test_weights_are_not_offloaded(monkeypatch):

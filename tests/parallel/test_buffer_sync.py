@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from composer import ComposerModel, dist
 from composer.algorithms import EMA
-from composer.parallel.buffer_sync import share_statistics
+from composer.parallel.buffer_sync import sync_buffers
 from tests.common import FEATURES, At, regression_data, trainer_of
 from tests.parallel.matrix import STRATEGIES, whole
 from tests.ranks import Ranks
@@ -32,7 +32,7 @@ def test_one_process_keeps_its_own() -> None:
     layer = nn.BatchNorm1d(2)
     layer(torch.randn(4, 2))
     before = layer.running_mean.clone()
-    share_statistics(layer)
+    sync_buffers(layer)
     assert torch.equal(layer.running_mean, before)
 
 

@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from composer import dist
-from composer.parallel.grad_scaler import DividedGradScaler
+from composer.parallel.grad_scaler import ShardedGradScaler
 from composer.trainer.step import step_scaled
 from tests.parallel.sharded import whole
 
@@ -24,7 +24,7 @@ def _steps(overflow: bool):
     full = torch.arange(8.0).reshape(4, 2)
     model.weight = nn.Parameter(distribute_tensor(full, mesh, [Shard(0)]))
     nn.init.zeros_(model.bias)
-    optimizer, scaler = _optimizer(model), DividedGradScaler("cpu", init_scale=8.0)
+    optimizer, scaler = _optimizer(model), ShardedGradScaler("cpu", init_scale=8.0)
     scaler.scale(torch.zeros(()))
     gradient = torch.full((4, 2), 16.0)
     if overflow:
@@ -54,7 +54,7 @@ def test_an_overflow_in_one_part_is_one_for_all(two_ranks):
 def _turns():
     """Two optimizers, of which the second gets a gradient in the first process alone, and in no step but the first."""
     models = nn.Linear(2, 1), nn.Linear(2, 1)
-    state = SimpleNamespace(optimizers=[_optimizer(model) for model in models], scaler=DividedGradScaler("cpu"))
+    state = SimpleNamespace(optimizers=[_optimizer(model) for model in models], scaler=ShardedGradScaler("cpu"))
     run = SimpleNamespace(state=state)
     scaler = state.scaler
     for model in models:
@@ -82,7 +82,7 @@ def test_one_process_is_as_before():
     model = nn.Linear(2, 1)
     twin = nn.Linear(2, 1)
     twin.load_state_dict(model.state_dict())
-    for module, scaler in ((model, DividedGradScaler("cpu")), (twin, torch.amp.GradScaler("cpu"))):
+    for module, scaler in ((model, ShardedGradScaler("cpu")), (twin, torch.amp.GradScaler("cpu"))):
         optimizer = _optimizer(module)
         for value in (1.0, float("nan"), 2.0):
             scaler.scale(module(torch.full((1, 2), value)).sum()).backward()

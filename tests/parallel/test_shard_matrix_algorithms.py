@@ -85,7 +85,7 @@ def refusal(place: int, strategy: str, reason: str) -> str:
 def run(place: int, strategy: str, ranks: Ranks) -> None:
     """Train in several processes and compare, or see that the method is refused by its name."""
     algorithm = CASES[place].make()
-    if strategy != "ddp" and not algorithm.__traits__.sharding.takes_divided_weights:
+    if strategy != "ddp" and not algorithm.__traits__.sharding.supports_sharded_weights:
         for text in ranks.run(refusal, place, strategy, "needs whole weights"):
             assert CASES[place].name in text
             assert algorithm.__traits__.sharding_reason in text

@@ -15,7 +15,7 @@ def test_one_process_does_what_a_plain_loop_does() -> None:
     strategy.place(model, DeviceCPU())
     strategy.prepare(State(model=model))
     assert strategy.module is None
-    assert not strategy.meets_in_forward
+    assert not strategy.syncs_in_forward
     with strategy.accumulate(is_last=False):
         loss = model(torch.ones(3, 2)).sum()
     strategy.backward(loss)

@@ -20,7 +20,7 @@ class NeedsAll(Algorithm):
 
 class Divides(SingleProcess):
     name = "divides"
-    divides_weights = True
+    shards_weights = True
 
 
 def test_what_needs_whole_weights_is_refused_by_name() -> None:

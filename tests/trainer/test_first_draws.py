@@ -137,7 +137,7 @@ def test_saved_before_it_goes_on(tmp_path: Path) -> None:
     stopped.save_checkpoint(str(tmp_path / "a.pt"))
     made("at first", load_path=str(tmp_path / "a.pt")).save_checkpoint(str(tmp_path / "b.pt"))
     found = [
-        torch.load(tmp_path / name, weights_only=True)["state"]["dataset_state"]["first_draws"][0]["train"]["train"]
+        torch.load(tmp_path / name, weights_only=True)["state"]["dataset_state"]["first_batch_rng"][0]["train"]["train"]
         for name in ("a.pt", "b.pt")
     ]
     assert torch.equal(found[0]["torch"], found[1]["torch"])
@@ -183,14 +183,14 @@ def test_data_that_draw_nothing_are_not_touched(tmp_path: Path) -> None:
 def test_other_data_are_watched_anew() -> None:
     trainer = made("at first")
     trainer.fit(duration="1ba")
-    first = trainer.state.train_phase.first_draws["train"].state
+    first = trainer.state.train_phase.first_batch_rng["train"].state
     assert first is not None
     trainer.fit(train_dataloader=DATA["stream"](), duration="1ba")
-    second = trainer.state.train_phase.first_draws["train"].state
+    second = trainer.state.train_phase.first_batch_rng["train"].state
     assert second is not None
     assert not torch.equal(first["torch"], second["torch"])
     trainer.fit(train_dataloader=[sample(torch.ones(2, 4))], duration="1ba")
-    assert trainer.state.train_phase.first_draws["train"].state is None
+    assert trainer.state.train_phase.first_batch_rng["train"].state is None
 
 
 def in_ranks(folder: str):

@@ -63,7 +63,7 @@ class Compiled:
         return graph.forward
 
     @property
-    def is_whole(self) -> bool:
+    def is_unsharded(self) -> bool:
         """Whether all that was compiled is one graph, and nothing was left to Python."""
         frames = counters["frames"]
         return not counters["graph_break"] and frames["total"] == frames["ok"] == len(self.steps)
@@ -121,7 +121,7 @@ def test_each_method_compiles_as_often_as_declared(case: Case) -> None:
     given = {} if optimizer is None else {"optimizers": optimizer}
     found = compiled(model, data, case.make(), precision=case.precision, **given)
     assert sorted(found.steps) == sorted([*USUAL, *MORE.get(case.name, {})])
-    assert found.is_whole is (case.name not in BREAKS), dict(counters["graph_break"])
+    assert found.is_unsharded is (case.name not in BREAKS), dict(counters["graph_break"])
 
 
 def test_the_tables_name_methods() -> None:
@@ -138,7 +138,7 @@ def test_a_break_is_found() -> None:
     model = make_model()
     model.net.append(Breaks())
     model.seen = collections.deque(maxlen=0)
-    assert not compiled(model, make_batches()).is_whole
+    assert not compiled(model, make_batches()).is_unsharded
 
 
 # ------------------------------------------------------------------------------------------- numbers that change
@@ -213,7 +213,7 @@ def test_numbers_that_change_in_each_step_are_compiled_at_most_once_more(what: s
     make, data, methods, steps = CHANGING[what]
     found = compiled(make(), data(), *methods(), max_duration="4ep")
     assert found.steps == steps
-    assert found.is_whole
+    assert found.is_unsharded
 
 
 def test_a_batch_of_one_sample_has_a_graph_of_its_own() -> None:

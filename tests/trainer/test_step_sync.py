@@ -6,24 +6,24 @@ import pytest
 import torch
 
 from composer import dist
-from composer.trainer.step_sync import Exchange, Told
+from composer.trainer.step_sync import StepSync, Told
 from tests.ranks import Ranks
 
 
 def tell() -> tuple[tuple[int, int, float, int | None], dict[str, float], bool]:
-    rank, exchange = dist.get_global_rank(), Exchange()
-    exchange.send_counts(8 - 3 * rank, 100 * rank, 0.5 + rank, 15 if rank else None)
-    told = exchange.counts()
-    assert exchange.counts() is told, "asked again, nobody waits for what was not sent"
+    rank, step_sync = dist.get_global_rank(), StepSync()
+    step_sync.send_counts(8 - 3 * rank, 100 * rank, 0.5 + rank, 15 if rank else None)
+    told = step_sync.counts()
+    assert step_sync.counts() is told, "asked again, nobody waits for what was not sent"
     sent = {"a": torch.tensor(float(rank)), "b": torch.tensor(2.0, dtype=torch.float64)}
-    exchange.send_losses(sent)
-    losses = exchange.averages(sent)
-    exchange.send_losses(sent)
+    step_sync.send_losses(sent)
+    losses = step_sync.averages(sent)
+    step_sync.send_losses(sent)
     replaced = {"c": torch.tensor(3.0)}
     return (
         (told.samples, told.tokens, told.seconds, told.signum),
         {name: loss.item() for name, loss in losses.items()},
-        exchange.averages(replaced) is replaced,
+        step_sync.averages(replaced) is replaced,
     )
 
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from composer import dist
-from composer.trainer.step_sync import Exchange
-from composer.trainer.uneven_data import END, Lockstep
+from composer.trainer.step_sync import StepSync
+from composer.trainer.uneven_data import END, UnevenInputs
 from tests.ranks import Ranks
 
 
 def steps(lists: list[list[Any]]) -> list[tuple[Any, bool]]:
     """The batches that a process takes part with, and whether they are none of its own."""
-    exchange = Exchange()
-    lockstep = Lockstep(exchange)
+    step_sync = StepSync()
+    uneven_inputs = UnevenInputs(step_sync)
     mine, found = iter(lists[dist.get_global_rank()]), list[tuple[Any, bool]]()
     while True:
         batch = next(mine, END)
         if batch is END:
-            batch = lockstep.substitute(lambda: exchange.send_counts(0, 0, 0.0, None, has_batch=False))
+            batch = uneven_inputs.substitute(lambda: step_sync.send_counts(0, 0, 0.0, None, has_batch=False))
             if batch is END:
                 return found
         else:
-            lockstep.keep(batch)
-            exchange.send_counts(1, 0, 0.0, None)
-            lockstep.meet()
-        exchange.counts()  # when the step is done
-        found.append((batch, lockstep.is_idle))
+            uneven_inputs.keep(batch)
+            step_sync.send_counts(1, 0, 0.0, None)
+            uneven_inputs.meet()
+        step_sync.counts()  # when the step is done
+        found.append((batch, uneven_inputs.is_idle))
 
 
 def test_who_has_no_batch_takes_the_last_one(two_ranks: Ranks) -> None:

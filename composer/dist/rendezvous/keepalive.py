@@ -8,12 +8,12 @@ import socket
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bound_silence", "port_of"]
+__all__ = ["port_of", "set_keepalive"]
 
 _FILES = Path("/proc/self/fd")
 
 
-def bound_silence(port: int | None, seconds: float) -> None:
+def set_keepalive(port: int | None, seconds: float) -> None:
     """Have the system end this process's connections to a port once what they sent stays unconfirmed for too long.
 
     Stores wait for answers without a limit of their own. It is the other machine that confirms, not its processes, so
@@ -26,7 +26,7 @@ def bound_silence(port: int | None, seconds: float) -> None:
     >>> with socket.create_server(("127.0.0.1", 0)) as server:
     ...     port = server.getsockname()[1]
     ...     with socket.create_connection(("127.0.0.1", port)) as client:
-    ...         bound_silence(port, 2.5)
+    ...         set_keepalive(port, 2.5)
     ...         client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     2500
     """

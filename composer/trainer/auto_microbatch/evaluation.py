@@ -97,7 +97,7 @@ def check_auto_evaluation(run: Run, evaluator: Evaluator) -> None:
     ...     run, Evaluator(label="test", dataloader=[], device_eval_microbatch_size="auto")
     ... )
     """
-    if evaluator.auto_microbatching and run.exchange is not None and run.strategy.divides_weights:
+    if evaluator.auto_microbatching and run.step_sync is not None and run.strategy.shards_weights:
         raise ValueError(
             f"Evaluator {evaluator.label!r}: device_eval_microbatch_size='auto' does not work with "
             f"{run.strategy.name}: all processes gather weights in each forward pass, and would wait for one that has "

@@ -26,7 +26,7 @@ from composer.trainer.auto_microbatch.out_of_memory import free, is_out_of_memor
 from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, Shape, shape_of
 from composer.trainer.auto_microbatch.undo import Snapshot
 from composer.trainer.microbatch import conclude, run_microbatches
-from composer.trainer.microbatch_weights import agree_on_shares
+from composer.trainer.microbatch_weights import reduce_loss_weights
 from composer.trainer.run import Run
 
 __all__ = ["AutoMicrobatch", "set_microbatch_size"]
@@ -98,7 +98,7 @@ class AutoMicrobatch:
         state, batch = run.state, run.state.batch
         self._larger = self._has_room and self._sizes.is_time_to_grow
         # With collectives within the step, a process that leaves it would leave the others waiting.
-        can_undo = not run.strategy.divides_weights and (run.exchange is None or not uses_closure)
+        can_undo = not run.strategy.shards_weights and (run.step_sync is None or not uses_closure)
         if can_undo and (self._larger or not self._has_stepped):
             self._update_or_undo(run, update, batch)
         else:
@@ -139,7 +139,7 @@ class AutoMicrobatch:
             state.batch = batch
             if error is not None:
                 free(state, error)
-                if run.exchange is not None:
+                if run.step_sync is not None:
                     self._catch_up(run)
             if not self._agree(run, samples, error):
                 break
@@ -155,7 +155,7 @@ class AutoMicrobatch:
 
     def _begin(self, run: Run) -> None:
         self._sizes = MicrobatchSizes(run.state.microbatch_size)
-        if run.exchange is not None:
+        if run.step_sync is not None:
             run.strategy.watch()
             if run.strategy.has_to_rehearse:
                 self._rehearse(run)
@@ -178,7 +178,7 @@ class AutoMicrobatch:
         """Take part in what the others wait for until their last backward pass."""
         if run.microbatches_left is None:
             # It failed before it knew its microbatches, which the others hear of before they begin theirs.
-            agree_on_shares(run, None)
+            reduce_loss_weights(run, None)
         run.strategy.catch_up(run.microbatches_left or 0)
 
     def _update_or_undo(self, run: Run, update: Callable[[Run], None], batch: Batch) -> None:
@@ -201,7 +201,7 @@ class AutoMicrobatch:
                 update(run)
             except Exception as raised:
                 # Before the step there may be collectives, of methods, that the others wait in.
-                is_safe = self._steps or run.exchange is None
+                is_safe = self._steps or run.step_sync is None
                 if isinstance(raised, _NothingFitsError) or not is_safe or not is_out_of_memory(raised):
                     raise
                 error = raised
@@ -213,8 +213,8 @@ class AutoMicrobatch:
             except _NothingFitsError:
                 undo()
                 raise
-            if run.exchange is not None:
-                run.exchange.averages({})  # those on their way are of an update that is undone
+            if run.step_sync is not None:
+                run.step_sync.averages({})  # those on their way are of an update that is undone
             undo()
             self._larger = False
 
@@ -223,7 +223,7 @@ class AutoMicrobatch:
         assert self._sizes is not None
         failed = 0 if error is None else 1 if self._size > 1 else 2
         room = int(self._sizes.has_room(self._shape, samples))
-        if run.exchange is not None:
+        if run.step_sync is not None:
             told = torch.tensor([failed, room])
             dist.all_reduce(told, "MAX")  # on the host: no device waits for it
             failed, room = told.tolist()
@@ -231,7 +231,7 @@ class AutoMicrobatch:
         if not failed:
             return False
         if failed == 2:
-            where = "" if run.exchange is None else " in one of the processes"
+            where = "" if run.step_sync is None else " in one of the processes"
             raise _NothingFitsError(
                 f"Out of memory{where} with a single sample going through the model at once; batch of shapes "
                 f"{[(samples, *part) for part in self._shape]}. Smaller inputs, a smaller model, recomputation of "
@@ -265,7 +265,7 @@ def _check(run: Run) -> None:
             f"within the passes, and the others would wait for one that has run out of memory. Give a number."
         )
     waiting = {type(module).__name__ for module in run.state.model.modules() if isinstance(module, nn.SyncBatchNorm)}
-    if waiting and run.exchange is not None:
+    if waiting and run.step_sync is not None:
         raise ValueError(
             f"{what} does not work with {', '.join(sorted(waiting))}, which waits for the other processes within the "
             f"forward pass. Give a number, or use BatchNorm."

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as torch_dist
 
-from composer.dist.rendezvous.keepalive import bound_silence, port_of
+from composer.dist.rendezvous.keepalive import set_keepalive, port_of
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
 
@@ -30,15 +30,15 @@ def limit(connection: socket.socket) -> int:
 def test_only_connections_to_the_port(pair: tuple[socket.socket, int]) -> None:
     client, port = pair
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as other:
-        bound_silence(port, 1.5)
+        set_keepalive(port, 1.5)
         assert (limit(client), limit(other), limit(server)) == (1500, 0, 0)
-    bound_silence(None, 9)
+    set_keepalive(None, 9)
     assert limit(client) == 1500
 
 
 def test_other_files_stay_open_and_none_is_left(pair: tuple[socket.socket, int]) -> None:
     before = sorted(Path("/proc/self/fd").iterdir())
-    bound_silence(pair[1], 1)
+    set_keepalive(pair[1], 1)
     assert sorted(Path("/proc/self/fd").iterdir()) == before
     pair[0].sendall(b"x")
 
