@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from composer.parallel.choose_strategy import choose_strategy as choose_strategy
+    from composer.parallel.strategy_selection import choose_strategy as choose_strategy
     from composer.parallel.config import FSDP2Config as FSDP2Config
     from composer.parallel.config import FSDPConfig as FSDPConfig
     from composer.parallel.config import ParallelismConfig as ParallelismConfig
@@ -41,7 +41,7 @@ else:
             "Strategy": "composer.parallel.strategy",
             "TPConfig": "composer.parallel.config",
             "TensorStrategy": "composer.parallel.tensor_parallel",
-            "choose_strategy": "composer.parallel.choose_strategy",
+            "choose_strategy": "composer.parallel.strategy_selection",
             "ddp_sync_context": "composer.parallel.ddp",
             "is_model_fsdp": "composer.parallel.fsdp",
             "parallelize_composer_model": "composer.parallel.fsdp",

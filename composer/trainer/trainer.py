@@ -37,7 +37,7 @@ from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
-from composer.parallel.choose_strategy import choose_strategy
+from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.config import as_parallelism_config
 from composer.parallel.config_agreement import check_agreement
 from composer.precision import Precision

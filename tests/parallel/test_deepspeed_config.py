@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.parallel.choose_strategy import choose_strategy
+from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.deepspeed_config import autocasts, checked, completed, precision_of, stage_of
 from composer.precision import Precision
 

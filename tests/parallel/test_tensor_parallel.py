@@ -11,7 +11,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from composer import dist
 from composer.parallel import TPConfig, prepare_tp_module
-from composer.parallel.choose_strategy import choose_strategy
+from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.tensor_parallel import sum_gradients
 from tests.parallel.sharded import PLAN, Blocks, adam, assert_same, data_of, result, trained, whole, whole_weights
 from tests.parallel.test_fsdp import ALGORITHMS, OPTIMIZERS
