@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "trainer/test_microbatch.py",
         "trainer/test_event_order.py",
         "trainer/test_outputs.py",
-        "trainer/test_clock.py",
+        "trainer/test_progress.py",
         "trainer/test_batch_classes.py",
         "trainer/test_many_data.py",
     ),

@@ -161,7 +161,7 @@ def test_every_test_of_a_device_belongs_to_a_check() -> None:
     run = {file for files in (*tests.on_gpu().values(), *tests.anywhere().values()) for file in files}
     needed = {path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
     needed |= set(suite.marked())
-    assert {"checkpoint/test_snapshot.py", "core/test_transfer.py", "test_environment.py"} <= needed
+    assert {"checkpoint/test_staging.py", "core/test_device_transfer.py", "test_environment.py"} <= needed
     assert needed - run == {"gpu/test_group.py"}
     assert nccl._FILE == "gpu/test_group.py"
 

@@ -33,7 +33,7 @@ from composer import Callback, ComposerModel, Trainer, dist
 from composer.dist import _hang_watcher
 
 folder, what = pathlib.Path(sys.argv[1]), sys.argv[2:]
-_roll._PATIENCE, _roll._ANSWER = 1.0, 3.0
+_hang_watcher._PATIENCE, _hang_watcher._ANSWER = 1.0, 3.0
 
 class Linear(ComposerModel):
     def __init__(self):
