@@ -41,12 +41,20 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+def _seed_torch() -> None:
+    if torch.accelerator.is_available():
+        torch.manual_seed(0)
+    else:
+        # Without the call for each kind of accelerator, whose stack trace torch would keep for when it is initialized.
+        torch.default_generator.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
     """Give each test the same random numbers, and the next one the defaults that this one may have changed."""
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    _seed_torch()
     dtype = torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

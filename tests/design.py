@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,12 @@ def python_files(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
+@functools.lru_cache(maxsize=8)
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a source; several rules read the same file in turn."""
+    return ast.parse(source)
+
+
 def relative(path: Path) -> str:
     """The path as people name it."""
     return path.relative_to(ROOT).as_posix()
@@ -93,7 +100,7 @@ def imports(source: str, module: str, known: set[str], is_package: bool) -> Iter
 
     Imports under TYPE_CHECKING or inside functions count, and so do names given to the lazy loaders as text.
     """
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -160,7 +167,7 @@ def functions(source: str) -> Iterator[tuple[str, int, int]]:
                 yield name[:-1], child.lineno, length
             yield from walk(child, name)
 
-    yield from walk(ast.parse(source), "")
+    yield from walk(parsed(source), "")
 
 
 def in_order(names: list[str]) -> bool:

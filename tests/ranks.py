@@ -35,10 +35,11 @@ class Ranks:
 
     Args:
         size: Number of processes.
+        grace: Seconds that the others have after one has failed.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, grace: float = 10.0) -> None:
+        self.size, self.grace = size, grace
         self._workers: list[tuple[Any, Connection]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
 
@@ -79,7 +80,7 @@ class Ranks:
                     self._workers[rank][0].join(10)
                     answers[rank] = False, f"rank {rank} ended with {self._workers[rank][0].exitcode}."
                 if not answers[rank][0]:
-                    end = min(end, time.monotonic() + 10)
+                    end = min(end, time.monotonic() + self.grace)
             if not ready:
                 for rank in waited.values():
                     os.kill(self._workers[rank][0].pid, signal.SIGABRT)  # faulthandler prints its stacks

@@ -40,11 +40,12 @@ def test_each_process_answers(two_ranks: Ranks) -> None:
 
 @pytest.mark.slow
 def test_failures_are_told_and_the_next_run_is_as_new() -> None:
-    ranks = Ranks(2)
+    ranks = Ranks(2, grace=2)
     with pytest.raises(RanksError, match=r"(?s)rank 1:\nTraceback.*ValueError: here"):
         ranks.run(fails_on, 1)
     with pytest.raises(RanksError, match="rank 0 did not come back"):
-        ranks.run(hangs_on, 0, timeout=20)
+        ranks.run(sums)  # starts the processes
+        ranks.run(hangs_on, 0, timeout=3)
     with pytest.raises(RanksError, match="rank 1 ended with 3"):
         ranks.run(ends_on, 1)
     assert ranks.run(sums) == [(0, 3.0), (1, 3.0)]

@@ -194,7 +194,7 @@ def test_what_takes_longer_than_ten_minutes_says_how_to_run_the_pieces(monkeypat
 
 
 def test_no_check_takes_the_time_of_those_after_it(tmp_path: Path) -> None:
-    done = faulty(tmp_path, "--only", "hangs", "lacks", "--budget", "40")
+    done = faulty(tmp_path, "--only", "hangs", "lacks", "--budget", "24")
     assert done.returncode == 1
     _, found = results_of(tmp_path, "speed")
     assert {name: outcome["state"] for name, outcome in found.items()} == {"lacks": "skipped", "hangs": "failed"}
