@@ -1,7 +1,8 @@
 # Every target sets up its own environment: only python3 (3.11 or newer) with venv, and pip, are needed.
 
 PYTHON ?= python3
-JOBS ?= 2
+# One more than there are cores: tests of several processes and of timeouts wait more than they compute.
+JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 PART ?=
 GPU_ARGS ?=
 PYTEST_ARGS ?=
@@ -12,10 +13,11 @@ WHEEL := .wheel
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 # One thread a process: small tensors gain nothing from more, and two test processes would fight over the cores.
-ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# Bytecode is cached even where the environment says otherwise: the tests start hundreds of processes.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test coverage wheel-test test-torch lint format types docs bench bench-env gpu clean
+.PHONY: help quickstart test check coverage wheel-test test-torch lint format types docs bench bench-env gpu clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -52,6 +54,17 @@ quickstart: $(VENV)/stamp-examples  ## train on real digits: a baseline, then a 
 
 test: $(VENV)/stamp-dev $(VENV)/apart/stamp $(VENV)/deepspeed.stamp  ## run the tests (PYTEST_ARGS="-k time" passes options on)
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+# What a change usually breaks: structure, docstrings, signatures, the core, the loop, checkpoints, and the contracts of
+# callbacks and loggers.
+CHECK := $(addprefix tests/,test_design.py test_docstrings.py test_signatures.py test_surface.py core callbacks/test_contract.py \
+  loggers/test_contract.py checkpoint/test_save.py checkpoint/test_load.py trainer/test_fit.py trainer/test_step.py \
+  trainer/test_microbatch.py trainer/test_evaluate.py trainer/test_resume.py)
+
+check: $(VENV)/stamp-dev $(VENV)/apart/stamp  ## lint and the tests that a change usually breaks, in less than 90 seconds
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(CHECK) $(PYTEST_ARGS)
 
 coverage:  ## run the tests with line coverage, which takes half as long again
 	$(MAKE) test PYTEST_ARGS="--cov=composer --cov-report=term $(PYTEST_ARGS)"

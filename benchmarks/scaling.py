@@ -160,7 +160,14 @@ def ask(size: int, *arguments: Any) -> list[float]:
         return [float(value) for value in Path(folder, "values").read_text().split()]
 
 
-def measure(rounds: int = 5, width: int = 1024, depth: int = 4, batch: int = 64, steps: int = 40) -> Report:
+def measure(
+    rounds: int = 5,
+    width: int = 1024,
+    depth: int = 4,
+    batch: int = 64,
+    steps: int = 40,
+    strategies: tuple[str, ...] = STRATEGIES,
+) -> Report:
     """Time the loops of each strategy, in turn, as often as there are rounds.
 
     Args:
@@ -169,11 +176,12 @@ def measure(rounds: int = 5, width: int = 1024, depth: int = 4, batch: int = 64,
         depth: Of the network.
         batch: Number of samples of a process.
         steps: Number of steps that are timed.
+        strategies: The strategies to compare.
     """
     samples: dict[str, dict[str, list[float]]] = {}
     shape = (width, depth, batch)
     for _ in range(rounds):
-        for strategy in STRATEGIES:
+        for strategy in strategies:
             size = 1 if strategy == "single" else 2
             *times, _ = ask(size, strategy, ORDER, *shape, steps)
             for loop in LOOPS:
@@ -183,7 +191,7 @@ def measure(rounds: int = 5, width: int = 1024, depth: int = 4, batch: int = 64,
                 samples[f"{strategy}: {loop}"].setdefault("MiB", []).append(memory / MIB)
     rows: list[list[Any]] = []
     goals: list[Goal] = []
-    for strategy in STRATEGIES:
+    for strategy in strategies:
         raw = samples[f"{strategy}: raw"]
         for loop in LOOPS:
             own = samples[f"{strategy}: {loop}"]
