@@ -86,7 +86,7 @@ def test_bias_is_that_of_bloom_and_of_mpt(num_heads):
 
 
 def test_gpt2_with_alibi_is_bloom_with_the_same_weights():
-    """End to end: BLOOM is GPT-2 with ALiBi, one more normalisation and another GELU."""
+    """End to end: BLOOM is GPT-2 with ALiBi, one more normalization and another GELU."""
     config = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=50, layer_norm_epsilon=1e-5)
     bloom = transformers.BloomForCausalLM(config).eval()
     model = gpt2(activation_function="gelu_pytorch_tanh").eval()
@@ -288,7 +288,7 @@ def test_a_model_inside_another_and_a_second_time():
     engine = loop.fit(loop.start(model, [Alibi(64, train_sequence_length_scaling=0.5)]), batches)
     assert engine.state.batch["input_ids"].shape == (8, 16)
     assert model.inner.config._attn_implementation == "alibi"
-    with pytest.warns(NoEffectWarning, match="have it already"):
+    with pytest.warns(NoEffectWarning, match="no unconverted module"):
         apply_alibi(model, 64)
 
 
@@ -317,6 +317,6 @@ def test_attention_of_a_models_own_stays():
     """MPNet computes attention without the seam: transformers says so, and nothing is changed by half."""
     model = transformers.MPNetModel(transformers.MPNetConfig(**SIZES))
     before = model.state_dict().keys()
-    with pytest.warns(NoEffectWarning, match="exchangeable attention"):
+    with pytest.warns(NoEffectWarning, match="replaceable attention"):
         apply_alibi(model, 64)
     assert model.state_dict().keys() == before

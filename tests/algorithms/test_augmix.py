@@ -35,13 +35,13 @@ CASE = Case(
 
 def fix_shares(monkeypatch, share, weights):
     """Fix the share of the chains and the weights among them, of images and of tensors."""
-    monkeypatch.setattr(module, "draw_beta", lambda alpha: share)
+    monkeypatch.setattr(module, "sample_beta", lambda alpha: share)
 
     def draw(alpha, size, number):
         row = [1 - share, share] if size == 2 else weights
         return torch.tensor([row]).expand(number, -1)
 
-    monkeypatch.setattr(module, "draw_dirichlet", draw)
+    monkeypatch.setattr(module, "sample_dirichlet", draw)
 
 
 def images(batch=4, channels=3, height=17, width=12):
@@ -94,13 +94,13 @@ def test_exact_floats_are_kept_where_the_image_itself_is_mixed_in(monkeypatch):
 
 def test_lengths_of_chains():
     torch.manual_seed(0)
-    plan = module._draw_chains(3000, -1, 5)
+    plan = module._sample_chains(3000, -1, 5)
     lengths = (plan.choices < 5).sum(0)
     assert torch.equal(torch.bincount(lengths, minlength=4).bool(), torch.tensor([False, True, True, True]))
     torch.testing.assert_close(torch.bincount(lengths)[1:] / 3000, torch.full((3,), 1 / 3), atol=0.04, rtol=0)
     # Nothing follows an operation of nothing.
     assert (plan.choices.diff(dim=0)[plan.choices[:-1] == 5] == 0).all()
-    assert module._draw_chains(7, 2, 5).choices.shape == (2, 7)
+    assert module._sample_chains(7, 2, 5).choices.shape == (2, 7)
     image_module = pytest.importorskip("PIL.Image")
     count = []
     augmix_image(image_module.new("L", (2, 2)), 3, 4, 2, 1.0, [lambda image, severity: count.append(1) or image])

@@ -155,7 +155,7 @@ def test_wrong_arguments():
             make(resize_target="yes")
     with pytest.raises(NotImplementedError, match="batch=True"):
         ColOut(batch=False, resize_target=True)
-    with pytest.raises(ValueError, match="3 parts"):
+    with pytest.raises(ValueError, match="3 elements"):
         colout_batch((x, y, y))
     with pytest.raises(ValueError, match=r"\(2,\)"):
         colout_batch((x, y), resize_target=True)

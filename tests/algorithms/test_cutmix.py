@@ -184,7 +184,7 @@ def mixed_target(outputs, target, boxes, size=(2, 2), **keys):
     state.batch = (torch.zeros(2, 1, *size), target)
     engine.run_event("before_forward")
     _, algorithm._permuted, kept, algorithm._box = cutmix_batch(state.batch[0], target, bbox=boxes, indices=SWAP)
-    algorithm._share = 1 - kept
+    algorithm._partner_weight = 1 - kept
     state.outputs = outputs
     engine.run_event("before_loss")
     made = state.batch[1]
@@ -269,7 +269,7 @@ def test_wrong_arguments():
         cutmix_batch(torch.zeros(2, 3), y)
     with pytest.raises(ValueError, match=r"\(2, 4, 4\)"):
         cutmix_batch(torch.zeros(2, 4, 4), y)
-    with pytest.raises(ValueError, match="one height and width"):
+    with pytest.raises(ValueError, match="the same height and width"):
         cutmix_batch((x, torch.zeros(2, 1, 8, 8)), y)
     with pytest.raises(ValueError, match="str"):
         cutmix_batch("x", y)

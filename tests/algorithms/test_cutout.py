@@ -75,7 +75,7 @@ def test_uniform_sampling_covers_all_pixels_alike(per_sample):
     share = sum(1 - cutout_batch(x, 1, 0.5, True, per_sample).mean((0, 1)) for _ in range(runs)) / runs
     torch.testing.assert_close(share, torch.full((8, 8), (4 / 11) ** 2), atol=0.03, rtol=0)
     share = sum(1 - cutout_batch(x, 1, 0.5, False, per_sample).mean((0, 1)) for _ in range(runs)) / runs
-    # Centres at 2 to 5 of 8 cover the middle, those at 0 to 2 the edge.
+    # Centers at 2 to 5 of 8 cover the middle, those at 0 to 2 the edge.
     assert share[4, 4].item() == pytest.approx((4 / 8) ** 2, abs=0.03)
     assert share[0, 0].item() == pytest.approx((3 / 8) ** 2, abs=0.03)
 

@@ -33,12 +33,12 @@ def test_says_how_it_gets_on_with_several_processes(name):
 
 
 @every_method
-def test_bad_company_is_known_and_comes_with_a_remedy(name):
+def test_conflicts_name_a_method_and_a_remedy(name):
     for other, reason in METHODS[name].__traits__.conflicts_with.items():
-        assert other in METHODS, f"{name} composes badly with {other}, which is no method"
+        assert other in METHODS, f"{name} conflicts with {other}, which is not a method"
         assert other != name
         # A reason, and a sentence that says what to do.
-        assert re.fullmatch(r"[a-z].+[.] (Take|Use|Set|Leave|Clip) .+[.]", reason), reason
+        assert re.fullmatch(r"[a-z].+[.] (Use|Set|Omit|Clip) .+[.]", reason), reason
         assert name not in METHODS[other].__traits__.conflicts_with, f"declared by both {name} and {other}"
 
 

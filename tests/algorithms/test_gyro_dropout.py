@@ -59,7 +59,7 @@ def test_max_duration_in_any_unit(max_duration, length, microbatches, period):
 
 def test_length_that_is_not_known():
     engine = loop.start(make_model(), [GyroDropout()], max_duration="1h")
-    with pytest.raises(ValueError, match="how many batches"):
+    with pytest.raises(ValueError, match="the number of batches"):
         engine.run_event("fit_start")
 
 

@@ -115,7 +115,7 @@ def mixed_target(outputs, target, mixing=0.25):
     state = engine.state
     state.batch = (torch.zeros(target.shape[0], 1), target)
     engine.run_event("before_forward")
-    algorithm._share, algorithm._permuted = mixing, target.roll(1, 0)
+    algorithm._partner_weight, algorithm._permuted = mixing, target.roll(1, 0)
     state.outputs = outputs
     engine.run_event("before_loss")
     made = state.batch[1]
@@ -154,7 +154,7 @@ def test_label_smoothing_composes(interpolate):
     for flip in (False, True):
         torch.manual_seed(3)
         pair = [MixUp(1.0, interpolate), LabelSmoothing(0.2)]
-        warned = pytest.warns(NotIntendedUseWarning, match="would stay unsmoothed") if interpolate else nullcontext()
+        warned = pytest.warns(NotIntendedUseWarning, match="are not smoothed") if interpolate else nullcontext()
         with warned:
             engine = loop.start(make_model(), pair[::-1] if flip else pair)
         outcomes.append(weights(loop.fit(engine, make_batches()).state.model))
@@ -185,7 +185,7 @@ def test_losses_in_collections_are_mixed_part_by_part():
     state = engine.state
     state.batch = (torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
     engine.run_event("before_forward")
-    algorithm._permuted, algorithm._share = torch.tensor([[3.0], [1.0]]), 0.25
+    algorithm._permuted, algorithm._partner_weight = torch.tensor([[3.0], [1.0]]), 0.25
     state.outputs = torch.tensor([[1.0], [1.0]])
     state.loss = state.model.loss(state.outputs, state.batch)  # 2; with the partners' targets also 2
     state.outputs = torch.tensor([[3.0], [3.0]])

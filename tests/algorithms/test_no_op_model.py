@@ -118,7 +118,7 @@ def test_any_model_with_its_metrics_and_evaluators(make, data, metric):
 
 
 def test_batch_without_tensors():
-    with pytest.raises(TypeError, match="needs a tensor among the targets"):
+    with pytest.raises(TypeError, match="requires a tensor among the targets"):
         NoOpModelClass(nn.Linear(1, 1))(("text", "text"))
 
 

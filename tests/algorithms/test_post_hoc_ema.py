@@ -188,9 +188,9 @@ def test_bad_arguments(arguments, message):
 
 def test_bad_use():
     algorithm = _make()
-    with pytest.raises(ValueError, match="no snapshot up to 0 updates, among 0"):
+    with pytest.raises(ValueError, match="first 0 updates, among the 0 given"):
         algorithm.get_ema_model(make_model(), 0.1)
-    with pytest.raises(ValueError, match="no snapshot up to 5 updates, among 2"):
+    with pytest.raises(ValueError, match="first 5 updates, among the 2 given"):
         reconstruct_ema(_snapshots(walk(10), [10]), 0.1, updates=5)
     with pytest.raises(ValueError, match=r"lengths=.*3 lengths"):
         algorithm.load_state_dict(PostHocEMA(lengths=(0.05, 0.1, 0.2)).state_dict())

@@ -102,7 +102,7 @@ def test_wrong_arguments():
         resize_batch(torch.zeros(1, 1, 4, 4), None, 0.5, "zoom")
     with pytest.raises(ValueError, match="delay_fraction"):
         ProgressiveResizing(delay_fraction=1.5)
-    with pytest.raises(ValueError, match="exceed 1 together"):
+    with pytest.raises(ValueError, match="must not exceed 1"):
         ProgressiveResizing(delay_fraction=0.7, finetune_fraction=0.7)
     with pytest.raises(ValueError, match="size_increment"):
         ProgressiveResizing(size_increment=0)

@@ -183,7 +183,7 @@ def test_nothing_is_added_to_the_data_set_for_work_on_the_device():
     assert engine.state.batch["image"].shape == (4, 3, 17, 12)
 
 
-def test_warns_once_of_images_that_are_normalised():
+def test_warns_once_of_images_that_are_normalized():
     engine = start(Images(), RandAugment(on_device=True))
     engine.state.batch = [torch.full((1, 3, 4, 4), -1.5), torch.zeros(1)]
     with pytest.warns(NotIntendedUseWarning, match=r"-1.5 to -1.5.*value_range=\(0.0, 1.0\)"):

@@ -270,7 +270,7 @@ def test_in_the_trainer():
 
 
 def test_microbatches_give_the_same():
-    """The loss is a mean over examples, without batch normalisation: parts or whole make no difference."""
+    """The loss is a mean over examples, without batch normalization: parts or whole make no difference."""
 
     def train(**arguments):
         torch.manual_seed(0)

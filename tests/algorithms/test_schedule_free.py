@@ -326,7 +326,7 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match="calibration_batches must be 0 or greater"):
         ScheduleFree(calibration_batches=-1)
     model = nn.Linear(1, 1)
-    with pytest.raises(ValueError, match=r"but got SGD\. Give one such as schedulefree\.AdamWScheduleFree"):
+    with pytest.raises(ValueError, match=r"but got SGD\. Use one such as schedulefree\.AdamWScheduleFree"):
         loop.start(model, [ScheduleFree()])
     with pytest.raises(ValueError, match="but got none"), use_averaged_weights(model, []):
         pass

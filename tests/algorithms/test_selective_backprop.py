@@ -118,7 +118,7 @@ def test_collections():
     assert torch.equal(target[0].float(), kept["a"])
 
 
-def test_batch_normalisation_and_modes_stay():
+def test_batch_normalization_and_modes_stay():
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Flatten(0))
     model[1].eval()
     before = weights(model)

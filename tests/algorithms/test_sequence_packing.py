@@ -124,7 +124,7 @@ def test_in_a_loader():
         ([[]], r"documents\[0\] has 0 tokens"),
         ([[1], [1, 2, 3, 4, 5]], r"documents\[1\] has 5 tokens"),
         ([{"labels": [1]}], "no 'input_ids'"),
-        ([{"input_ids": [1, 2], "label": 3}], "as a whole"),
+        ([{"input_ids": [1, 2], "label": 3}], "entire document"),
         ([{"input_ids": [1]}, {"input_ids": [1], "labels": [1]}], "same keys"),
     ],
 )

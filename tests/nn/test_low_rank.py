@@ -123,9 +123,9 @@ def test_convolution_of_low_rank_is_found_exactly(arguments):
 
 def test_wrong_arguments():
     X = torch.zeros(3, 4)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         factorize_matrix(X, torch.zeros(3, 2), torch.zeros(4, 3))
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         factorize_matrix(X, torch.zeros(3, 2), torch.zeros(4, 3), torch.zeros(2, 2))
     with pytest.raises(ValueError, match="rank"):
         factorize_matrix(X, torch.zeros(3, 3), torch.zeros(4, 3), rank=0)

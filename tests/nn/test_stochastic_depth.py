@@ -173,7 +173,7 @@ def test_decisions_hold_until_the_next_one():
 
 
 def test_blocks_of_unknown_kinds():
-    with pytest.raises(ValueError, match=r"part of a Linear.*register_residual_block\(Linear\)"):
+    with pytest.raises(ValueError, match=r"structure of Linear is unknown.*register_residual_block\(Linear\)"):
         make_stochastic(nn.Linear(2, 2), "block", 0.5)
     with pytest.raises(ValueError, match="part of a Hollow"):
         make_stochastic(Hollow(8, 8, 8), "block", 0.5)  # the layers of a ResNet, another order

@@ -15,7 +15,7 @@ NAMES = list(OPERATIONS)
 
 
 def pictures():
-    """Noise, a smooth picture, one of few values, a flat one, a grey one."""
+    """Noise, a smooth picture, one of few values, a flat one, a gray one."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(256, (3, 41, 50), generator=generator)
     rows, columns = torch.arange(41).view(-1, 1), torch.arange(50)
@@ -32,7 +32,7 @@ def test_tensors_get_what_pillow_gives(name):
             torch.manual_seed(seed)
             by_pillow = map_pillow(lambda image: operation(image, 9.0), picture)
             torch.manual_seed(seed)
-            parameter = torch.tensor(_levels.draw_parameter(name, 9.0)).view(1, 1, 1, 1)
+            parameter = torch.tensor(_levels.sample_parameter(name, 9.0)).view(1, 1, 1, 1)
             by_tensor = OPERATIONS[name](picture.unsqueeze(0), parameter)[0]
             difference = (by_pillow.int() - by_tensor.int()).abs()
             assert difference.max() <= 1
@@ -82,9 +82,9 @@ def test_weakest_level_changes_nothing_but_what_has_no_strength():
 
 def test_signs_are_fair():
     torch.manual_seed(0)
-    signs = torch.tensor([_levels.draw_parameter("shear_x", 10.0) for _ in range(2000)]).sign()
+    signs = torch.tensor([_levels.sample_parameter("shear_x", 10.0) for _ in range(2000)]).sign()
     assert signs.mean().abs() < 0.08
-    factors = torch.tensor([_levels.draw_parameter("color", 5.0) for _ in range(2000)])
+    factors = torch.tensor([_levels.sample_parameter("color", 5.0) for _ in range(2000)])
     assert (factors > 1).float().mean().item() == pytest.approx(0.5, abs=0.04)
 
 
