@@ -72,7 +72,7 @@ class PolicyRegistry(dict[type[nn.Module], AlibiReplacementFunction]):
             raise ValueError("register() requires at least one module class.")
         for cls in classes:
             if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-                raise TypeError(f"register takes subclasses of torch.nn.Module, but got {cls!r}.")
+                raise TypeError(f"register() requires subclasses of torch.nn.Module, but got {cls!r}.")
             if cls in self:
                 raise ValueError(f"{cls.__name__} is already registered; delete its entry first to replace it.")
 
@@ -199,7 +199,7 @@ class Alibi(Algorithm):
             (off). The resulting length must be an integer that divides the input length.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> Alibi(max_sequence_length=1024)
     Alibi(max_sequence_length=1024, train_sequence_length_scaling=0.25)

@@ -60,7 +60,7 @@ def augmix_image(
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
         TypeError: ``img`` is neither an image nor None.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     >>> augmix_image(images, severity=3).shape
@@ -99,7 +99,7 @@ class AugmentAndMixTransform(ImageTransform):
 
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> from PIL import Image
     >>> AugmentAndMixTransform(severity=3)(Image.new("RGB", (32, 24))).size
@@ -171,7 +171,7 @@ class AugMix(ImageAugmentation):
         KeyError: ``augmentation_set`` is an unknown name.
         TypeError: At the start of training, the training data is not a :class:`torch.utils.data.DataLoader`, or its
             dataset does not accept a transform.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> AugMix(severity=3, width=2).on_device
     False

@@ -100,7 +100,7 @@ class ColOutTransform(nn.Module):
         resize_target: Whether the target of a pair loses them too, see :func:`colout_batch`.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> ColOutTransform(p_row=0.5, p_col=0.25)(torch.zeros(3, 8, 8)).shape
     torch.Size([3, 4, 6])
@@ -156,7 +156,7 @@ class ColOut(Algorithm):
         per_sample: Whether to sample different rows and columns for each image of a batch.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
         NotImplementedError: ``resize_target=True`` with ``batch=False``: an image transform does not get the target.
         TypeError: At the start of training, the dataset does not accept a transform.
 

@@ -109,7 +109,7 @@ class CutOut(Algorithm):
         per_sample: Whether to sample squares for each image, as in the paper; by default the batch shares them.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> CutOut(num_holes=1, length=0.5)
     CutOut(num_holes=1, length=0.5, uniform_sampling=False, input_key=0, per_sample=False)

@@ -78,7 +78,7 @@ def apply_factorization(
         The model itself.
 
     Raises:
-        ValueError: A size is out of its range.
+        ValueError: A size is out of range.
 
     >>> model = apply_factorization(nn.Sequential(nn.Linear(512, 512)))
     >>> model[0].reduce, model[0].expand
@@ -144,7 +144,7 @@ class Factorize(Algorithm):
         latent_features: Features in between; below 1, a fraction of the smaller of input and output features.
 
     Raises:
-        ValueError: A size is out of its range.
+        ValueError: A size is out of range.
 
     >>> Factorize(factorize_convs=False).latent_features
     128

@@ -1,4 +1,4 @@
-"""Gated linear units (GLU): feed-forward networks in which one projection gates another.
+"""Gated linear units (GLU): gate the feed-forward networks of a transformer with a second projection.
 
     W_o (act(W_g x) * (W_v x))          instead of          W_o act(W_i x)
 

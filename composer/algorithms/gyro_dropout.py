@@ -53,7 +53,7 @@ def apply_gyro_dropout(
         The model itself.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1))
     >>> apply_gyro_dropout(model, iters_per_epoch=100, max_epoch=10, p=0.5, sigma=256, tau=16)[1]

@@ -1,4 +1,4 @@
-"""Low-precision group norm: stay in the autocast dtype (bfloat16 or float16) instead of casting to float32.
+"""Low-precision group norm: run GroupNorm in the autocast dtype (bfloat16, float16) instead of float32.
 
 See https://pytorch.org/docs/stable/amp.html for the default behavior of autocast.
 """

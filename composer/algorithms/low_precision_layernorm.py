@@ -1,4 +1,4 @@
-"""Low-precision layer norm: stay in the autocast dtype (bfloat16 or float16) instead of casting to float32.
+"""Low-precision layer norm: run LayerNorm and RMSNorm in the autocast dtype (bfloat16, float16) instead of float32.
 
 See https://pytorch.org/docs/stable/amp.html for the default behavior of autocast.
 """

@@ -52,7 +52,7 @@ def mixup_batch(
 
     Raises:
         TypeError: The input is not of a floating dtype.
-        ValueError: ``alpha`` or ``mixing`` is out of its range.
+        ValueError: ``alpha`` or ``mixing`` is out of range.
 
     >>> x, y = torch.tensor([[0.0], [8.0]]), torch.tensor([0, 1])
     >>> mixup_batch(x, y, mixing=0.25, indices=torch.tensor([1, 0]))

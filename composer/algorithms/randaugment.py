@@ -44,7 +44,7 @@ def randaugment_image(
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
         TypeError: ``img`` is neither an image nor None.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     >>> randaugment_image(images, severity=9, depth=1).shape
@@ -78,7 +78,7 @@ class RandAugmentTransform(ImageTransform):
 
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> from PIL import Image
     >>> RandAugmentTransform(severity=9, depth=1)(Image.new("RGB", (32, 24))).size
@@ -138,7 +138,7 @@ class RandAugment(ImageAugmentation):
         KeyError: ``augmentation_set`` is an unknown name.
         TypeError: At the start of training, the training data is not a :class:`torch.utils.data.DataLoader`, or its
             dataset does not accept a transform.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> RandAugment(severity=9, depth=1).on_device
     False

@@ -61,7 +61,7 @@ class SAMOptimizer(Optimizer):
         perturbed: Whether the gradient is being evaluated at w + e.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> weight = torch.nn.Parameter(torch.tensor([2.0]))
     >>> optimizer = SAMOptimizer(torch.optim.SGD([weight], lr=0.1), rho=1.0)
@@ -264,7 +264,7 @@ class SAM(Algorithm):
         reuse: Weight of the last sharpness-aware direction in the steps between (LookSAM); 0 is off.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> SAM(rho=0.05, interval=5)
     SAM(rho=0.05, epsilon=1e-12, interval=5, adaptive=False, eta=0.01, reuse=0.0)

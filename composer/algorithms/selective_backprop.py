@@ -147,7 +147,7 @@ class SelectiveBackprop(Algorithm):
         target_key: Key of the target, or a list of keys.
 
     Raises:
-        ValueError: An argument is out of its range, or ``end`` is before ``start``.
+        ValueError: An argument is out of range, or ``end`` is before ``start``.
         TypeError: At the start of training, the model's loss does not accept ``reduction``.
 
     >>> SelectiveBackprop(start=0.5, end=0.9, keep=0.5)

@@ -124,7 +124,7 @@ class SeqLengthWarmup(Algorithm):
         preserve_end_of_sequence: Whether a cut sequence keeps its last token.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> SeqLengthWarmup(duration=0.5, min_seq_length=8, max_seq_length=32).length_at(0.25)
     16

@@ -147,7 +147,7 @@ class SequencePacking:
         keep: The keys to return; all by default. Models of ``transformers`` reject unknown keys.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> collate = SequencePacking(4, keep=["input_ids", "position_ids"])
     >>> collate([[5, 6, 7], [8]])

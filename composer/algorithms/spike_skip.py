@@ -100,7 +100,7 @@ class SpikeSkip(Algorithm):
         watch: What to monitor: ``"loss"``, ``"norm"`` or ``"both"``.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> SpikeSkip()
     SpikeSkip(num_std=6.0, window=128, watch='both')

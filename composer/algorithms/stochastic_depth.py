@@ -125,7 +125,7 @@ class StochasticDepth(Algorithm):
         drop_warmup: Time over which probabilities increase linearly from 0: a fraction of the run, or a time.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> StochasticDepth("Bottleneck", drop_rate=0.1).find_unused_parameters
     True

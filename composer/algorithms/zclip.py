@@ -59,7 +59,7 @@ def apply_zclip(
         The norm before clipping; the factor that the gradients were multiplied by.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> layer = nn.Linear(2, 1, bias=False)
     >>> layer.weight.grad = torch.tensor([[30.0, 40.0]])
@@ -119,7 +119,7 @@ class ZClip(Algorithm):
         warmup_steps: Number of first steps that only collect statistics.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> ZClip()
     ZClip(alpha=0.97, z_threshold=2.5, max_norm=None, warmup_steps=25)

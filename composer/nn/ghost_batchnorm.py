@@ -145,10 +145,10 @@ class _GhostBatchNorm(_BatchNorm):
         number = len(momenta)
         # Not divmod, which Dynamo does not support for dynamic batch sizes.
         size, longer = input.shape[0] // number, input.shape[0] % number
-        chunks = [(longer, size + 1), (number - longer, size)]
+        groups = [(longer, size + 1), (number - longer, size)]
         outputs, means, variances = [], [], []
         start = 0
-        for count, length in chunks:
+        for count, length in groups:
             if count == 0:
                 continue
             chunk = input[start : start + count * length].unflatten(0, (count, length))

@@ -28,7 +28,7 @@ CASE = Case(
     make=lambda: Alibi(max_sequence_length=16, train_sequence_length_scaling=0.25),
     by_hand=_by_hand,
     neutral=None,
-    why_not_neutral="A model has the bias or not; whole sequences are the other argument's neutral setting.",
+    why_not_neutral="A model has the bias or not; full sequences are the neutral setting of the other argument.",
     model=make_text_model,
     batches=make_text_batches,
 )
@@ -72,7 +72,7 @@ def test_only_self_attention_of_a_decoder_gets_the_bias():
 
 
 def test_order_matters_only_with_the_bias():
-    """Without positions a bidirectional encoder cannot tell the order of what it reads."""
+    """Without positions a bidirectional encoder cannot distinguish the order of tokens."""
     torch.manual_seed(0)
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True), 2)
     x = torch.randn(1, 6, 16)
@@ -100,7 +100,7 @@ class _PositionNet(TextNet):
 
 
 def _loss_within_and_beyond(model):
-    """Train at 32 tokens to name the token before each, which only positions tell; the losses of both halves of 64."""
+    """Train at 32 tokens to predict the previous token, which requires positions; losses of both halves of 64."""
 
     def batch(samples, length):
         ids = torch.randint(20, (samples, length))
@@ -150,7 +150,7 @@ class _Positions(nn.Module):
 
 
 @pytest.mark.usefixtures("_registry")
-def test_modules_of_ones_own():
+def test_custom_modules():
     seen = []
 
     @policy_registry.register(_Attention)
@@ -235,7 +235,7 @@ def test_training_sequences_are_cut_and_no_token_is_lost(scaling, shape):
         assert torch.equal(engine.state.batch[key].flatten(), value.flatten())
 
 
-def test_cuts_that_do_not_fit():
+def test_uneven_cuts():
     engine = loop.start(make_text_model(), [Alibi(16, 0.3)])
     engine.state.batch = make_text_batches(1)[0]
     with pytest.raises(ValueError, match="does not split sequences of 16 tokens"):
@@ -249,14 +249,14 @@ def test_cuts_that_do_not_fit():
         engine.run_event("after_dataloader")
 
 
-@pytest.mark.parametrize("kind", [tuple, list, lambda parts: {"a": parts[0], "rest": {"b": parts[1]}}])
-def test_batches_of_every_form_are_cut(kind):
-    parts = [torch.arange(12).view(2, 6), torch.arange(24).view(2, 6, 2)]
-    batch = fold_sequences(kind(parts), 3)
+@pytest.mark.parametrize("container", [tuple, list, lambda tensors: {"a": tensors[0], "rest": {"b": tensors[1]}}])
+def test_batches_of_every_form_are_cut(container):
+    tensors = [torch.arange(12).view(2, 6), torch.arange(24).view(2, 6, 2)]
+    batch = fold_sequences(container(tensors), 3)
     first, second = batch if not isinstance(batch, dict) else (batch["a"], batch["rest"]["b"])
     assert first.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
     assert second.shape == (4, 3, 2)
-    assert torch.equal(second.flatten(), parts[1].flatten())
+    assert torch.equal(second.flatten(), tensors[1].flatten())
 
 
 def test_is_declared():

@@ -21,7 +21,7 @@ from tests.models import tiny
 CASE = Case(
     make=NoOpModel,
     by_hand=None,
-    why_no_function="it replaces the model as a whole",
+    why_no_function="it replaces the entire model",
     neutral=None,
     why_not_neutral="it has no setting",
     graphs=0,

@@ -48,7 +48,7 @@ def _body() -> nn.Sequential:
 
 
 class ImageNet(ComposerModel):
-    """Classifies images of any size by convolutions, then as patches by attention: every method finds its part."""
+    """Classifies images of any size by convolutions, then as patches by attention: every method finds its modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,15 +160,15 @@ def _pairs() -> list[tuple[str, str]]:
 
 
 class Watch(Algorithm):
-    """Stands first, so that it is first before the forward pass and last after the backward pass."""
+    """Given first, so that it is first before the forward pass and last after the backward pass."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[list[Tensor], list[Tensor]]] = []
         self.steps = 0
 
     def before_forward(self, state: Any, logger: Any) -> None:
-        parts = list(trees.leaves(state.batch))
-        self.seen.append((parts, copied(parts)))
+        leaves = list(trees.leaves(state.batch))
+        self.seen.append((leaves, copied(leaves)))
 
     def after_backward(self, state: Any, logger: Any) -> None:
         found, values = self.seen.pop()
@@ -221,7 +221,7 @@ def _train(*names: str) -> None:
     assert all(any(reason in message for message in messages) for reason in conflicts)
 
 
-def test_every_method_takes_part():
+def test_every_method_is_included():
     assert set(MAKE) == set(public_classes())
 
 

@@ -51,9 +51,9 @@ def _by_hand(batches):
     snapshots = []
     for number in range(1, len(path) + 1):
         for length in LENGTHS:
-            shares = _profile(length, number).tolist()
+            coefficients = _profile(length, number).tolist()
             made = {
-                name: sum(share * one[name] for share, one in zip(shares, path, strict=False))
+                name: sum(coefficient * one[name] for coefficient, one in zip(coefficients, path, strict=False))
                 if last.is_floating_point()
                 else path[number - 1][name]
                 for name, last in path[-1].items()
@@ -102,18 +102,18 @@ def test_a_tracked_length_is_its_snapshot(length):
 def test_the_length_is_the_deviation_of_the_profile(length):
     number = 100_000
     times = (torch.arange(number, dtype=torch.float64) + 0.5) / number
-    shares = _profile(length, number)
-    mean = shares @ times
-    assert math.sqrt(shares @ (times - mean).square()) == pytest.approx(length, rel=1e-3)
+    coefficients = _profile(length, number)
+    mean = coefficients @ times
+    assert math.sqrt(coefficients @ (times - mean).square()) == pytest.approx(length, rel=1e-3)
 
 
 @given(length=st.floats(0.01, 0.28), number=st.integers(1, 60))
 def test_steps_give_the_profile(length, number):
     average = torch.zeros(number, dtype=torch.float64)
-    for place in range(number):
+    for index in range(number):
         unit = torch.zeros(number, dtype=torch.float64)
-        unit[place] = 1.0
-        average.lerp_(unit, step_of(exponent_of(length), place + 1))
+        unit[index] = 1.0
+        average.lerp_(unit, step_of(exponent_of(length), index + 1))
     torch.testing.assert_close(average, _profile(length, number))
 
 

@@ -31,11 +31,11 @@ def norm_for(shape, **arguments):
 
 
 def one_by_one(norm, x, size):
-    """The definition: each ghost batch through the plain layer, which forgets a part of what it would for a batch."""
+    """The definition: each ghost batch through the plain layer, with a fraction of the momentum."""
     number = -(-len(x) // size)
     if norm.momentum is not None:
         norm.momentum /= number
-    return torch.cat([norm(part) for part in x.tensor_split(number)])
+    return torch.cat([norm(chunk) for chunk in x.tensor_split(number)])
 
 
 def test_by_hand():

@@ -31,7 +31,7 @@ def test_split_of_nothing_is_finite():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_split_keeps_the_dtype(dtype):
-    assert {part.dtype for part in split_matrix(torch.randn(4, 3).to(dtype), 2)} == {dtype}
+    assert {factor.dtype for factor in split_matrix(torch.randn(4, 3).to(dtype), 2)} == {dtype}
 
 
 def test_matrix_of_low_rank_is_found_exactly():
@@ -90,7 +90,7 @@ def test_two_matrices_become_thinner_or_stay():
     assert stays.Wa is Wa
     assert stays.rank == -1
     assert stays.nmse < 1e-9
-    # A share is one of the inputs, and no more than there was.
+    # A fraction is one of the inputs, and not more than the current rank.
     assert factorize_matrix(X, Y, Wa, Wb, rank=0.125).rank == 1
     assert factorize_matrix(X, Y, Wa @ Wb, rank=0.25).rank == 2
 

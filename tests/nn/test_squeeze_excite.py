@@ -10,7 +10,7 @@ from composer.nn import SqueezeExcite2d, SqueezeExciteConv2d
 
 def plain(layer, x):
     """The formula, with the gradient that torch finds."""
-    squeeze, excite = (part.weight.to(x.dtype) for part in (layer.squeeze, layer.excite))
+    squeeze, excite = (layer_.weight.to(x.dtype) for layer_ in (layer.squeeze, layer.excite))
     weights = torch.sigmoid(F.linear(F.relu(F.linear(x.mean((2, 3)), squeeze)), excite))
     return x * weights[:, :, None, None]
 

@@ -84,7 +84,7 @@ def both(image, target):
         (Images(transforms=both), 40, 7),
     ],
 )
-def test_added_at_its_place(dataset, image, target):
+def test_added_at_the_right_position(dataset, image, target):
     add_vision_dataset_transform(dataset, double)
     dataset = pickle.loads(pickle.dumps(dataset))
     found = dataset[2]
