@@ -36,7 +36,7 @@ CASE = Case(
 
 @pytest.fixture
 def _registry():
-    """Leave the registry as it was."""
+    """Restore the registry."""
     before = dict(policy_registry)
     yield
     policy_registry.clear()
@@ -48,7 +48,7 @@ def _registry():
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_encoder_gives_the_same_fused_or_not(norm_first):
-    """The fused kernels of inference know no bias, and nested tensors no mask: neither may be taken."""
+    """The fused inference kernels ignore the bias, and nested tensors the mask: neither may be used."""
     layer = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, norm_first=norm_first)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
     x = torch.randn(3, 7, 16)
@@ -83,7 +83,7 @@ def test_order_matters_only_with_the_bias():
 
 
 class _PositionNet(TextNet):
-    """The model of text, wider, with learned positions if asked for."""
+    """The model of text, wider, with optional learned positions."""
 
     def __init__(self, learned):
         super().__init__()

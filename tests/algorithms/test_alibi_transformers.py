@@ -186,7 +186,7 @@ def test_positions_are_gone_and_longer_sequences_are_read(name):
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in CAUSAL])
 def test_encoders_see_order_though_no_embedding_of_positions_is_left(name):
-    """Without any, a bidirectional model gives the same wherever the other tokens stand."""
+    """Without any, a bidirectional model gives the same output wherever the other tokens are."""
     model = apply_alibi(MODELS[name]().eval(), 64)
     ids = tokens(1, 8)
     swapped = ids[:, [0, 2, 1, 3, 4, 5, 6, 7]]
@@ -195,7 +195,7 @@ def test_encoders_see_order_though_no_embedding_of_positions_is_left(name):
 
 @every_model
 def test_what_stands_far_in_front_does_not_shift_attention(name):
-    """The bias is relative: padding on the left changes nothing."""
+    """The bias is relative: padding on the left has no effect."""
     model = apply_alibi(MODELS[name]().eval(), 64)
     ids = tokens(2, 10)
     padded = F.pad(ids, (6, 0), value=1)
@@ -259,7 +259,7 @@ def test_autocast_and_compile(name):
 
 
 def test_window_of_mistral_still_holds():
-    """Tokens further back than the window, through both layers, change nothing."""
+    """Tokens further back than the window, through both layers, have no effect."""
     model = apply_alibi(MODELS["mistral"]().eval(), 64)
     ids = tokens(1, 40)
     other = ids.clone()
@@ -314,7 +314,7 @@ def test_models_that_cannot_have_it():
 
 
 def test_custom_attention_is_unchanged():
-    """MPNet computes attention without the seam: transformers says so, and nothing is changed by half."""
+    """MPNet does not support attention functions: transformers warns, and nothing is changed."""
     model = transformers.MPNetModel(transformers.MPNetConfig(**SIZES))
     before = model.state_dict().keys()
     with pytest.warns(NoEffectWarning, match="replaceable attention"):

@@ -71,7 +71,7 @@ def test_closed_form(monkeypatch, ratio):
 
 
 def test_chains_are_weighted(monkeypatch):
-    """One chain moves all to black, the others change nothing, whatever their operations are."""
+    """One chain moves all to black, the others have no effect, whatever their operations are."""
     image_module = pytest.importorskip("PIL.Image")
     calls = []
 

@@ -132,7 +132,7 @@ def test_logs_how_many_layers_there_are():
 
 
 def test_less_aliasing():
-    """The point of it: the output changes less when the image moves by a pixel."""
+    """The purpose of the method: the output changes less when the image moves by a pixel."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, 2, 1))
     x = torch.randn(8, 1, 32, 32)

@@ -255,7 +255,7 @@ def test_after_loading_tensors_lie_where_the_first_step_put_them(case, tmp_path)
 
 
 def test_losses_on_the_accelerator_are_those_on_the_cpu():
-    """Nothing depends on where it runs, but for what is sampled there."""
+    """Results do not depend on the device, except for values sampled there."""
     for case in CASES:
         if case.precision == "fp32":
             with FakeAccelerator():
@@ -299,7 +299,7 @@ def test_repr_shows_the_arguments(case):
 
 @every_case
 def test_runs_under_compile(case):
-    """CompileMatrix: the same result, in as many graphs as the method declares, and without odd names."""
+    """CompileMatrix: the same result, in as many graphs as the method declares, and without unexpected names."""
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -339,7 +339,7 @@ FORMS = {
 @editing_case
 @pytest.mark.parametrize("form", FORMS)
 def test_takes_batches_of_every_form(case, form):
-    """MultiInput: whatever the form, the model sees what it sees of a tuple."""
+    """MultiInput: whatever the type of the batch, the model gets the same values as from a tuple."""
     reference = train(case, case.with_keys(0, 1)).state.model.seen
     convert, input_key, target_key = FORMS[form]
     several = isinstance(input_key, list)

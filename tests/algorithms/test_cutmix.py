@@ -115,7 +115,7 @@ def test_length_is_the_side_of_the_box(uniform, per_sample):
 
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_area_follows_the_beta_distribution(per_sample):
-    """The side of a box before it was cut off is known of those that touch no edge."""
+    """The side before clipping is known for boxes that touch no edge."""
     torch.manual_seed(0)
     x = torch.zeros(500 if per_sample else 1, 1, 64, 64)
     sides = []

@@ -53,7 +53,7 @@ def test_encoder_layer_equals_the_formula(act_fn, norm_first):
 
 
 def test_encoder_gives_the_same_fused_or_not():
-    """The fused kernels of inference know no gate."""
+    """The fused inference kernels ignore the gate."""
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True), 2)
     apply_gated_linear_units(encoder, None)
     x = torch.randn(3, 5, 8)

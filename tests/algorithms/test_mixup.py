@@ -149,7 +149,7 @@ def test_several_inputs_have_the_same_partners():
 
 @pytest.mark.parametrize("interpolate", [False, True])
 def test_label_smoothing_composes(interpolate):
-    """In whatever order they are given, labels are mixed first and smoothed then."""
+    """In whatever order they are given, labels are mixed first and then smoothed."""
     outcomes = []
     for flip in (False, True):
         torch.manual_seed(3)

@@ -94,7 +94,7 @@ def language_model() -> HuggingFaceModel:
     ],
 )
 def test_any_model_with_its_metrics_and_evaluators(make, data, metric):
-    """The metrics are there under their names, for evaluators, trackers and what watches them, and say nothing."""
+    """The metrics keep their names, for evaluators, trackers and monitors, and have no values."""
     model = make()
     names = {is_train: list(model.get_metrics(is_train)) for is_train in (True, False)}
     evaluators = [

@@ -1,4 +1,4 @@
-"""Every two methods compose, and random threes: errors only for declared conflicts, and batches left as found."""
+"""All pairs of methods, and random triples, compose: errors only for declared conflicts, and batches unchanged."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ KEYS = {True: {"input_key": "input_ids", "target_key": "labels"}, False: {"input
 
 
 def _pairs() -> list[tuple[str, str]]:
-    """Every two that one model can have; those of one slot in both orders, since the user's counts there."""
+    """All pairs for one model; those of one slot in both orders, since the order given matters there."""
     slots = {
         name: Slot.AUGMENT if cls.__traits__.slot is None else cls.__traits__.slot
         for name, cls in public_classes().items()
@@ -186,13 +186,13 @@ def _make(name: str, text: bool) -> Algorithm:
 
 
 def _conflicts(made: list[Algorithm]) -> list[str]:
-    """The reasons that the methods give against each other."""
+    """The conflict reasons that the methods declare."""
     names = {type(one).__name__ for one in made}
     return [reason for one in made for other, reason in one.__traits__.conflicts_with.items() if other in names]
 
 
 def _train(*names: str) -> None:
-    """Train two steps with some methods; warnings are errors but for those that are declared."""
+    """Train two steps with some methods; undeclared warnings are errors."""
     text = bool(set(names) & set(FOR_TEXT))
     torch.manual_seed(3)
     made, watch = [_make(name, text) for name in names], Watch()

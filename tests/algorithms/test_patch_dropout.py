@@ -18,7 +18,7 @@ from tests.on_device import place
 
 
 class PatchNet(ComposerModel):
-    """A vision transformer as small as can be: 16 patches behind a token of the class."""
+    """A vision transformer as small as can be: 16 patches after a class token."""
 
     def __init__(self):
         super().__init__()

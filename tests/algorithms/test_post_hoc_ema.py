@@ -66,7 +66,7 @@ CASE = Case(make=_make, by_hand=_by_hand, neutral=_make, outcome=_averaged)
 
 
 def walk(number, features=50):
-    """Weights as training leaves them: a slow way with noise around it."""
+    """Weights as in training: a slow drift with noise."""
     generator = torch.Generator().manual_seed(5)
     steps = torch.randn(2, number, features, generator=generator, dtype=torch.float64)
     return 0.1 * steps[0].cumsum(0) + steps[1]

@@ -104,7 +104,7 @@ def test_samples_are_left_out_by_themselves(make):
 
 @given(rate=st.floats(0, 1), seed=st.integers(0, 99))
 def test_mean_over_training_is_evaluation(rate, seed):
-    """The law that both modes are made for, exact for a block that is x + f(x)."""
+    """The expected training output is the evaluation output, exact for a block x + f(x)."""
     torch.manual_seed(seed)
     block = make_stochastic(PreNorm(4), "block", rate)
     x = torch.randn(3, 4)

@@ -25,7 +25,7 @@ def pictures():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_get_what_pillow_gives(name):
-    """One by one, under the same random numbers; where values lie between pixels one may be rounded otherwise."""
+    """One by one, under the same random numbers; values between pixels may be rounded differently."""
     operation = getattr(augmentation_primitives, name)
     for picture in pictures():
         for seed in range(12):
