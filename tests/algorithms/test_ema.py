@@ -93,7 +93,7 @@ def test_average_of_half_precision_weights_does_not_stall():
 def test_models_that_do_not_fit():
     with pytest.raises(ValueError, match=r"1 name missing in one of them.*bias"):
         compute_ema(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
-    with pytest.raises(ValueError, match="another shape there, such as 'weight'"):
+    with pytest.raises(ValueError, match="different shape, such as 'weight'"):
         compute_ema(nn.Linear(2, 2, bias=False), nn.Linear(3, 2, bias=False))
     with pytest.raises(ValueError, match="smoothing"):
         compute_ema(nn.Linear(2, 2), nn.Linear(2, 2), smoothing=2)
