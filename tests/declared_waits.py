@@ -71,7 +71,7 @@ WAITS: dict[str, tuple[Declared, ...]] = {
     "PostHocEMA": (
         Declared(
             "copy to the host",
-            "composer/algorithms/post_hoc_ema.py _whole",
+            "composer/algorithms/post_hoc_ema.py _full_copy",
             lambda step: True,
             "A snapshot is kept in the memory of the host; the case takes one in each step, a run twenty in all.",
         ),

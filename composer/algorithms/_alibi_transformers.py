@@ -1,6 +1,6 @@
-"""ALiBi in models of the package `transformers`, by the attention functions that it lets others register.
+"""ALiBi for models of Hugging Face `transformers`, through its registry of attention functions.
 
-Nothing here imports the package: a model that comes from it has brought it along.
+This module does not import the package: if a model comes from it, it is already imported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from composer.nn.alibi import NoPositions, NoRotation, alibi_bias, scores_dtype
 __all__ = ["ATTENTION", "convert", "pretrained_models"]
 
 ATTENTION = "alibi"
-"""The name of the attention function among those of transformers."""
+"""The name of the registered attention function."""
 
 
 def pretrained_models(model: nn.Module) -> list[Any]:
-    """The outermost models of transformers in a model."""
+    """Return the outermost transformers models in a model."""
     modeling = sys.modules.get("transformers.modeling_utils")
     if modeling is None:
         return []
@@ -30,10 +30,10 @@ def pretrained_models(model: nn.Module) -> list[Any]:
 
 
 def convert(model: Any, max_sequence_length: int) -> bool:
-    """Give a model of transformers linear biases in place of its positions; tell whether it is one that can have them.
+    """Replace the positions of a transformers model by linear biases; return whether the model supports it.
 
-    Models that embed positions in an ``nn.Embedding`` (BERT and its kin, GPT-2) lose it, those that rotate queries and
-    keys (Llama and its kin) rotate them by nothing.
+    Models with position embeddings in an ``nn.Embedding`` (BERT-style, GPT-2) lose them; the rotary embeddings of
+    Llama-style models become the identity.
     """
     config = model.config
     _check(model)
@@ -48,7 +48,7 @@ def convert(model: Any, max_sequence_length: int) -> bool:
     _register()
     model.set_attn_implementation(ATTENTION)
     if config._attn_implementation != ATTENTION:
-        return False  # a model with attention of its own; transformers has said so
+        return False  # custom attention implementation; transformers has issued a warning
     for module in embeddings:
         _drop_positions(module, max_sequence_length)
     for module in learned:
@@ -60,28 +60,28 @@ def convert(model: Any, max_sequence_length: int) -> bool:
 
 
 def _check(model: Any) -> None:
-    """Refuse what would be wrong in silence."""
+    """Raise for models for which the result would be silently wrong."""
     config, name = model.config, type(model).__name__
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False):
         raise NotImplementedError(
-            f"{name} has cross-attention, in which queries and keys are positions of two sequences: ALiBi says nothing "
-            f"about their distance. Use a model without it."
+            f"{name} has cross-attention, whose queries and keys belong to different sequences: ALiBi does not define "
+            f"their distance. Use a model without it."
         )
-    kind = getattr(config, "position_embedding_type", None) or "absolute"
-    if kind not in ("absolute", "rotary"):
+    position_type = getattr(config, "position_embedding_type", None) or "absolute"
+    if position_type not in ("absolute", "rotary"):
         raise NotImplementedError(
-            f"{name} has position_embedding_type={kind!r}, a bias of its own. Build the model with 'absolute'."
+            f"{name} has position_embedding_type={position_type!r}, a position bias. Build the model with 'absolute'."
         )
     if getattr(config, "sub_configs", None):
         raise NotImplementedError(
-            f"{name} consists of several models ({', '.join(config.sub_configs)}). Apply ALiBi to the language model "
-            f"in it, for example by apply_alibi(model.language_model, ...)."
+            f"{name} consists of several models ({', '.join(config.sub_configs)}). Apply ALiBi to its language model, "
+            f"for example with apply_alibi(model.language_model, ...)."
         )
 
 
 def _drop_positions(embeddings: Any, max_sequence_length: int) -> None:
     embeddings.position_embeddings = NoPositions()
-    # Positions count from behind the padding index in RoBERTa.
+    # RoBERTa's positions start after the padding index.
     padding = getattr(embeddings, "padding_idx", None)
     size = max_sequence_length + (0 if padding is None else padding + 1)
     for name in ("position_ids", "token_type_ids"):
@@ -92,7 +92,7 @@ def _drop_positions(embeddings: Any, max_sequence_length: int) -> None:
 
 
 def _register() -> None:
-    """Add our attention to that of transformers; a second time changes nothing."""
+    """Register our attention function with transformers; idempotent."""
     masking: Any = sys.modules["transformers.masking_utils"]
     modeling: Any = sys.modules["transformers.modeling_utils"]
     modeling.AttentionInterface.register(ATTENTION, _attention)
@@ -100,9 +100,9 @@ def _register() -> None:
 
 
 def _mask(*, config: Any, dtype: torch.dtype = torch.float32, **arguments: Any) -> Tensor:
-    """Make mask and bias in one, (B, H, Q, K), once for all layers of a forward pass.
+    """Create the combined mask and bias, (B, H, Q, K), once for all layers of a forward pass.
 
-    The parts of B are one where the mask is the same for all samples.
+    B is 1 if the mask is the same for all samples.
     """
     masking: Any = sys.modules["transformers.masking_utils"]
     arguments |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -110,9 +110,9 @@ def _mask(*, config: Any, dtype: torch.dtype = torch.float32, **arguments: Any) 
     if allowed.stride(0) == 0:
         allowed = allowed[:1]
     if config.num_attention_heads == 1:
-        return allowed  # could not be told from a mask without bias
+        return allowed  # indistinguishable from a mask without bias
     queries = torch.arange(allowed.shape[-2], device=allowed.device) + arguments.get("q_offset", 0)
-    # The first releases of 5 gave the positions of the queries instead of the first of them.
+    # The first 5.x releases pass the query positions instead of the offset.
     queries: Tensor = arguments.get("cache_position", queries)
     keys = torch.arange(allowed.shape[-1], device=allowed.device) + arguments.get("kv_offset", 0)
     dtype = scores_dtype(allowed.new_empty(0, dtype=dtype))
@@ -128,7 +128,7 @@ def _attention(
     attention_mask: Tensor | None,
     **arguments: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend with the mask of :func:`_mask`, or with a mask of the user's, to which the bias is added first."""
+    """Attend with the mask of :func:`_mask`, or with a custom mask, to which the bias is added first."""
     modeling: Any = sys.modules["transformers.modeling_utils"]
     heads = query.shape[1]
     if attention_mask is None or heads == 1 or attention_mask.shape[1] != heads:

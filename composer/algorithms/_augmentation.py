@@ -1,4 +1,4 @@
-"""What AugMix and RandAugment share: images of every kind, and where in a run they are augmented."""
+"""Base classes of AugMix and RandAugment: augment PIL images or tensors, in the dataset or on the device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["ImageAugmentation", "ImageTransform", "augment", "augment_tensors", 
 
 
 def tensor_names(operations: Sequence[AugmentationFn]) -> list[str] | None:
-    """Return the names of operations that work on tensors too, or None if one of them takes PIL images only.
+    """Return the names of operations that support tensors, or None if one of them accepts only PIL images.
 
     >>> tensor_names(operations_of("safe"))[:2], tensor_names([print])
     (['autocontrast', 'equalize'], None)
@@ -50,13 +50,13 @@ def augment(
     edit_pillow: Callable[[Any], Any],
     edit_tensors: Callable[[list[str], int], Any],
 ) -> Any:
-    """Augment images of any kind: PIL images, or tensors, one by one where an operation takes PIL images only.
+    """Augment PIL images or tensors; tensors image by image if an operation accepts only PIL images.
 
     Args:
         img: A PIL image, a tensor of images, or a collection of such tensors.
-        operations: What images are augmented with.
+        operations: The operations to apply.
         edit_pillow: Augments a PIL image.
-        edit_tensors: Augments ``img`` by operations of these names; it is tensors of so many images.
+        edit_tensors: Called with the names of the operations and the number of images; augments the tensors ``img``.
 
     >>> augment(torch.zeros(5, 3, 8, 8), operations_of("safe"), print, lambda names, size: (names[0], size))
     ('autocontrast', 5)
@@ -70,7 +70,7 @@ def augment(
 
 
 def _batch_size(input: Any) -> int:
-    """The number of images in a tensor or a collection of tensors."""
+    """Return the number of images in a tensor or a collection of tensors."""
     for leaf in trees.leaves(input):
         if not isinstance(leaf, Tensor):
             continue
@@ -81,7 +81,7 @@ def _batch_size(input: Any) -> int:
 
 
 def augment_tensors(input: Any, edit: Callable[[Tensor], Tensor], value_range: tuple[float, float]) -> Any:
-    """Edit the tensors of an input, each as a batch of images; what comes back is in values from 0 to 255.
+    """Edit the tensors of an input, each as a batch of images; ``edit`` returns values from 0 to 255.
 
     >>> augment_tensors(torch.zeros(1, 2, 2), lambda images: images + 51, (0.0, 1.0))
     tensor([[[0.2000, 0.2000],
@@ -99,7 +99,7 @@ def augment_tensors(input: Any, edit: Callable[[Tensor], Tensor], value_range: t
 
 
 def check_range(value_range: tuple[float, float]) -> tuple[float, float]:
-    """Return the lowest and the highest value of images, in order.
+    """Validate and return the minimum and maximum value of images.
 
     >>> check_range((0, 1))
     (0.0, 1.0)
@@ -111,9 +111,9 @@ def check_range(value_range: tuple[float, float]) -> tuple[float, float]:
 
 
 class ImageTransform(nn.Module):
-    """Abstract: what augments an image, or a batch of images, as a transform of a data set.
+    """Abstract base of dataset transforms that augment an image or a batch of images.
 
-    A method says in :meth:`augment` how. Its attributes are its arguments, and shown as such.
+    Subclasses implement :meth:`augment`. The attributes are the arguments, and appear in ``repr``.
     """
 
     def __init__(self, augmentation_set: str | Sequence[AugmentationFn], value_range: tuple[float, float]) -> None:
@@ -137,21 +137,21 @@ class ImageTransform(nn.Module):
         return self.augment(img)
 
     def extra_repr(self) -> str:
-        """Show the arguments, but for the range of values."""
+        """Show the arguments, except for the value range."""
         names = [name for name in inspect.signature(type(self)).parameters if name != "value_range"]
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 class ImageAugmentation(Algorithm):
-    """Abstract: augments the images of the data set, or the batches on the device.
+    """Abstract base of algorithms that augment the images of the dataset, or the batches on the device.
 
-    A method gives in :meth:`transform` what is applied, to one image or to a batch.
+    Subclasses return the augmentation of an image or a batch in :meth:`transform`.
     """
 
     __traits__ = Traits(
         slot=Slot.AUGMENT,
         sharding=Sharding.PER_RANK,
-        sharding_reason="Each process draws operations for its own part of the data.",
+        sharding_reason="Each rank samples operations for its data shard.",
     )
 
     def __init__(
@@ -168,25 +168,25 @@ class ImageAugmentation(Algorithm):
         names = tensor_names(operations_of(augmentation_set))
         if on_device and names is None:
             raise ValueError(
-                f"augmentation_set must hold operations of composer.algorithms.utils only if on_device=True, since "
-                f"others take PIL images; got {augmentation_set!r}."
+                f"With on_device=True, augmentation_set must contain only operations of composer.algorithms.utils, "
+                f"since others require PIL images; got {augmentation_set!r}."
             )
         self._to_dataset = DatasetTransform(
-            type(self).__name__, remedy=f"Use {type(self).__name__}(on_device=True) to augment whole batches."
+            type(self).__name__, remedy=f"Use {type(self).__name__}(on_device=True) to augment batches on the device."
         )
         self._range_is_checked = False
 
     def transform(self) -> nn.Module:
-        """Return what augments an image or a batch of images."""
+        """Return the transform for an image or a batch of images."""
         raise NotImplementedError
 
     def __listens__(self, event: Event) -> bool:
-        """Act on batches, or on the data set."""
+        """Subscribe to the batch event or to the dataset event."""
         idle = Event.FIT_START if self.on_device else Event.AFTER_DATALOADER
         return super().__listens__(event) and event is not idle
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Add the transform to the data set."""
+        """Add the transform to the dataset."""
         self._to_dataset.add(state, self.transform())
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
@@ -198,7 +198,7 @@ class ImageAugmentation(Algorithm):
         state.batch_set_item(self.input_key, self.transform()(input))
 
     def _warn_of_values(self, input: Any) -> None:
-        """Warn of values that would be cut off. Reads from the device, so for the first batch only."""
+        """Warn of values that would be clamped. Synchronizes with the device, so only for the first batch."""
         low, high = self.value_range
         slack = 0.01 * (high - low)
         for leaf in trees.leaves(input):
@@ -208,7 +208,7 @@ class ImageAugmentation(Algorithm):
             if lowest < low - slack or highest > high + slack:
                 warnings.warn(
                     f"{type(self).__name__}: images have values from {lowest:.3g} to {highest:.3g}, and those outside "
-                    f"of value_range={self.value_range} are cut off. Normalise images after they are augmented, for "
+                    f"of value_range={self.value_range} are clamped. Normalize images after augmentation, for "
                     f"example in the model or in DataSpec(microbatch_transforms=...), or set value_range.",
                     NotIntendedUseWarning,
                     stacklevel=2,

@@ -1,4 +1,4 @@
-"""Where each method, and each function of one, is defined: the table of the names that load on first use."""
+"""Table of the algorithm classes and functions and the modules that define them, for lazy imports."""
 
 from __future__ import annotations
 

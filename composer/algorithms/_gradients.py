@@ -1,4 +1,4 @@
-"""What the methods that look at gradients share: finding them, their norm, changing all of them at once."""
+"""Gradients of all parameters at once: collect them, compute their total norm (sharded or not), scale them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["gradients_of", "parameters_of", "scale_gradients", "total_norm"]
 
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> list[Tensor]:
-    """Return the parameters of optimizers that have a gradient, each once.
+    """Return the parameters of optimizers that have a gradient, without duplicates.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> parameters_of([torch.optim.SGD([weight])])
@@ -31,7 +31,7 @@ def parameters_of(optimizers: Iterable[Optimizer]) -> list[Tensor]:
 
 
 def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return the gradients that there are.
+    """Return the gradients of the parameters that have one.
 
     >>> gradients_of([torch.nn.Parameter(torch.zeros(2))])
     []
@@ -40,9 +40,9 @@ def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all gradients taken as one vector, a scalar on the device of the first.
+    """Return the total L2 norm of all gradients, a scalar on the device of the first.
 
-    Of gradients that are divided among processes it is that of the whole; every process must take part.
+    For sharded gradients it is the norm over all shards, a collective operation: every rank must call it.
 
     >>> total_norm([torch.tensor([3.0]), torch.tensor([[4.0]])])
     tensor(5.)
@@ -51,14 +51,14 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
 
 
 def scale_gradients(gradients: Sequence[Tensor], factor: Tensor) -> None:
-    """Multiply all gradients by a scalar, in place, without reading it.
+    """Multiply all gradients by a scalar tensor, in place, without device synchronization.
 
     >>> gradient = torch.tensor([2.0, 4.0])
     >>> scale_gradients([gradient], torch.tensor(0.5))
     >>> gradient
     tensor([1., 2.])
     """
-    parts = held(gradients)
-    for device in {part.device for part in parts}:
-        group = [part for part in parts if part.device == device]
+    local = held(gradients)
+    for device in {gradient.device for gradient in local}:
+        group = [gradient for gradient in local if gradient.device == device]
         torch._foreach_mul_(group, factor.to(device))  # pyright: ignore[reportPrivateImportUsage]

@@ -1,4 +1,4 @@
-"""What the methods that edit images share: the order of their pixels in memory, which edits are to keep."""
+"""Memory format of images, which image methods must preserve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["is_channels_last", "select_samples"]
 
 
 def is_channels_last(tensor: Tensor) -> bool:
-    """Tell whether a tensor is in channels-last order and in no other.
+    """Return whether a tensor is in channels-last memory format and not also contiguous.
 
     >>> is_channels_last(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
     True
@@ -20,7 +20,7 @@ def is_channels_last(tensor: Tensor) -> bool:
 
 
 def select_samples(tensor: Tensor, indices: Tensor) -> Tensor:
-    """Return the samples of a batch at some indices, in the memory order of the batch.
+    """Return the samples of a batch at some indices, in the memory format of the batch.
 
     >>> select_samples(torch.tensor([5, 6, 7]), torch.tensor([2, 0]))
     tensor([7, 5])

@@ -1,4 +1,4 @@
-"""What the methods that lower the precision of norms share: the replacement, and when in a run it is done."""
+"""Base of the low-precision norm algorithms: replace norms at a configurable event before training."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def lower_norms(
     model: ModuleT,
     method: str,
-    kinds: Sequence[type[nn.Module]],
+    norm_classes: Sequence[type[nn.Module]],
     precision: str | Precision | None,
     optimizers: Optimizer | Sequence[Optimizer] | None,
 ) -> ModuleT:
-    """Replace the norms of some kinds, unless the precision has no short format."""
+    """Replace norms of the given classes, unless the precision is fp32."""
     if precision is not None and Precision(precision) is Precision.FP32:
-        message = f"{method} changes nothing: the precision is fp32. It takes amp_bf16 or amp_fp16 to act."
+        message = f"{method} has no effect: the precision is fp32. Use amp_bf16 or amp_fp16."
         warnings.warn(message, NoEffectWarning, stacklevel=3)
-    elif not replace_module_classes(model, dict.fromkeys(kinds, lower_norm), optimizers):
+    elif not replace_module_classes(model, dict.fromkeys(norm_classes, lower_norm), optimizers):
         message = (
-            f"{method} changes nothing: the model has no {' or '.join(kind.__name__ for kind in kinds)} of torch that "
-            f"is not lowered already."
+            f"{method} has no effect: the model has no {' or '.join(cls.__name__ for cls in norm_classes)} of torch "
+            f"that is not replaced already."
         )
         warnings.warn(message, NoEffectWarning, stacklevel=3)
     return model
 
 
 class LowPrecisionNorm(Algorithm):
-    """Abstract: lowers the norms of a model at one of the events before training at which models may change.
+    """Abstract base of algorithms that replace norms at one of the events before training.
 
-    A method says in :meth:`lower` which norms these are.
+    Subclasses implement :meth:`lower`.
     """
 
     __traits__ = Traits(
         slot=Slot.PRECISION,
         sharding=Sharding.SAFE,
-        sharding_reason="Layers are replaced before weights are divided.",
+        sharding_reason="Layers are replaced before parameters are sharded.",
     )
 
     def __init__(self, apply_at: Event | str) -> None:
@@ -66,7 +66,7 @@ class LowPrecisionNorm(Algorithm):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the weights fit without it, and the model would do something else."""
+        """Return True: the parameters would load without it, but the model would compute something else."""
         return True
 
     def lower(self, state: State) -> None:
@@ -74,11 +74,11 @@ class LowPrecisionNorm(Algorithm):
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        """Show the arguments so that Python can read them."""
+        """Show the arguments as valid Python."""
         return f"{type(self).__name__}(apply_at={self.apply_at.value!r})"
 
     def __listens__(self, event: Event) -> bool:
-        """Act at one event only."""
+        """Subscribe to one event only."""
         return event is self.apply_at
 
     def init(self, state: State, logger: Logger) -> None:

@@ -1,4 +1,4 @@
-"""What the methods that mix pairs of examples share: when inputs, targets and losses are mixed and put back."""
+"""Base of MixUp and CutMix: mix pairs of examples, then targets or losses, and restore the batch."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _AROUND_BACKWARD = frozenset({Event.BEFORE_BACKWARD, Event.AFTER_BACKWARD})
 
 
 class PairMixing(Algorithm):
-    """Abstract: mixes each example with a partner before the forward pass, and targets or losses around the loss.
+    """Abstract base: mixes each example with a partner before the forward pass, and targets or losses around the loss.
 
-    A method says in :meth:`mix` how inputs are mixed, and may say in :meth:`mix_target` how targets are.
+    Subclasses implement :meth:`mix` for inputs, and may override :meth:`mix_target` for targets.
     """
 
     __traits__ = Traits(
         slot=Slot.AUGMENT,
         may_claim=frozenset({Claim.LOSS_MIX}),
         sharding=Sharding.PER_RANK,
-        sharding_reason="Partners are drawn from the part of the batch that a process has.",
+        sharding_reason="Partners are sampled from the batch shard of a rank.",
     )
 
     def __init__(
@@ -52,41 +52,41 @@ class PairMixing(Algorithm):
     ) -> None:
         if interpolate_loss and per_sample:
             raise ValueError(
-                "interpolate_loss=True mixes two losses, which are means over the batch, by one share: it goes with "
-                "per_sample=False only."
+                "interpolate_loss=True mixes two losses, which are means over the batch, with one weight and requires "
+                "per_sample=False."
             )
         traits = self.__traits__
         if interpolate_loss:
             self.__traits__ = replace(traits, claims=traits.may_claim)
         else:
-            fitting = {name: why for name, why in traits.conflicts_with.items() if name != "LabelSmoothing"}
-            self.__traits__ = replace(traits, conflicts_with=fitting)
+            remaining = {name: why for name, why in traits.conflicts_with.items() if name != "LabelSmoothing"}
+            self.__traits__ = replace(traits, conflicts_with=remaining)
         self.alpha = non_negative("alpha", alpha)
         self.interpolate_loss = interpolate_loss
         self.input_key = input_key
         self.target_key = target_key
         self.per_sample = per_sample
-        self._share: float | Tensor = 0.0
+        self._partner_weight: float | Tensor = 0.0
         self._input: Any = None
         self._target: Any = None
         self._permuted: Any = None
 
     def mix(self, input: Any, target: Any) -> tuple[Any, Any, float | Tensor]:
-        """Return the mixed input, the targets of the partners, and the partners' share: a number, or (B,)."""
+        """Return the mixed input, the targets of the partners, and the weight of the partners: a number, or (B,)."""
         raise NotImplementedError
 
     def mix_target(self, outputs: Any, target: Tensor, permuted: Tensor) -> Tensor:
-        """Mix numbers and probabilities as they are, class indices as one-hot vectors."""
+        """Mix numbers and probabilities directly, class indices as one-hot vectors."""
         if not target.is_floating_point():
             logits = logits_of(outputs)
             target, permuted = as_soft_target(target, logits), as_soft_target(permuted, logits)
-        share = self._share
-        if isinstance(share, Tensor):
-            share = share.to(target.dtype).view(-1, *[1] * (target.ndim - 1))
-        return torch.lerp(target, permuted, share)
+        weight = self._partner_weight
+        if isinstance(weight, Tensor):
+            weight = weight.to(target.dtype).view(-1, *[1] * (target.ndim - 1))
+        return torch.lerp(target, permuted, weight)
 
     def __listens__(self, event: Event) -> bool:
-        """Leave out the events of the other kind of mixing: a compiled model stays one graph if nobody cuts in."""
+        """Unsubscribe from the events of the other mode, so that a compiled model stays one graph."""
         return super().__listens__(event) and event not in (_AROUND_LOSS if self.interpolate_loss else _AROUND_BACKWARD)
 
     def before_forward(self, state: State, logger: Logger) -> None:
@@ -95,18 +95,18 @@ class PairMixing(Algorithm):
             return
         self._input = state.batch_get_item(self.input_key)
         self._target = state.batch_get_item(self.target_key)
-        mixed, self._permuted, self._share = self.mix(self._input, self._target)
+        mixed, self._permuted, self._partner_weight = self.mix(self._input, self._target)
         state.batch_set_item(self.input_key, mixed)
 
     def before_loss(self, state: State, logger: Logger) -> None:
-        """Mix the targets, which needs the number of classes, known from the outputs."""
+        """Mix the targets; this requires the number of classes, which the outputs determine."""
         if self.alpha == 0:
             return
         mixed = edit_targets(self.mix_target, state.outputs, self._target, self._permuted)
         state.batch_set_item(self.target_key, mixed)
 
     def after_loss(self, state: State, logger: Logger) -> None:
-        """Put the batch back as it was."""
+        """Restore the batch."""
         if self.alpha == 0:
             return
         state.batch_set_item(self.target_key, self._target)
@@ -123,10 +123,10 @@ class PairMixing(Algorithm):
         with state.precision_context():
             loss = model.loss(state.outputs, state.batch)
         state.batch_set_item(self.target_key, self._target)
-        state.loss = _mix_losses(state.loss, loss, cast("float", self._share))
+        state.loss = _mix_losses(state.loss, loss, cast("float", self._partner_weight))
 
     def after_backward(self, state: State, logger: Logger) -> None:
-        """Put the inputs back as they were."""
+        """Restore the inputs."""
         if self.alpha == 0:
             return
         self._restore_input(state)
@@ -136,10 +136,15 @@ class PairMixing(Algorithm):
         self._input = self._target = self._permuted = None
 
 
-def _mix_losses(loss: Any, other: Any, share: float) -> Any:
-    """Mix two losses, or each part of two collections of them."""
+def _mix_losses(loss: Any, other: Any, weight: float) -> Any:
+    """Mix two losses, or two collections of losses element by element."""
     if isinstance(loss, Tensor):
-        return torch.lerp(loss, other, share)
+        return torch.lerp(loss, other, weight)
     if isinstance(loss, Mapping):
-        return {key: _mix_losses(part, other[key], share) for key, part in cast("Mapping[str, Any]", loss).items()}
-    return tuple(_mix_losses(part, other_part, share) for part, other_part in zip(loss, other, strict=True))
+        return {
+            key: _mix_losses(component, other[key], weight)
+            for key, component in cast("Mapping[str, Any]", loss).items()
+        }
+    return tuple(
+        _mix_losses(component, other_component, weight) for component, other_component in zip(loss, other, strict=True)
+    )

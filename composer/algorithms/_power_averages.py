@@ -1,7 +1,8 @@
-"""Averages over time whose weights are a power of time, and how to combine some of them into another.
+"""Averages over time with power-law weights, and combinations of several into another (post-hoc EMA).
 
-The average of n values, of exponent g, gives the k-th the weight ``(k / n) ** (g + 1) - ((k - 1) / n) ** (g + 1)``: for
-many values the profile ``p(t) = (g + 1) * t ** g / n ** (g + 1)`` on (0, n].
+The average of n values with exponent g gives the k-th value the weight
+``(k / n) ** (g + 1) - ((k - 1) / n) ** (g + 1)``: for many values the profile
+``p(t) = (g + 1) * t ** g / n ** (g + 1)`` on (0, n].
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ Profile: TypeAlias = tuple[float, int]
 """An exponent, and the number of values averaged."""
 
 LONGEST = 1 / math.sqrt(12)
-"""The length of the plain mean, of exponent 0."""
+"""The length of the plain mean, which has exponent 0."""
 
 
 def exponent_of(length: float) -> float:
-    """Return the exponent of the average of a length: the standard deviation of its profile over its duration.
+    """Return the exponent for a length: the standard deviation of the profile relative to its duration.
 
         length = sqrt(g + 1) / ((g + 2) * sqrt(g + 3))
 
     >>> round(exponent_of(0.05), 2), round(exponent_of(0.1), 2)
     (16.97, 6.94)
     """
-    low, high = 0.0, 1 / length  # the length falls with the exponent, and is less than its inverse
+    low, high = 0.0, 1 / length  # the length decreases with the exponent, and is less than its inverse
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
         if math.sqrt((middle + 1) / (middle + 3)) / (middle + 2) > length:
@@ -41,7 +42,7 @@ def exponent_of(length: float) -> float:
 
 
 def step_of(exponent: float, number: int) -> float:
-    """Return the share of the way to the ``number``-th value, from 1, that the average moves.
+    """Return the interpolation weight with which the average moves towards the ``number``-th value, counted from 1.
 
     >>> [step_of(0.0, number) for number in (1, 2, 4)]
     [1.0, 0.5, 0.25]
@@ -50,7 +51,7 @@ def step_of(exponent: float, number: int) -> float:
 
 
 def combination(profiles: Sequence[Profile], target: Profile) -> list[float]:
-    """Return the weights of profiles whose combination is nearest to another, by least squares over time.
+    """Return the coefficients with which a combination of profiles best fits a target profile, in least squares.
 
     >>> combination([(16.0, 50), (16.0, 100)], (16.0, 100))[1] > 0.999
     True
@@ -58,17 +59,17 @@ def combination(profiles: Sequence[Profile], target: Profile) -> list[float]:
     norms = [math.sqrt(_product(profile, profile)) for profile in profiles]
     gram = torch.tensor([[_product(one, other) for other in profiles] for one in profiles], dtype=torch.float64)
     scale = torch.tensor(norms, dtype=torch.float64)
-    wanted = torch.tensor([_product(profile, target) for profile in profiles], dtype=torch.float64)
-    # On the host, by singular values: profiles of near times are near to dependent.
+    rhs = torch.tensor([_product(profile, target) for profile in profiles], dtype=torch.float64)
+    # On the host, by SVD: profiles of similar times are nearly linearly dependent.
     solution: Tensor = torch.linalg.lstsq(
-        gram / scale.outer(scale), (wanted / scale).unsqueeze(1), rcond=1e-13, driver="gelsd"
+        gram / scale.outer(scale), (rhs / scale).unsqueeze(1), rcond=1e-13, driver="gelsd"
     ).solution
     weights = solution[:, 0] / scale
     return (weights / weights.sum()).tolist()
 
 
 def _product(one: Profile, other: Profile) -> float:
-    """The integral of the product of two profiles."""
+    """Return the integral of the product of two profiles."""
     (a, end_a), (b, end_b) = one, other
     end = min(end_a, end_b)
     return (a + 1) * (b + 1) / (a + b + 1) * (end / end_a) ** a * (end / end_b) ** b * end / (end_a * end_b)

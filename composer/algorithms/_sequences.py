@@ -1,4 +1,4 @@
-"""What the methods that edit sequences of tokens share: how long they are, and how to cut them."""
+"""Token sequences of a batch: get their number and length, and split them into shorter ones."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def sequence_size(batch: Any) -> tuple[int, int]:
         if isinstance(leaf, Tensor) and leaf.ndim >= 2:
             return leaf.shape[0], leaf.shape[1]
     raise ValueError(
-        f"The batch, of type {type(batch).__name__}, has no tensor of sequences, (B, S): there is nothing to cut."
+        f"The batch, of type {type(batch).__name__}, has no tensor of sequences, (B, S): there is nothing to split."
     )
 
 
 def fold_sequences(batch: Any, length: int) -> Any:
-    """Return a batch whose tokens, read row by row, are written into rows of another length; a rest is dropped.
+    """Return a batch whose tokens, read row by row, are written into rows of another length; a remainder is dropped.
 
     Args:
-        batch: Any nesting of tensors (B, S, ...); those without dimensions stay.
+        batch: Any nested collection of tensors (B, S, ...); scalars are unchanged.
         length: Length of the new rows in tokens.
 
     Raises:
-        ValueError: A tensor is not of the shape (B, S, ...): it does not follow the tokens.
+        ValueError: A tensor does not have the shape (B, S, ...), so it is not aligned with the tokens.
 
     >>> import torch
     >>> fold_sequences({"tokens": torch.arange(6).view(1, 6)}, 3)
@@ -57,8 +57,8 @@ def fold_sequences(batch: Any, length: int) -> Any:
             return tensor
         if tensor.shape[:2] != size:
             raise ValueError(
-                f"Sequences can only be cut into several where every tensor is of the shape (B, S) = {size} or begins "
-                f"so, but one is of the shape {tuple(tensor.shape)}."
+                f"Sequences can only be split if every tensor has a shape that starts with (B, S) = {size}, but one "
+                f"has the shape {tuple(tensor.shape)}."
             )
         if exact:
             return tensor.reshape(rows, length, *tensor.shape[2:])

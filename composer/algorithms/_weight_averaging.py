@@ -1,4 +1,4 @@
-"""What the methods that average weights share: finding them, and changing all of them at once."""
+"""Weight averaging for EMA, post-hoc EMA, SWA and schedule-free training, with foreach kernels."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch.nn.parallel import DistributedDataParallel
 from composer._text import plural
 from composer.dist.dtensor import held
 
-__all__ = ["Pairs", "beside", "weights_of"]
+__all__ = ["Pairs", "average_of", "weights_of"]
 
 
 class Pairs:
-    """Weights beside their averages, in flat lists by dtype and device: one call for each list."""
+    """Pairs of weights and their averages, grouped by dtype and device: one foreach call per group."""
 
     def __init__(self, weights: Mapping[str, Tensor], averages: Mapping[str, Tensor]) -> None:
         unlike = weights.keys() ^ averages.keys()
         unlike |= {name for name in weights.keys() & averages.keys() if weights[name].shape != averages[name].shape}
         if unlike:
             raise ValueError(
-                f"The averages do not fit the model: {plural(len(unlike), 'name')} in one of them only or with another "
-                f"shape there, such as {min(unlike)!r}."
+                f"The averages do not match the model: {plural(len(unlike), 'name')} missing in one of them or of "
+                f"different shape, such as {min(unlike)!r}."
             )
         self._weights = weights
         self._groups: dict[tuple[object, ...], tuple[list[Tensor], list[Tensor]]] = {}
@@ -36,7 +36,7 @@ class Pairs:
 
     @torch.no_grad()
     def average(self, step: float) -> None:
-        """Move the averages by a share ``step`` of the way to the weights."""
+        """Interpolate the averages towards the weights with weight ``step``."""
         for weights, averages in self._groups.values():
             dtype = averages[0].dtype
             if not (dtype.is_floating_point or dtype.is_complex):
@@ -53,12 +53,12 @@ class Pairs:
             torch._foreach_copy_(weights, averages)  # pyright: ignore[reportPrivateImportUsage]
 
     def are_of(self, weights: Mapping[str, Tensor]) -> bool:
-        """Whether these are the very tensors that averages stand beside."""
+        """Return whether these are the same tensor objects as the paired weights."""
         return all(self._weights.get(name) is weight for name, weight in weights.items())
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and saved buffers of a model, each once, by names that do not tell how the model is wrapped."""
+    """Return the parameters and persistent buffers of a model, without duplicates, by unwrapped names."""
     if isinstance(model, DistributedDataParallel):
         model = model.module
     found: dict[str, Tensor] = {}
@@ -70,8 +70,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def beside(weight: Tensor, average: Tensor | None) -> Tensor:
-    """The average of a weight on its device; a copy to begin with, of float32 where steps would be rounded away."""
+def average_of(weight: Tensor, average: Tensor | None) -> Tensor:
+    """Return the average of a weight on its device; initially a copy, in float32 for half-precision weights."""
     if average is not None and average.shape == weight.shape:
         return average.to(weight.device)
     half = weight.dtype in (torch.float16, torch.bfloat16)

@@ -1,8 +1,8 @@
-"""ALiBi: attention that minds distance in place of positions, so that models read more than they trained on.
+"""ALiBi (Attention with Linear Biases): replace position embeddings to extrapolate to longer sequences.
 
     softmax(q_i . k_j / sqrt(d) - m_h * |i - j|)            m_h = 2 ** (-8 h / H),  h = 1 ... H
 
-Training on short sequences costs less, and the model goes on to longer ones.
+Training on short sequences costs less, and the model extrapolates to longer ones at inference.
 
 Paper: Train Short, Test Long, Press et al. 2022, https://arxiv.org/abs/2108.12409
 """
@@ -39,11 +39,11 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 AlibiReplacementFunction: TypeAlias = Callable[[Any, int, int], "nn.Module | None"]
-"""Changes a module or makes its replacement, from ``(module, module_index, max_sequence_length)``; None skips it."""
+"""``(module, module_index, max_sequence_length)`` -> the module changed in place, a replacement, or None to skip it."""
 
 
 class PolicyRegistry(dict[type[nn.Module], AlibiReplacementFunction]):
-    """What :func:`apply_alibi` does with modules of which class: class -> function.
+    """Maps module classes to the functions with which :func:`apply_alibi` converts them.
 
     >>> class Positions(nn.Module):
     ...     pass
@@ -56,25 +56,25 @@ class PolicyRegistry(dict[type[nn.Module], AlibiReplacementFunction]):
     """
 
     def register(self, *classes: type[nn.Module]) -> Callable[[FunctionT], FunctionT]:
-        """Return a decorator for the function that deals with modules of some classes, see the class.
+        """Return a decorator that registers a function for some module classes; see the example of the class.
 
         The function is called with the module, the number of modules of its class before it, and
-        ``max_sequence_length``. It returns the module, changed in place, or its replacement, or None to leave it.
+        ``max_sequence_length``. It returns the module changed in place, a replacement, or None to leave it unchanged.
 
         Args:
-            classes: The classes; subclasses follow.
+            classes: The module classes; subclasses are included.
 
         Raises:
-            ValueError: No class is given, or one has a function already.
-            TypeError: A class is none of modules, or the function does not take these three arguments.
+            ValueError: No class is given, or a class is already registered.
+            TypeError: A class is not a subclass of ``nn.Module``, or the function does not take these three arguments.
         """
         if not classes:
-            raise ValueError("register needs at least one class of modules.")
+            raise ValueError("register() requires at least one module class.")
         for cls in classes:
             if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-                raise TypeError(f"register takes subclasses of torch.nn.Module, but got {cls!r}.")
+                raise TypeError(f"register() requires subclasses of torch.nn.Module, but got {cls!r}.")
             if cls in self:
-                raise ValueError(f"{cls.__name__} has a function already; to replace it, delete the entry first.")
+                raise ValueError(f"{cls.__name__} is already registered; delete its entry first to replace it.")
 
         def decorate(function: FunctionT) -> FunctionT:
             try:
@@ -91,7 +91,7 @@ class PolicyRegistry(dict[type[nn.Module], AlibiReplacementFunction]):
 
 
 policy_registry = PolicyRegistry()
-"""The functions that :func:`apply_alibi` uses; add your own for modules of your own."""
+"""The functions that :func:`apply_alibi` uses; register functions for your own module classes here."""
 
 
 def apply_alibi(
@@ -99,16 +99,16 @@ def apply_alibi(
     max_sequence_length: int,
     optimizers: Optimizer | Sequence[Optimizer] | None = None,
 ) -> ModuleT:
-    """Give a model attention with linear biases in place of its positions, in place.
+    """Replace the position embeddings of a model by linear attention biases (ALiBi), in place.
 
-    - Models of ``transformers`` with learned positions (BERT, RoBERTa, ELECTRA, GPT-2, ...) lose their position
-      embeddings, those with rotary ones (Llama, Mistral, Qwen, ...) rotate by nothing. The bias comes by the attention
-      function ``"alibi"``, registered with transformers, that runs PyTorch's scaled dot product attention; mask and
-      bias are made once for all layers. Caches for generation work; attention weights are not returned.
-    - The self-attention of ``nn.TransformerEncoderLayer`` and ``nn.TransformerDecoderLayer`` adds the bias. Remove
-      the positions that you add in front of these yourself.
-    - Modules of your own are changed by functions that you register. :func:`.add_alibi` serves an
-      ``nn.MultiheadAttention``, :func:`.alibi_bias` any other attention:
+    - Models of ``transformers``: learned position embeddings (BERT, RoBERTa, ELECTRA, GPT-2, ...) are removed, and
+      rotary embeddings (Llama, Mistral, Qwen, ...) become the identity. The bias is added by the attention function
+      ``"alibi"``, which is registered with transformers and calls PyTorch's scaled dot product attention. Mask and bias
+      are computed once for all layers. KV caches work; attention weights are not returned.
+    - ``nn.TransformerEncoderLayer`` and ``nn.TransformerDecoderLayer``: self-attention adds the bias. Remove the
+      positional encoding that your model adds before these layers yourself.
+    - Custom modules: register a function that converts them. Use :func:`.add_alibi` for an
+      ``nn.MultiheadAttention`` and :func:`.alibi_bias` for any other attention:
 
       >>> class Block(nn.Module):
       ...     def __init__(self):
@@ -123,23 +123,26 @@ def apply_alibi(
 
     Args:
         model: The model.
-        max_sequence_length: The longest sequence that it is to read in training or after, in tokens. Only models of
-            the BERT kind have buffers of such a size; others read any length.
-        optimizers: Those of the model; position embeddings that are gone leave them.
+        max_sequence_length: The longest sequence in training or inference, in tokens. Only BERT-style models
+            allocate buffers of this size; others accept any length.
+        optimizers: The model's optimizers; removed position embeddings are removed from them too.
 
     Returns:
-        The model itself, or its replacement if a function that you registered replaces it.
+        The model itself, or its replacement if a registered function replaces it.
 
     Raises:
         ValueError: ``max_sequence_length`` is not positive.
-        NotImplementedError: The model has cross-attention or relative positions of its own.
+        NotImplementedError: The model has cross-attention or uses relative position embeddings.
 
     Paper: https://arxiv.org/abs/2108.12409 (Press et al. 2022)
     """
     positive("max_sequence_length", max_sequence_length)
     before = dict.fromkeys(model.parameters())
-    changed = [in_transformers.convert(part, max_sequence_length) for part in in_transformers.pretrained_models(model)]
-    holder = nn.ModuleList([model])  # so that the model itself can be of a registered class
+    changed = [
+        in_transformers.convert(pretrained, max_sequence_length)
+        for pretrained in in_transformers.pretrained_models(model)
+    ]
+    holder = nn.ModuleList([model])  # lets the model itself be of a registered class
     used: list[nn.Module] = []
 
     def policy(function: AlibiReplacementFunction) -> ReplacementFunction:
@@ -154,14 +157,14 @@ def apply_alibi(
     model = cast(ModuleT, holder[0])
     if optimizers is not None:
         after = dict.fromkeys(model.parameters())
-        gone, new = [p for p in before if p not in after], [p for p in after if p not in before]
-        update_params_in_optimizer(gone, new, optimizers)
+        removed, new = [p for p in before if p not in after], [p for p in after if p not in before]
+        update_params_in_optimizer(removed, new, optimizers)
     if not (any(changed) or used):
         classes = ", ".join(sorted(cls.__name__ for cls in policy_registry))
         warnings.warn(
-            f"ALiBi changes nothing: the model has no model of transformers with learned or rotary positions and "
-            f"exchangeable attention, and no module of the classes {classes}, that does not have it already. Register "
-            f"your own classes with composer.algorithms.alibi.policy_registry.",
+            f"ALiBi has no effect: the model contains no transformers model with learned or rotary positions and "
+            f"replaceable attention, and no unconverted module of the classes {classes}. Register custom classes with "
+            f"composer.algorithms.alibi.policy_registry.",
             NoEffectWarning,
             stacklevel=2,
         )
@@ -169,34 +172,34 @@ def apply_alibi(
 
 
 class Alibi(Algorithm):
-    """Applies :func:`apply_alibi` at the start, and trains on shorter sequences.
+    """Applies :func:`apply_alibi` at initialization, and trains on shorter sequences.
 
-    Every sequence of a training batch is cut into ``1 / train_sequence_length_scaling`` sequences: (B, S) becomes
-    (B / scaling, S * scaling), with no token lost. Evaluation sees whole ones.
+    Every sequence of a training batch is split into ``1 / train_sequence_length_scaling`` sequences: (B, S) becomes
+    (B / scaling, S * scaling), without losing tokens. Evaluation uses full sequences.
 
     When to use it:
-        To train a transformer on short sequences and run it on longer ones, and to shorten training where attention
+        To train a transformer on short sequences and run it on longer ones, and to shorten training if attention
         takes much of the time.
 
     When not to:
-        Where positions must be exact rather than near or far, in models with cross-attention, and in fine-tuning of a
-        model that was trained with other positions: it has to learn anew where tokens are.
+        If exact positions matter, for models with cross-attention, and for fine-tuning a model that was pretrained
+        with other positions: it must relearn positions.
 
     How to choose:
-        ``max_sequence_length`` is the longest that evaluation will see. Keep at least about 256 tokens after scaling:
-        0.25 from 1024, 0.5 from 512. Set 1 where a batch has labels for whole sequences, which cannot be cut.
+        Set ``max_sequence_length`` to the longest sequence in evaluation. Keep at least about 256 tokens after
+        scaling: 0.25 from 1024, 0.5 from 512. Set 1 if labels belong to entire sequences, which cannot be split.
 
     Cost:
-        The bias is one tensor for all layers and an addition in the attention kernel. Cut sequences leave out all but
-        a share ``train_sequence_length_scaling`` of the attention scores.
+        The bias is one tensor for all layers and an addition in the attention kernel. With split sequences, attention
+        computes only a fraction ``train_sequence_length_scaling`` of the scores.
 
     Args:
-        max_sequence_length: The longest sequence that the model is to read, in tokens.
-        train_sequence_length_scaling: Length of training sequences as a share of those given, above 0 up to 1 (off);
-            the length times this must be whole and divide it.
+        max_sequence_length: The longest sequence that the model must handle, in tokens.
+        train_sequence_length_scaling: Length of training sequences as a fraction of the input length, above 0 up to 1
+            (off). The resulting length must be an integer that divides the input length.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> Alibi(max_sequence_length=1024)
     Alibi(max_sequence_length=1024, train_sequence_length_scaling=0.25)
@@ -207,10 +210,10 @@ class Alibi(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         conflicts_with={
-            "SeqLengthWarmup": "both cut the sequences of a batch. Set train_sequence_length_scaling=1.",
+            "SeqLengthWarmup": "both shorten the sequences of a batch. Set train_sequence_length_scaling=1.",
         },
         sharding=Sharding.SAFE,
-        sharding_reason="Layers are changed before weights are divided, and all processes cut alike.",
+        sharding_reason="Layers are changed before parameters are sharded, and all ranks split sequences alike.",
     )
 
     def __init__(self, max_sequence_length: int, train_sequence_length_scaling: float = 0.25) -> None:
@@ -221,12 +224,12 @@ class Alibi(Algorithm):
         if train_sequence_length_scaling > 1:
             raise ValueError(
                 f"train_sequence_length_scaling must be at most 1, but got {train_sequence_length_scaling}: sequences "
-                f"are cut, not joined."
+                f"are split, not joined."
             )
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the model has no position embeddings any more."""
+        """Return True: the model has no position embeddings anymore."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
@@ -234,22 +237,22 @@ class Alibi(Algorithm):
         apply_alibi(state.model, self.max_sequence_length, state.optimizers)
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
-        """Cut the sequences."""
+        """Split the sequences."""
         if self.train_sequence_length_scaling == 1:
             return
         _, size = sequence_size(state.batch)
         length = round(size * self.train_sequence_length_scaling)
         if length < 1 or size % length or abs(length - size * self.train_sequence_length_scaling) > 1e-6 * size:
             raise ValueError(
-                f"train_sequence_length_scaling={self.train_sequence_length_scaling} does not cut sequences of {size} "
-                f"tokens into equal parts. Choose one that does, such as 1 / 2 ** n, or 1 to leave them whole."
+                f"train_sequence_length_scaling={self.train_sequence_length_scaling} does not split sequences of "
+                f"{size} tokens evenly. Use a value that does, such as 1 / 2 ** n, or 1 to disable splitting."
             )
         state.batch = fold_sequences(state.batch, length)
 
 
 @policy_registry.register(nn.TransformerEncoder)
 def _use_no_nested_tensors(module: nn.TransformerEncoder, module_index: int, max_sequence_length: int) -> None:
-    """Nested tensors are for the fused inference path, which knows no bias; the layers are changed on their own."""
+    """Disable nested tensors, which select a fused inference path without bias; the layers are changed separately."""
     module.use_nested_tensor = False
 
 

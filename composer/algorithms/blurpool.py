@@ -1,4 +1,4 @@
-"""BlurPool: blur before pixels are left out, so that a shifted image gives shifted features.
+"""BlurPool: anti-aliasing for strided convolutions and max-pooling, so that features shift with the image.
 
 Paper: Making Convolutional Networks Shift-Invariant Again, Zhang 2019, https://arxiv.org/abs/1904.11486
 """
@@ -38,25 +38,25 @@ def apply_blurpool(
     min_channels: int = 16,
     optimizers: Optimizer | Sequence[Optimizer] | None = None,
 ) -> ModuleT:
-    """Give the strided layers of a model an anti-aliasing blur, in place.
+    """Add an anti-aliasing blur to the strided layers of a model, in place.
 
     A max-pooling layer with stride becomes a :class:`.BlurMaxPool2d`, a convolution with stride a
-    :class:`.BlurConv2d` around the same weights. Layers that leave out no pixels, and those already blurred, stay.
+    :class:`.BlurConv2d` around the same weights. Layers without stride and already blurred layers are unchanged.
 
     Args:
         model: The model.
         replace_convs: Whether convolutions are blurred.
         replace_maxpools: Whether max-pooling layers are blurred.
-        blur_first: Whether to blur before a convolution rather than after it. After it is a little better in the
-            paper and costs the convolution at every pixel.
-        min_channels: Convolutions with fewer input channels, such as the first of a model, stay.
-        optimizers: Those of the model. Weights stay the same objects, so these need no change.
+        blur_first: Whether to blur before a convolution rather than after it. Blurring after it is slightly better in
+            the paper, but runs the convolution at every pixel.
+        min_channels: Convolutions with fewer input channels, such as the first of a model, are unchanged.
+        optimizers: The model's optimizers. Parameters stay the same objects, so the optimizers do not change.
 
     Returns:
         The model itself.
 
     Raises:
-        ValueError: Neither kind of layer is to be replaced, or ``min_channels`` is negative.
+        ValueError: No type of layer is selected, or ``min_channels`` is negative.
 
     >>> model = nn.Sequential(nn.Conv2d(16, 16, 3, stride=2, padding=1), nn.MaxPool2d(2))
     >>> [type(layer).__name__ for layer in apply_blurpool(model)]
@@ -85,40 +85,39 @@ def apply_blurpool(
     if replace_convs:
         policies[nn.Conv2d] = blur_conv
     if not replace_module_classes(model, policies, optimizers):
-        kinds = [f"Conv2d with a stride and at least {min_channels} input channels"] if replace_convs else []
-        kinds += ["MaxPool2d with a stride"] if replace_maxpools else []
-        message = f"BlurPool changes nothing: the model has no {', and no '.join(kinds)}, that is not blurred already."
+        layers = [f"Conv2d with a stride and at least {min_channels} input channels"] if replace_convs else []
+        layers += ["MaxPool2d with a stride"] if replace_maxpools else []
+        message = f"BlurPool has no effect: the model has no {', and no '.join(layers)}, that is not blurred already."
         warnings.warn(message, NoEffectWarning, stacklevel=2)
     return model
 
 
 class BlurPool(Algorithm):
-    """Applies :func:`apply_blurpool` at the start.
+    """Applies :func:`apply_blurpool` at initialization.
 
     When to use it:
-        For convolutional networks with strided layers (ResNets and their like) that classify images: more accurate,
-        and steadier when an image shifts by a pixel.
+        For convolutional image classifiers with strided layers, such as ResNets: they become more accurate, and more
+        stable when an image shifts by a pixel.
 
     When not to:
-        In networks without strided convolutions or max-pooling, and in vision transformers, whose patches do not
-        overlap. Where inference time is short, count its cost there too.
+        For networks without strided convolutions or max-pooling, and for vision transformers, whose patches do not
+        overlap. It also slows down inference.
 
     How to choose:
-        The defaults are for ResNets. ``blur_first=False`` is a little better in the paper and lets the convolution
-        run at every pixel. Lower ``min_channels`` only to blur the first layers too.
+        The defaults suit ResNets. ``blur_first=False`` is slightly better in the paper but runs the convolution at
+        every pixel. Lower ``min_channels`` only to blur the first layers too.
 
     Cost:
-        A depthwise 3 x 3 convolution in front of each strided layer, in training and in inference. No weights are
-        added.
+        A depthwise 3 x 3 convolution before each strided layer, in training and in inference. It adds no parameters.
 
     Args:
         replace_convs: Whether convolutions are blurred.
         replace_maxpools: Whether max-pooling layers are blurred.
         blur_first: Whether to blur before a convolution rather than after it.
-        min_channels: Convolutions with fewer input channels stay.
+        min_channels: Convolutions with fewer input channels are unchanged.
 
     Raises:
-        ValueError: Neither kind of layer is to be replaced, or ``min_channels`` is negative.
+        ValueError: No type of layer is selected, or ``min_channels`` is negative.
 
     >>> BlurPool()
     BlurPool(replace_convs=True, replace_maxpools=True, blur_first=True, min_channels=16)
@@ -129,7 +128,7 @@ class BlurPool(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         sharding=Sharding.SAFE,
-        sharding_reason="Layers are replaced before weights are divided.",
+        sharding_reason="Layers are replaced before parameters are sharded.",
     )
 
     def __init__(
@@ -147,11 +146,11 @@ class BlurPool(Algorithm):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the weights of blurred convolutions have names of their own."""
+        """Return True: blurred convolutions have different parameter names."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Replace the layers and log how many there are."""
+        """Replace the layers and log their number."""
         apply_blurpool(
             state.model,
             self.replace_convs,
@@ -170,4 +169,4 @@ class BlurPool(Algorithm):
 
 def _check_choice(replace_convs: bool, replace_maxpools: bool) -> None:
     if not (replace_convs or replace_maxpools):
-        raise ValueError("replace_convs and replace_maxpools are both False: set one of them, or leave out BlurPool.")
+        raise ValueError("replace_convs and replace_maxpools are both False: enable one of them, or omit BlurPool.")

@@ -1,7 +1,7 @@
-"""Channels last: keep images and convolution weights with the channels of a pixel side by side in memory.
+"""Channels last: store images and convolution weights in torch.channels_last memory format.
 
-The same is computed; the convolution kernels for this order are faster on CPUs and on accelerators with matrix units.
-See https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+Results are the same; convolution kernels for this format are faster on CPUs and on accelerators with matrix units such
+as tensor cores. See https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def apply_channels_last(model: ModuleT) -> ModuleT:
-    """Store the 4-dimensional weights of a model in channels-last order, in place.
+    """Convert the 4-dimensional weights of a model to channels-last memory format, in place.
 
-    Shapes, values and optimizers stay as they are. Convolutions then give channels-last outputs, so that a model
-    converts its input once.
+    Shapes, values and optimizers do not change. Convolutions then return channels-last outputs, so a model converts
+    its input only once.
 
     Args:
         model: The model.
@@ -44,27 +44,27 @@ def apply_channels_last(model: ModuleT) -> ModuleT:
     True
     """
     if not any(parameter.ndim == 4 for parameter in model.parameters()):
-        message = "ChannelsLast changes nothing: the model has no 4-dimensional weight, such as that of a Conv2d."
+        message = "ChannelsLast has no effect: the model has no 4-dimensional weight, such as that of a Conv2d."
         warnings.warn(message, NoEffectWarning, stacklevel=2)
     return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 class ChannelsLast(Algorithm):
-    """Applies :func:`apply_channels_last` at the start, after layers were replaced.
+    """Applies :func:`apply_channels_last` at initialization, after layers are replaced.
 
     When to use it:
-        For convolutional networks on accelerators with matrix units in half precision, and on CPUs. It goes with
+        For convolutional networks on accelerators with matrix units in half precision, and on CPUs. It combines with
         every other method.
 
     When not to:
-        In models without 2-d convolutions, and where operations of your own copy back to the usual order in every
+        For models without 2-d convolutions, and if custom operations copy tensors back to contiguous format in every
         step.
 
     How to choose:
-        There is nothing to choose.
+        There are no options.
 
     Cost:
-        Nothing is computed that was not before. What it saves depends on the kernels; measure a few steps.
+        No additional computation. The speedup depends on the kernels; measure a few steps.
 
     >>> ChannelsLast()
     ChannelsLast()
@@ -73,9 +73,9 @@ class ChannelsLast(Algorithm):
     __traits__ = Traits(
         slot=Slot.PRECISION,
         sharding=Sharding.WHOLE_WEIGHTS,
-        sharding_reason="torch divides only weights in the usual order of memory.",
+        sharding_reason="torch shards only weights in contiguous memory format.",
     )
 
     def init(self, state: State, logger: Logger) -> None:
-        """Reorder the weights."""
+        """Convert the weights."""
         apply_channels_last(state.model)

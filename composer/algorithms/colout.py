@@ -1,7 +1,7 @@
-"""ColOut: leave out random rows and columns of pixels, which makes images smaller and training faster.
+"""ColOut: drop random rows and columns of pixels, so that images get smaller and training faster.
 
-Images keep ``int((1 - p_row) * H)`` rows and ``int((1 - p_col) * W)`` columns in their order: at the default, 28 % of
-the pixels go. What is left is slightly distorted, which augments; the network computes the less.
+Images keep ``int((1 - p_row) * H)`` rows and ``int((1 - p_col) * W)`` columns in their order: the defaults drop 28 % of
+the pixels. The slight distortion augments the data, and the network computes less.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ColOut", "ColOutTransform", "colout_batch"]
 
-Places: TypeAlias = tuple[Tensor, Tensor]
-"""The rows, (h,) or (B, h), and the columns, (w,) or (B, w), that are kept."""
+KeptIndices: TypeAlias = tuple[Tensor, Tensor]
+"""Indices of the rows, (h,) or (B, h), and columns, (w,) or (B, w), to keep."""
 
 
 def colout_batch(
@@ -43,23 +43,23 @@ def colout_batch(
     resize_target: bool | str = "auto",
     per_sample: bool = False,
 ) -> Any:
-    """Leave out random rows and columns of images.
+    """Drop random rows and columns of images.
 
     Args:
         sample: Images, (B, C, H, W) or (C, H, W), of any dtype; or a PIL image; or a pair of them and a target,
             each of which may be a collection. All images of a collection lose the same rows and columns.
-        p_row: Share of the rows left out, from 0 to 1.
-        p_col: Share of the columns left out, from 0 to 1.
+        p_row: Fraction of the rows to drop, from 0 to 1.
+        p_col: Fraction of the columns to drop, from 0 to 1.
         resize_target: Whether the target loses them too. ``"auto"`` does so for targets that have the height and
             width of the images: masks (B, H, W) or (B, C, H, W).
-        per_sample: Whether each image of a batch loses rows and columns of its own.
+        per_sample: Whether to sample different rows and columns for each image of a batch.
 
     Returns:
-        What went in, with smaller images; a pair for a pair.
+        The input with smaller images; a pair if the input is a pair.
 
     Raises:
-        ValueError: An argument is out of its range, the sample is no image or no pair, or the target is to be resized
-            and does not have the size of the images.
+        ValueError: An argument is out of range, the sample is neither an image nor a pair, or the target must be
+            resized but does not have the size of the images.
 
     >>> colout_batch(torch.zeros(2, 3, 20, 40), p_row=0.15, p_col=0.5).shape
     torch.Size([2, 3, 17, 20])
@@ -68,39 +68,39 @@ def colout_batch(
     in_unit_interval("p_col", p_col)
     _check_resize_target(resize_target)
     if not isinstance(sample, (tuple, list)):
-        places = _draw(sample, p_row, p_col, per_sample)
-        return trees.map_leaves(lambda leaf: _keep(leaf, places), sample)
-    parts = cast("Sequence[Any]", sample)
-    if len(parts) != 2:
-        raise ValueError(f"sample must be an input or a pair of an input and a target, but has {len(parts)} parts.")
-    input, target = parts
-    places = _draw(input, p_row, p_col, per_sample)
+        kept = _sample_kept(sample, p_row, p_col, per_sample)
+        return trees.map_leaves(lambda leaf: _keep(leaf, kept), sample)
+    pair = cast("Sequence[Any]", sample)
+    if len(pair) != 2:
+        raise ValueError(f"sample must be an input or a pair of an input and a target, but has {len(pair)} elements.")
+    input, target = pair
+    kept = _sample_kept(input, p_row, p_col, per_sample)
     size, ndim = _size(input), _ndim(input)
 
     def resize(leaf: Any) -> Any:
-        fits = _is_image(leaf) and _ndim(leaf) >= ndim - 1 and _size(leaf) == size
-        if resize_target is True and not fits:
+        matches = _is_image(leaf) and _ndim(leaf) >= ndim - 1 and _size(leaf) == size
+        if resize_target is True and not matches:
             shape = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
             raise ValueError(
-                f"resize_target=True needs targets of the height and width of the images, {size}, but one is {shape}. "
-                f"Use resize_target='auto' to resize those that fit."
+                f"resize_target=True requires targets of the height and width of the images, {size}, but got {shape}. "
+                f"Use resize_target='auto' to resize only matching targets."
             )
-        return _keep(leaf, places) if fits else leaf
+        return _keep(leaf, kept) if matches else leaf
 
-    input = trees.map_leaves(lambda leaf: _keep(leaf, places), input)
+    input = trees.map_leaves(lambda leaf: _keep(leaf, kept), input)
     return input, target if resize_target is False else trees.map_leaves(resize, target)
 
 
 class ColOutTransform(nn.Module):
-    """Applies :func:`colout_batch` to each sample, as a transform of a data set.
+    """Dataset transform that applies :func:`colout_batch` to each sample.
 
     Args:
-        p_row: Share of the rows left out, from 0 to 1.
-        p_col: Share of the columns left out, from 0 to 1.
+        p_row: Fraction of the rows to drop, from 0 to 1.
+        p_col: Fraction of the columns to drop, from 0 to 1.
         resize_target: Whether the target of a pair loses them too, see :func:`colout_batch`.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> ColOutTransform(p_row=0.5, p_col=0.25)(torch.zeros(3, 8, 8)).shape
     torch.Size([3, 4, 6])
@@ -126,39 +126,39 @@ class ColOutTransform(nn.Module):
 
 
 class ColOut(Algorithm):
-    """Applies :func:`colout_batch` to each batch on the device, or to each sample in the data set.
+    """Applies :func:`colout_batch` to each batch on the device, or to each sample in the dataset.
 
     When to use it:
-        Where the time goes into convolutions over many pixels, and a little accuracy may be given for it; as an
-        augmentation it helps in long trainings.
+        If convolutions over many pixels take most of the time and you can trade a little accuracy for speed; in long
+        runs it helps as an augmentation.
 
     When not to:
-        In models that know positions by the number of pixels (vision transformers with learned positions), and for
-        small images, where each row counts. Progressive resizing saves more and costs less accuracy.
+        For models with a fixed number of positions (vision transformers with learned position embeddings), and for
+        small images, where each row matters. Progressive resizing saves more and costs less accuracy.
 
     How to choose:
-        0.15 leaves out 28 % of the pixels. Take 0.05 in long trainings. ``per_sample=True`` augments more;
-        ``batch=False`` moves the work to the loader and is for images of unequal sizes.
+        0.15 drops 28 % of the pixels. Use 0.05 in long runs. ``per_sample=True`` augments more;
+        ``batch=False`` moves the work to the DataLoader and supports images of different sizes.
 
     Cost:
-        One gather over the batch; all layers after it work on ``(1 - p_row) * (1 - p_col)`` of the pixels.
+        One gather over the batch; all later layers process ``(1 - p_row) * (1 - p_col)`` of the pixels.
 
     Args:
-        p_row: Share of the rows left out, from 0 (none) to 1.
-        p_col: Share of the columns left out.
-        batch: Whether to work on batches, after they came from the loader, which costs the least. Otherwise a
-            :class:`ColOutTransform` is added to the data set when training starts, and each image loses rows and
-            columns of its own; the training data must be a :class:`torch.utils.data.DataLoader` over a torchvision
-            ``VisionDataset`` or one like it, with the attribute ``transform``.
+        p_row: Fraction of the rows to drop, from 0 (none) to 1.
+        p_col: Fraction of the columns to drop.
+        batch: Whether to process batches on the device, which costs the least. Otherwise a
+            :class:`ColOutTransform` is added to the dataset when training starts, and each image loses different rows
+            and columns; the training data must then be a :class:`torch.utils.data.DataLoader` over a torchvision
+            ``VisionDataset`` or a similar dataset with the attribute ``transform``.
         resize_target: Whether targets lose the same rows and columns, see :func:`colout_batch`; only with ``batch``.
-        input_key: Where the images are in the batch, or a list of such keys.
-        target_key: Where the target is, or a list of such keys.
-        per_sample: Whether each image of a batch loses rows and columns of its own.
+        input_key: Key of the images in the batch, or a list of keys.
+        target_key: Key of the target, or a list of keys.
+        per_sample: Whether to sample different rows and columns for each image of a batch.
 
     Raises:
-        ValueError: An argument is out of its range.
-        NotImplementedError: ``resize_target=True`` with ``batch=False``: a transform of images sees no target.
-        TypeError: At the start of training, the data set takes no transform.
+        ValueError: An argument is out of range.
+        NotImplementedError: ``resize_target=True`` with ``batch=False``: an image transform does not get the target.
+        TypeError: At the start of training, the dataset does not accept a transform.
 
     >>> ColOut(p_row=0.15, p_col=0.15).__traits__.slot.name
     'AUGMENT'
@@ -167,7 +167,7 @@ class ColOut(Algorithm):
     __traits__ = Traits(
         slot=Slot.AUGMENT,
         sharding=Sharding.PER_RANK,
-        sharding_reason="Each process draws rows and columns for its own part of the batch.",
+        sharding_reason="Each rank samples rows and columns for its shard of the batch.",
     )
 
     def __init__(
@@ -186,8 +186,8 @@ class ColOut(Algorithm):
         self.resize_target = _check_resize_target(resize_target)
         if resize_target is True and not batch:
             raise NotImplementedError(
-                "resize_target=True needs batch=True: with batch=False the images alone are transformed, in the data "
-                "set. Or put a ColOutTransform into the joint transform of your data set."
+                "resize_target=True requires batch=True: with batch=False only images are transformed, in the "
+                "dataset. Or add a ColOutTransform to the joint transform of your dataset."
             )
         self.input_key = input_key
         self.target_key = target_key
@@ -195,15 +195,15 @@ class ColOut(Algorithm):
         self._transform = DatasetTransform("ColOut(batch=False)", remedy="Use ColOut(batch=True).")
 
     def __listens__(self, event: Event) -> bool:
-        """Act on batches, or on the data set."""
+        """Subscribe to the batch event or to the dataset event."""
         return super().__listens__(event) and event is not (Event.FIT_START if self.batch else Event.AFTER_DATALOADER)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Add the transform to the data set."""
+        """Add the transform to the dataset."""
         self._transform.add(state, ColOutTransform(self.p_row, self.p_col, self.resize_target))
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
-        """Make the images of the batch smaller."""
+        """Shrink the images of the batch."""
         if self.p_row == self.p_col == 0:
             return
         pair = (state.batch_get_item(self.input_key), state.batch_get_item(self.target_key))
@@ -219,8 +219,8 @@ def _check_resize_target(resize_target: bool | str) -> bool | str:
     return resize_target
 
 
-def _draw(input: Any, p_row: float, p_col: float, per_sample: bool) -> Places:
-    """Draw what is kept, on the device of the images."""
+def _sample_kept(input: Any, p_row: float, p_col: float, per_sample: bool) -> KeptIndices:
+    """Sample the rows and columns to keep, on the device of the images."""
     first = next(trees.leaves(input), None)
     if not _is_image(first):
         raise ValueError(f"sample must be an image or a batch of images, but it is of type {type(input).__name__}.")
@@ -230,20 +230,20 @@ def _draw(input: Any, p_row: float, p_col: float, per_sample: bool) -> Places:
     return _choose(height, p_row, batch, device), _choose(width, p_col, batch, device)
 
 
-def _choose(side: int, share: float, batch: int | None, device: torch.device) -> Tensor:
-    """Draw the sorted places that are kept along one side, for all samples or for each."""
-    # The slack undoes rounding: of ten, (1 - 0.9) * 10 keeps one.
-    number = max(math.floor((1 - share) * side + 1e-6), 1)
+def _choose(side: int, rate: float, batch: int | None, device: torch.device) -> Tensor:
+    """Sample the sorted indices to keep along one dimension, for all samples or per sample."""
+    # The tolerance undoes rounding: of ten, (1 - 0.9) * 10 keeps one.
+    number = max(math.floor((1 - rate) * side + 1e-6), 1)
     if batch is None:
         return torch.randperm(side, device=device)[:number].sort().values
     return torch.rand(batch, side, device=device).topk(number).indices.sort().values
 
 
-def _keep(image: Any, places: Places) -> Any:
-    """The pixels at the rows and columns that are kept."""
+def _keep(image: Any, kept: KeptIndices) -> Any:
+    """Select the rows and columns to keep."""
     if not isinstance(image, Tensor):
-        return _keep_pillow(image, places)
-    rows, columns = places
+        return _keep_pillow(image, kept)
+    rows, columns = kept
     flat = (rows.unsqueeze(-1) * image.shape[-1] + columns.unsqueeze(-2)).flatten(-2)
     size = (rows.shape[-1], columns.shape[-1])
     if is_channels_last(image):
@@ -256,14 +256,14 @@ def _keep(image: Any, places: Places) -> Any:
     return pixels.gather(-1, index.expand(*pixels.shape[:-1], -1)).unflatten(-1, size)
 
 
-def _keep_pillow(image: Any, places: Places) -> Any:
+def _keep_pillow(image: Any, kept: KeptIndices) -> Any:
     numpy = import_extra("numpy", "vision", "ColOut of PIL images")
     pillow = import_extra("PIL.Image", "vision", "ColOut of PIL images", install="pillow")
-    rows, columns = (part.numpy() for part in places)
-    made = pillow.fromarray(numpy.asarray(image)[rows][:, columns])
+    rows, columns = (indices.numpy() for indices in kept)
+    result = pillow.fromarray(numpy.asarray(image)[rows][:, columns])
     if image.mode == "P":
-        made.putpalette(image.getpalette())
-    return made
+        result.putpalette(image.getpalette())
+    return result
 
 
 def _is_image(leaf: Any) -> bool:
@@ -271,13 +271,13 @@ def _is_image(leaf: Any) -> bool:
 
 
 def _ndim(input: Any) -> int:
-    """Number of dimensions; that of a PIL image counts its channels."""
+    """Return the number of dimensions; that of a PIL image includes its channels."""
     first = next(trees.leaves(input))
     return first.ndim if isinstance(first, Tensor) else 3
 
 
 def _size(input: Any) -> tuple[int, int]:
-    """Height and width."""
+    """Return height and width."""
     first = next(trees.leaves(input))
     if not isinstance(first, Tensor):
         return first.size[1], first.size[0]

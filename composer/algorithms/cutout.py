@@ -1,4 +1,4 @@
-"""CutOut: black out squares of each image, so that no single part of an object decides.
+"""CutOut: mask random squares of each image, so that the model does not rely on a single region.
 
 Paper: Improved Regularization of Convolutional Neural Networks with Cutout, DeVries and Taylor 2017,
 https://arxiv.org/abs/1708.04552
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from composer import trees
 from composer._text import in_unit_interval, non_negative
-from composer.algorithms._boxes import box_mask, draw_box, draw_boxes, image_size, widen
+from composer.algorithms._boxes import box_mask, image_size, sample_box, sample_boxes, widen
 from composer.algorithms.utils.augmentation_common import is_pillow_image
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -37,23 +37,23 @@ def cutout_batch(
 ) -> Any:
     """Set random squares of images to zero.
 
-    The side of a square is ``int(min(H, W) * length)``; its centre is drawn evenly from the image, and what lies
-    outside is cut off, so that the mean area is smaller than ``length ** 2``.
+    The side of a square is ``int(min(H, W) * length)``. Its center is sampled uniformly from the image, and the square
+    is clipped at the edges, so that the mean area is smaller than ``length ** 2``.
 
     Args:
         input: Images, (B, C, H, W) or (C, H, W), of any dtype; a collection of them, which get the same holes; or a
             PIL image.
         num_holes: Number of squares, which may overlap.
-        length: Side of a square as a share of the shorter side of the image, from 0 to 1.
-        uniform_sampling: Whether each pixel is equally likely to be in a square. By default the middle is so more
+        length: Side of a square as a fraction of the shorter side of the image, from 0 to 1.
+        uniform_sampling: Whether each pixel is equally likely to be in a square. By default the middle is masked more
             often than the edges.
-        per_sample: Whether each image gets squares of its own, as in the paper; by default the same for the batch.
+        per_sample: Whether to sample squares for each image, as in the paper; by default the batch shares them.
 
     Returns:
-        The images with holes; the input stays as it is.
+        A copy of the images with holes; the input is not modified.
 
     Raises:
-        ValueError: The input is no image, or an argument is out of its range.
+        ValueError: The input is not an image, or an argument is out of range.
 
     >>> cutout_batch(torch.ones(1, 1, 4, 4), length=0.5).sum() <= 15
     tensor(True)
@@ -69,11 +69,11 @@ def cutout_batch(
     first = next(leaf for leaf in trees.leaves(input) if isinstance(leaf, Tensor))
     if per_sample and first.ndim > 3 and num_holes > 0:
         sides = torch.full((first.shape[0],), side, device=first.device)
-        holes = [box_mask(draw_boxes(size, sides, sides, uniform_sampling), size) for _ in range(num_holes)]
+        holes = [box_mask(sample_boxes(size, sides, sides, uniform_sampling), size) for _ in range(num_holes)]
         mask = functools.reduce(torch.logical_or, holes)
-        # Where takes a third of the time of filling by a mask that is broadcast.
+        # torch.where takes a third of the time of filling by a broadcast mask.
         return trees.map_tensors(lambda tensor: torch.where(widen(mask, tensor), tensor.new_zeros(()), tensor), input)
-    boxes = [draw_box(size, (side, side), uniform_sampling) for _ in range(num_holes)]
+    boxes = [sample_box(size, (side, side), uniform_sampling) for _ in range(num_holes)]
 
     def cut(tensor: Tensor) -> Tensor:
         holed = tensor.clone()
@@ -88,28 +88,28 @@ class CutOut(Algorithm):
     """Applies :func:`cutout_batch` to each batch on the device.
 
     When to use it:
-        For small images, CIFAR for example, in trainings long enough to overfit.
+        For small images, such as CIFAR, in runs long enough to overfit.
 
     When not to:
-        On ImageNet, where it gains little by itself, and for dense prediction. CutMix fills the hole with something
-        to learn from, and is usually the better choice.
+        On ImageNet, where it gains little by itself, and for dense prediction. CutMix fills the hole with useful
+        content, and is usually the better choice.
 
     How to choose:
         ``length`` 0.5 on CIFAR-10 and 0.25 on CIFAR-100 (16 and 8 pixels of 32 in the paper), one hole.
-        ``per_sample=True`` is the form of the paper.
+        ``per_sample=True`` is the variant of the paper.
 
     Cost:
         One copy of the batch.
 
     Args:
         num_holes: Number of squares; 0 is off.
-        length: Side of a square as a share of the shorter side, from 0 to 1. A half on CIFAR-10 in the paper.
+        length: Side of a square as a fraction of the shorter side, from 0 to 1. A half on CIFAR-10 in the paper.
         uniform_sampling: Whether each pixel is equally likely to be in a square.
-        input_key: Where the images are in the batch, or a list of such keys; all get the same holes.
-        per_sample: Whether each image gets squares of its own, as in the paper; by default the same for the batch.
+        input_key: Key of the images in the batch, or a list of keys; all get the same holes.
+        per_sample: Whether to sample squares for each image, as in the paper; by default the batch shares them.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> CutOut(num_holes=1, length=0.5)
     CutOut(num_holes=1, length=0.5, uniform_sampling=False, input_key=0, per_sample=False)
@@ -120,10 +120,10 @@ class CutOut(Algorithm):
     __traits__ = Traits(
         slot=Slot.AUGMENT,
         conflicts_with={
-            "CutMix": "both hide boxes of the images, and boxes with holes are pasted. Leave out CutOut.",
+            "CutMix": "both mask boxes of the images, and CutMix would paste boxes with holes. Omit CutOut.",
         },
         sharding=Sharding.PER_RANK,
-        sharding_reason="Each process draws holes for its own part of the batch.",
+        sharding_reason="Each rank samples holes for its shard of the batch.",
     )
 
     def __init__(
@@ -141,7 +141,7 @@ class CutOut(Algorithm):
         self.per_sample = per_sample
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
-        """Cut the holes."""
+        """Mask the squares."""
         if self.num_holes == 0 or self.length == 0:
             return
         input = state.batch_get_item(self.input_key)
@@ -150,11 +150,11 @@ class CutOut(Algorithm):
 
 
 def _cut_pillow(image: Any, num_holes: int, length: float, uniform: bool) -> Any:
-    """Cut holes into a PIL image."""
+    """Mask squares of a PIL image."""
     width, height = image.size
     side = int(min(image.size) * length)
     holed = image.copy()
     for _ in range(num_holes):
-        top, left, bottom, right = draw_box((height, width), (side, side), uniform)
+        top, left, bottom, right = sample_box((height, width), (side, side), uniform)
         holed.paste(0 if len(image.getbands()) == 1 else (0,) * len(image.getbands()), (left, top, right, bottom))
     return holed

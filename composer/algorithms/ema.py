@@ -1,9 +1,9 @@
-"""Exponential moving average of the weights.
+"""EMA: exponential moving average of the weights.
 
     average <- s * average + (1 - s) * weights            s = 2 ** (-update_interval / half_life)
 
-The average of the weights along the way is often better than the last weights, and needs no decay of the learning rate
-to be so. Averages of SGD: Polyak and Juditsky 1992; in deep learning e.g. https://arxiv.org/abs/1703.01780
+The average is often better than the last weights, even without learning rate decay. Averages of SGD: Polyak and
+Juditsky 1992; in deep learning e.g. https://arxiv.org/abs/1703.01780
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor, nn
 
 from composer._text import in_unit_interval
-from composer.algorithms._weight_averaging import Pairs, beside, weights_of
+from composer.algorithms._weight_averaging import Pairs, average_of, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -29,17 +29,17 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def compute_ema(model: nn.Module, ema_model: nn.Module, smoothing: float = 0.99) -> None:
-    """Move the weights of an averaged model towards those of the model it follows, in place.
+    """Update the weights of an averaged model towards those of the trained model, in place.
 
         ema <- s * ema + (1 - s) * weights
 
-    Parameters and saved buffers of a floating dtype are averaged, other buffers (counters) copied. ``ema_model`` may
-    be of a higher precision than the model, which half-precision models need, since small steps are rounded away.
+    Floating-point parameters and persistent buffers are averaged; other buffers (counters) are copied. ``ema_model``
+    may have a higher precision than the model, which half-precision models need: they would round small updates away.
 
     Args:
         model: The model that is trained.
         ema_model: A copy of it, such as ``copy.deepcopy(model)``.
-        smoothing: Share s of the old average that stays, from 0 to 1.
+        smoothing: Fraction s of the old average to keep, from 0 to 1.
 
     Raises:
         ValueError: The models have different weights, or ``smoothing`` is not in [0, 1].
@@ -55,41 +55,40 @@ def compute_ema(model: nn.Module, ema_model: nn.Module, smoothing: float = 0.99)
 
 
 class EMA(Algorithm):
-    """Keeps a moving average of the weights, see :func:`compute_ema`, and evaluates with it.
+    """Keeps an exponential moving average of the weights, see :func:`compute_ema`, and evaluates with it.
 
     The average starts as a copy of the weights at the first step or epoch that ends at or after ``ema_start``. Training
-    goes on with its own weights: the average is in the model only from the start of an evaluation or prediction to its
-    end, in the same parameter objects. A checkpoint holds both. After training the average is had by
-    :meth:`get_ema_model`.
+    continues with the trained weights: the average is in the model only during evaluation and prediction, in the same
+    parameter objects. A checkpoint contains both. After training, get the average with :meth:`get_ema_model`.
 
     When to use it:
-        Nearly always: the average is evaluated, and mostly better than the weights themselves, above all at a
-        learning rate that is not near zero. It allows shorter trainings.
+        Nearly always: the average is evaluated, and is usually better than the weights themselves, especially at a
+        learning rate that is not near zero. It allows shorter runs.
 
     When not to:
-        Where memory has no room for a second copy of the weights, and where the schedule ends at zero after a long
-        decay: weights are averaged by then as it is.
+        If memory has no room for a second copy of the weights, and if the learning rate decays to zero over a long
+        time, which already has the effect of averaging.
 
     How to choose:
-        A half-life of a few per cent of the training; 100ba to 1000ba are usual. Update every few batches: the result
-        is the same and the cost divided. To find the best length afterwards, use PostHocEMA.
+        A half-life of a few percent of the run; 100ba to 1000ba are usual. Update every few batches: the result is
+        the same at a fraction of the cost. To find the best averaging length after training, use PostHocEMA.
 
     Cost:
-        One copy of the weights in memory, a pass over them every ``update_interval``, and two copies of them at each
+        One copy of the weights in memory, one pass over them every ``update_interval``, and two copies of them at each
         evaluation.
 
     Args:
-        half_life: Time after which a weight counts half in the average, in batches or epochs.
-        smoothing: Share of the average that stays in an update, from 0 to 1; instead of ``half_life``, which must be
-            None then.
-        ema_start: When averaging starts, in any unit.
-        update_interval: Time between updates, in the unit of ``half_life``; one by default. Longer costs less.
+        half_life: Time after which the contribution of a weight to the average halves, in batches or epochs.
+        smoothing: Fraction of the average to keep in an update, from 0 to 1; replaces ``half_life``, which must then
+            be None.
+        ema_start: When averaging starts, in any time unit.
+        update_interval: Time between updates, in the unit of ``half_life``; 1 by default. Longer intervals cost less.
 
     Attributes:
-        decay: Share of the average that stays in an update, given or computed.
+        decay: Fraction of the average to keep in an update, given or computed.
 
     Raises:
-        ValueError: Both or none of ``half_life`` and ``smoothing`` are given, or a time has the wrong unit.
+        ValueError: Both or neither of ``half_life`` and ``smoothing`` are given, or a time has the wrong unit.
 
     >>> EMA(half_life="10ba", update_interval="5ba").decay
     0.7071067811865476
@@ -97,8 +96,8 @@ class EMA(Algorithm):
 
     __traits__ = Traits(
         sharding=Sharding.SAFE,
-        sharding_reason="Each process averages the weights that it holds.",
-        engine_conflict="It reads the weights and puts averages in their place.",
+        sharding_reason="Each rank averages its shard of the parameters.",
+        engine_conflict="It reads the weights and swaps in their averages.",
     )
 
     def __init__(
@@ -130,9 +129,9 @@ class EMA(Algorithm):
             self.decay = 2.0 ** -(self.update_interval.value / self.half_life.value)
         self.ema_started = False
         self._averages: dict[str, Tensor] = {}
-        # The weights of training, while the averages are in the model.
+        # The trained weights, while the averages are in the model.
         self._training: dict[str, Tensor] | None = None
-        # The weights of the model beside their averages, kept so that a step need not collect them.
+        # Pairs of weights and averages, cached so that a step need not collect them.
         self._pairs: Pairs | None = None
 
     @property
@@ -141,22 +140,22 @@ class EMA(Algorithm):
         return self._training is not None
 
     def get_ema_model(self, model: ModuleT) -> ModuleT:
-        """Put the averages into a model.
+        """Copy the averages into a model.
 
         Args:
-            model: The model that is trained, which :meth:`get_training_model` or the next step of training puts back;
+            model: The trained model, whose weights :meth:`get_training_model` or the next training step restores;
                 or a copy of it.
 
         Returns:
             The model itself.
 
         Raises:
-            ValueError: There are no averages yet, or they are in the model already.
+            ValueError: There are no averages yet, or they are already in the model.
         """
         if not self.ema_started:
-            raise ValueError(f"There are no averages yet: they start at ema_start={self.ema_start}, in training.")
+            raise ValueError(f"There are no averages yet: averaging starts at ema_start={self.ema_start}.")
         if self.ema_weights_active:
-            raise ValueError("The averages are in the trained model already.")
+            raise ValueError("The averages are already in the trained model.")
         if self._is_trained(model):
             self._swap_in(model)
         else:
@@ -164,19 +163,19 @@ class EMA(Algorithm):
         return model
 
     def get_training_model(self, model: ModuleT) -> ModuleT:
-        """Put the weights of training into a model while the averages are in the trained one.
+        """Copy the trained weights into a model while the averages are in the trained one.
 
         Args:
-            model: The model that is trained, or a copy of it.
+            model: The trained model, or a copy of it.
 
         Returns:
             The model itself.
 
         Raises:
-            ValueError: The trained model holds the weights of training.
+            ValueError: The model already holds the trained weights.
         """
         if self._training is None:
-            raise ValueError("The averages are not in the trained model: it holds the weights of training itself.")
+            raise ValueError("The averages are not in the trained model: it already holds the trained weights.")
         if self._is_trained(model):
             self._swap_out(model)
         else:
@@ -184,51 +183,51 @@ class EMA(Algorithm):
         return model
 
     def after_load(self, state: State, logger: Logger) -> None:
-        """Take note of the model that loaded averages belong to."""
-        self._follow(state.model)
+        """Pair loaded averages with the weights of the model."""
+        self._refresh_pairs(state.model)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Make sure that training goes on with its own weights, on the device."""
+        """Restore the trained weights, on the device."""
         self._swap_out(state.model)
-        self._follow(state.model)
+        self._refresh_pairs(state.model)
 
     def epoch_start(self, state: State, logger: Logger) -> None:
-        """Take note of layers that were replaced."""
-        self._follow(state.model)
+        """Pair the averages with weights of layers that were replaced."""
+        self._refresh_pairs(state.model)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Make sure that training goes on with its own weights, also after an evaluation that failed."""
+        """Restore the trained weights, also after an evaluation that failed."""
         if self._training is not None:
             self._swap_out(state.model)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Update the averages if batches are counted."""
+        """Update the averages if the interval is in batches."""
         if self.update_interval.unit is TimeUnit.BATCH:
             self._update(state, state.timestamp.count(TimeUnit.BATCH))
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Update the averages if epochs are counted."""
+        """Update the averages if the interval is in epochs."""
         if self.update_interval.unit is TimeUnit.EPOCH:
             self._update(state, state.timestamp.count(TimeUnit.EPOCH))
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """Evaluate with the averages."""
+        """Swap in the averages."""
         self._swap_in(state.model)
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Go back to the weights of training."""
+        """Restore the trained weights."""
         self._swap_out(state.model)
 
     def predict_start(self, state: State, logger: Logger) -> None:
-        """Predict with the averages."""
+        """Swap in the averages."""
         self._swap_in(state.model)
 
     def predict_end(self, state: State, logger: Logger) -> None:
-        """Go back to the weights of training."""
+        """Restore the trained weights."""
         self._swap_out(state.model)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages by the names of the weights; also those of training while they are not in the model."""
+        """Return the averages by parameter name; also the trained weights while they are swapped out."""
         return {
             **super().state_dict(),
             "ema_started": self.ema_started,
@@ -237,7 +236,7 @@ class EMA(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved averages; they go to the device when they are used.
+        """Load saved averages; they move to the device when they are used.
 
         Args:
             state: A result of :meth:`state_dict`.
@@ -250,31 +249,31 @@ class EMA(Algorithm):
 
     def _update(self, state: State, count: int) -> None:
         if not self.ema_started:
-            self.ema_started = self._has_come(state)
+            self.ema_started = self._should_start(state)
             if self.ema_started:
                 self._pair(state.model)
         elif count % int(self.update_interval.value) == 0:
             (self._pairs or self._pair(state.model)).average(1 - self.decay)
 
-    def _has_come(self, state: State) -> bool:
-        """Whether it is time to start."""
+    def _should_start(self, state: State) -> bool:
+        """Return whether averaging starts now."""
         if self.ema_start.unit is not TimeUnit.DURATION:
             return state.timestamp.has_reached(self.ema_start)
         if self.ema_start.value <= 0:
             return True
         elapsed = state.get_elapsed_duration()
         if elapsed is None:
-            raise ValueError(f"ema_start={self.ema_start} is a share of the training, so max_duration must be set.")
+            raise ValueError(f"ema_start={self.ema_start} is a fraction of the run, so max_duration must be set.")
         return elapsed >= self.ema_start
 
-    def _follow(self, model: nn.Module) -> None:
+    def _refresh_pairs(self, model: nn.Module) -> None:
         if self.ema_started:
             self._pair(model)
 
     def _pair(self, model: nn.Module) -> Pairs:
-        """Set the weights beside their averages; weights that are new since then start anew."""
+        """Pair the weights with their averages; new weights start a new average."""
         weights = weights_of(model)
-        self._averages = {name: beside(weight, self._averages.get(name)) for name, weight in weights.items()}
+        self._averages = {name: average_of(weight, self._averages.get(name)) for name, weight in weights.items()}
         self._pairs = Pairs(weights, self._averages)
         return self._pairs
 
@@ -282,7 +281,7 @@ class EMA(Algorithm):
         if self.ema_started and self._training is None:
             pairs = self._pair(model)
             self._training = {name: weight.detach().clone() for name, weight in weights_of(model).items()}
-            # Values are copied, not storages exchanged: optimizers, sharding and captured graphs hold on to those.
+            # Copy values rather than swap storages: optimizers, sharding and captured graphs hold references to them.
             pairs.load()
 
     def _swap_out(self, model: nn.Module) -> None:
@@ -295,7 +294,7 @@ class EMA(Algorithm):
 
 
 def _interval(argument: str, time: str | Time | int) -> Time:
-    """A positive time in batches or epochs."""
+    """Return a positive time in batches or epochs."""
     interval = ensure_time(time, TimeUnit.BATCH, argument)
     if interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or interval.value <= 0:
         raise ValueError(f"{argument} must be a positive time in batches or epochs, such as '10ba', but got {time!r}.")

@@ -1,4 +1,4 @@
-"""Factorize: split each wide layer into two thin ones.
+"""Factorize: replace each wide layer by two low-rank layers.
 
 Papers: Speeding up Convolutional Neural Networks with Low Rank Expansions, Jaderberg et al. 2014,
 https://arxiv.org/abs/1405.3866; Initialization and Regularization of Factorized Neural Layers, Khodak et al. 2021,
@@ -53,32 +53,32 @@ def apply_factorization(
     latent_features: float = 0.25,
     optimizers: Optimizer | Sequence[Optimizer] | None = None,
 ) -> ModuleT:
-    """Split the wide layers of a model into two thin ones, in place.
+    """Split the wide layers of a model into two low-rank layers, in place.
 
-        W ~ Wa Wb            a linear layer to few features and one from there;
-                             a convolution to few channels and a 1 x 1 convolution
+        W ~ Wa Wb            a linear layer with few output features, then one back to full width;
+                             a convolution with few output channels, then a 1 x 1 convolution
 
-    The new weights are the best such product (the singular value decomposition), so that a trained model goes on from
-    where it was, and a new one begins as the paper recommends. Layers stay that would need as much arithmetic split.
+    The new weights are the best low-rank approximation (truncated SVD), so that a trained model keeps its function
+    approximately and a new one starts as the paper recommends. Layers that would not get cheaper are unchanged.
 
-    It pays where wide layers dominate the time, and costs accuracy: on convolutional networks more than it gains, as a
-    rule. Weight decay acts more strongly on a product; lower it if accuracy suffers.
+    It pays off if wide layers dominate the time, and costs accuracy: on convolutional networks usually more than it
+    gains. Weight decay acts more strongly on a product of weights; lower it if accuracy suffers.
 
     Args:
         model: The model.
         factorize_convs: Whether convolutions are split.
         factorize_linears: Whether linear layers are split.
-        min_channels: Convolutions with fewer input or output channels stay.
-        latent_channels: Channels in between; below 1 a share of the smaller of those before and after.
-        min_features: Linear layers with fewer input or output features stay.
-        latent_features: Features in between; below 1 a share of the smaller of those before and after.
-        optimizers: Those of the model, which get the new weights in place of the old, without state.
+        min_channels: Convolutions with fewer input or output channels are unchanged.
+        latent_channels: Channels in between; below 1, a fraction of the smaller of input and output channels.
+        min_features: Linear layers with fewer input or output features are unchanged.
+        latent_features: Features in between; below 1, a fraction of the smaller of input and output features.
+        optimizers: The model's optimizers; new parameters replace the old ones, without optimizer state.
 
     Returns:
         The model itself.
 
     Raises:
-        ValueError: A size is out of its range.
+        ValueError: A size is out of range.
 
     >>> model = apply_factorization(nn.Sequential(nn.Linear(512, 512)))
     >>> model[0].reduce, model[0].expand
@@ -87,7 +87,7 @@ def apply_factorization(
     Paper: https://arxiv.org/abs/2105.01029 (Khodak et al. 2021)
     """
     _check(min_channels, latent_channels, min_features, latent_features)
-    kept = _not_to_split(model)
+    kept = _unsplittable_layers(model)
 
     def split_conv(module: nn.Conv2d, module_index: int) -> FactorizedConv2d | None:
         narrow = min(module.in_channels, module.out_channels) < min_channels
@@ -107,44 +107,44 @@ def apply_factorization(
     if factorize_linears:
         policies[nn.Linear] = split_linear
     if not replace_module_classes(model, policies, optimizers):
-        kinds = [f"Conv2d with at least {min_channels} input and output channels"] if factorize_convs else []
-        kinds += [f"Linear with at least {min_features} input and output features"] if factorize_linears else []
-        message = f"Factorize changes nothing: the model has no {', and no '.join(kinds)}, that would need less split."
-        if not kinds:
-            message = "Factorize changes nothing: factorize_convs and factorize_linears are both False."
+        layers = [f"Conv2d with at least {min_channels} input and output channels"] if factorize_convs else []
+        layers += [f"Linear with at least {min_features} input and output features"] if factorize_linears else []
+        message = f"Factorize has no effect: the model has no {', and no '.join(layers)}, that would get cheaper."
+        if not layers:
+            message = "Factorize has no effect: factorize_convs and factorize_linears are both False."
         warnings.warn(message, NoEffectWarning, stacklevel=2)
     return model
 
 
 class Factorize(Algorithm):
-    """Applies :func:`apply_factorization` at the start.
+    """Applies :func:`apply_factorization` at initialization.
 
     When to use it:
-        Where wide linear layers or convolutions dominate the time, and to make a trained model smaller before
+        If wide linear layers or convolutions dominate the time, and to make a trained model smaller before
         fine-tuning it.
 
     When not to:
-        In convolutional networks it costs more accuracy than it gains time, as a rule; and in networks of narrow
-        layers nothing is split.
+        For convolutional networks, which usually lose more accuracy than they gain time, and for networks of narrow
+        layers, which are not split.
 
     How to choose:
         ``latent_features`` between a quarter and a half of the width. Raise ``min_channels`` and ``min_features`` to
-        split only what takes the time. Lower the weight decay, which acts more strongly on a product.
+        split only the slowest layers. Lower the weight decay, which acts more strongly on a product of weights.
 
     Cost:
-        Splitting takes a singular value decomposition of each layer at the start. A layer of m by n then takes
+        One singular value decomposition per layer at initialization. A layer of m by n then takes
         ``(m + n) * latent`` multiplications instead of ``m * n``.
 
     Args:
         factorize_convs: Whether convolutions are split.
         factorize_linears: Whether linear layers are split.
-        min_channels: Convolutions with fewer input or output channels stay.
-        latent_channels: Channels in between; below 1 a share of the smaller of those before and after.
-        min_features: Linear layers with fewer input or output features stay.
-        latent_features: Features in between; below 1 a share of the smaller of those before and after.
+        min_channels: Convolutions with fewer input or output channels are unchanged.
+        latent_channels: Channels in between; below 1, a fraction of the smaller of input and output channels.
+        min_features: Linear layers with fewer input or output features are unchanged.
+        latent_features: Features in between; below 1, a fraction of the smaller of input and output features.
 
     Raises:
-        ValueError: A size is out of its range.
+        ValueError: A size is out of range.
 
     >>> Factorize(factorize_convs=False).latent_features
     128
@@ -156,12 +156,12 @@ class Factorize(Algorithm):
         slot=Slot.SURGERY,
         conflicts_with={
             "WeightStandardization": (
-                "the first of two thin convolutions would be standardized without a norm behind it, and lose its "
-                "scale. Leave out one of them."
+                "the first of the two factorized convolutions would be standardized without a norm after it, and lose "
+                "its scale. Omit one of them."
             ),
         },
         sharding=Sharding.SAFE,
-        sharding_reason="Layers are split before weights are divided.",
+        sharding_reason="Layers are split before parameters are sharded.",
     )
 
     def __init__(
@@ -183,11 +183,11 @@ class Factorize(Algorithm):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the weights are others."""
+        """Return True: the parameters differ."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Split the layers and log how many there are."""
+        """Split the layers and log their number."""
         apply_factorization(
             state.model,
             self.factorize_convs,
@@ -206,15 +206,15 @@ class Factorize(Algorithm):
             logger.log_hyperparameters({"factorize/num_linear_replacements": number})
 
 
-def _not_to_split(model: nn.Module) -> set[nn.Module]:
-    """The layers that are split already, or whose weight is not theirs alone to change."""
+def _unsplittable_layers(model: nn.Module) -> set[nn.Module]:
+    """Return layers that are already split, or that share their weight with another module."""
     kept: set[nn.Module] = set()
     owner: dict[int, nn.Module] = {}
     for module in model.modules():
         if isinstance(module, FactorizedConv2d | FactorizedLinear):
             kept.update(module.modules())
         elif isinstance(module, nn.MultiheadAttention):
-            kept.add(module.out_proj)  # it is read, not called
+            kept.add(module.out_proj)  # its weight is read directly, its forward is not called
         elif is_parametrized(module):
             kept.add(module)
         for parameter in module.parameters(recurse=False):

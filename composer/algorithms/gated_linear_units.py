@@ -1,9 +1,9 @@
-"""Gated linear units: a feed-forward network in which one projection gates another.
+"""Gated linear units (GLU): gate the feed-forward networks of a transformer with a second projection.
 
-    W_o (act(W_g x) * (W_v x))          in place of          W_o act(W_i x)
+    W_o (act(W_g x) * (W_v x))          instead of          W_o act(W_i x)
 
-Better per step than the plain network; it has half as many weights again, so per parameter compare with a network
-of two thirds the width.
+Better per step than the plain network, with 50 % more parameters; at equal parameter count, compare with a network of
+two thirds the width.
 
 Paper: GLU Variants Improve Transformer, Shazeer 2020, https://arxiv.org/abs/2002.05202
 """
@@ -35,33 +35,36 @@ __all__ = ["GatedLinearUnits", "apply_gated_linear_units", "register_feed_forwar
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-class _Places(NamedTuple):
-    """Where a module has the linear layer before its activation, and the activation."""
+class _FeedForward(NamedTuple):
+    """Attribute names of the linear layer before the activation, and of the activation."""
 
     linear: str
     activation: str
 
 
-_registered: dict[type[nn.Module], _Places] = {
-    nn.TransformerEncoderLayer: _Places("linear1", "activation"),
-    nn.TransformerDecoderLayer: _Places("linear1", "activation"),
+_registered: dict[type[nn.Module], _FeedForward] = {
+    nn.TransformerEncoderLayer: _FeedForward("linear1", "activation"),
+    nn.TransformerDecoderLayer: _FeedForward("linear1", "activation"),
 }
-# By name, since the package may be absent; its models of one kind name their parts alike.
-_IN_TRANSFORMERS = {"Intermediate": _Places("dense", "intermediate_act_fn"), "GPT2MLP": _Places("c_fc", "act")}
+# By name, since the package may not be installed; similar models use the same attribute names.
+_IN_TRANSFORMERS = {
+    "Intermediate": _FeedForward("dense", "intermediate_act_fn"),
+    "GPT2MLP": _FeedForward("c_fc", "act"),
+}
 
 
 def register_feed_forward(cls: type[nn.Module], linear: str, activation: str) -> None:
-    """Let :func:`apply_gated_linear_units` change modules of a class of your own.
+    """Register a custom feed-forward class for :func:`apply_gated_linear_units`.
 
-    The module has to compute ``self.activation(self.linear(x))``, in which only the names differ.
+    The module must compute ``self.activation(self.linear(x))``; only the attribute names may differ.
 
     Args:
-        cls: The class; subclasses follow.
+        cls: The class; subclasses are included.
         linear: Name of its attribute that holds the linear layer before the activation.
         activation: Name of its attribute that holds the activation, a module or function.
 
     Raises:
-        TypeError: ``cls`` is no class of modules.
+        TypeError: ``cls`` is not a subclass of ``nn.Module``.
 
     >>> class FeedForward(nn.Module):
     ...     def __init__(self):
@@ -80,7 +83,7 @@ def register_feed_forward(cls: type[nn.Module], linear: str, activation: str) ->
     """
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
         raise TypeError(f"cls must be a subclass of torch.nn.Module, but got {cls!r}.")
-    _registered[cls] = _Places(linear, activation)
+    _registered[cls] = _FeedForward(linear, activation)
 
 
 def apply_gated_linear_units(
@@ -90,17 +93,17 @@ def apply_gated_linear_units(
     gated_layer_bias: bool = False,
     non_gated_layer_bias: bool = False,
 ) -> ModuleT:
-    """Give the feed-forward networks of a model a gate, in place.
+    """Add gates to the feed-forward networks of a model, in place.
 
-    In each, the linear layer before the activation becomes a :class:`.GatedLinear`, whose gate has the weights of the
-    layer; all else stays. This works for the BERT kind and GPT-2 of ``transformers``, for
-    ``nn.TransformerEncoderLayer`` and ``nn.TransformerDecoderLayer``, and for classes given to
-    :func:`register_feed_forward`. Llama and its kin have gates from the start.
+    In each, the linear layer before the activation becomes a :class:`.GatedLinear`, whose gate keeps the weights of
+    the layer. This works for BERT-style models and GPT-2 of ``transformers``, for ``nn.TransformerEncoderLayer`` and
+    ``nn.TransformerDecoderLayer``, and for classes registered with :func:`register_feed_forward`. Llama-style models
+    already have gates.
 
     Args:
         model: The model.
-        optimizers: Those of the model, or None; the new weights enter the groups of the old.
-        act_fn: The activation of the gates; that of each network by default. GELU and ReLU do best in the paper.
+        optimizers: The model's optimizers, or None; new parameters join the parameter groups of the old ones.
+        act_fn: Activation of the gates; by default that of each network. GELU and ReLU do best in the paper.
         gated_layer_bias: Whether the gate has a bias.
         non_gated_layer_bias: Whether the gated projection has a bias.
 
@@ -108,7 +111,7 @@ def apply_gated_linear_units(
         The model itself.
 
     Raises:
-        TypeError: ``act_fn`` cannot be called.
+        TypeError: ``act_fn`` is not callable.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16)
     >>> type(apply_gated_linear_units(layer, optimizers=None).linear1).__name__
@@ -120,14 +123,14 @@ def apply_gated_linear_units(
         raise TypeError(f"act_fn must be a module or function of one tensor, but got {act_fn!r}.")
     changed = 0
     for module in list(model.modules()):
-        places = _places(module)
-        if places is None or isinstance(getattr(module, places.linear), GatedLinear):
+        layers = _feed_forward_of(module)
+        if layers is None or isinstance(getattr(module, layers.linear), GatedLinear):
             continue
-        activation = copy.deepcopy(act_fn) if act_fn is not None else getattr(module, places.activation)
-        old = getattr(module, places.linear)
+        activation = copy.deepcopy(act_fn) if act_fn is not None else getattr(module, layers.activation)
+        old = getattr(module, layers.linear)
         new = GatedLinear.from_linear(old, activation, gated_layer_bias, non_gated_layer_bias)
-        setattr(module, places.linear, new)
-        setattr(module, places.activation, nn.Identity())
+        setattr(module, layers.linear, new)
+        setattr(module, layers.activation, nn.Identity())
         if optimizers is not None:
             update_params_in_optimizer(old.parameters(), new.parameters(), optimizers)
         changed += 1
@@ -136,8 +139,8 @@ def apply_gated_linear_units(
     else:
         classes = ", ".join(cls.__name__ for cls in _registered)
         warnings.warn(
-            f"GatedLinearUnits changes nothing: the model has no feed-forward network without a gate of the BERT kind "
-            f"or GPT-2 of transformers, nor of the classes {classes}. Register a class of your own with "
+            f"GatedLinearUnits has no effect: the model has no feed-forward network without a gate, neither of a "
+            f"BERT-style model or GPT-2 of transformers nor of the classes {classes}. Register a custom class with "
             f"composer.algorithms.gated_linear_units.register_feed_forward.",
             NoEffectWarning,
             stacklevel=2,
@@ -146,30 +149,30 @@ def apply_gated_linear_units(
 
 
 class GatedLinearUnits(Algorithm):
-    """Applies :func:`apply_gated_linear_units` at the start.
+    """Applies :func:`apply_gated_linear_units` at initialization.
 
     When to use it:
-        For transformers whose feed-forward networks have no gate (BERT and its kin, GPT-2, those of torch): better at
-        the same number of steps.
+        For transformers whose feed-forward networks have no gate (BERT-style models, GPT-2, those of torch.nn): better
+        at the same number of steps.
 
     When not to:
-        In Llama and its kin, which have gates from the start, and in fine-tuning: the new projection starts from
-        random numbers.
+        For Llama-style models, which already have gates, and for fine-tuning: the new projection starts from random
+        values.
 
     How to choose:
-        Leave ``act_fn`` to the network; GELU and ReLU did best in the paper. Compare with a network of the same size:
-        two thirds of the width.
+        Keep the default ``act_fn``; GELU and ReLU did best in the paper. To compare at equal parameter count, use two
+        thirds of the width.
 
     Cost:
-        Half as many weights and operations again in the feed-forward networks.
+        50 % more parameters and operations in the feed-forward networks.
 
     Args:
-        act_fn: The activation of the gates; that of each network by default.
+        act_fn: Activation of the gates; by default that of each network.
         gated_layer_bias: Whether the gate has a bias.
         non_gated_layer_bias: Whether the gated projection has a bias.
 
     Raises:
-        TypeError: ``act_fn`` cannot be called.
+        TypeError: ``act_fn`` is not callable.
 
     >>> GatedLinearUnits()
     GatedLinearUnits(act_fn=None, gated_layer_bias=False, non_gated_layer_bias=False)
@@ -180,7 +183,7 @@ class GatedLinearUnits(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         sharding=Sharding.SAFE,
-        sharding_reason="Layers are replaced before weights are divided.",
+        sharding_reason="Layers are replaced before parameters are sharded.",
     )
 
     def __init__(
@@ -197,33 +200,33 @@ class GatedLinearUnits(Algorithm):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the gates are weights of their own."""
+        """Return True: the gates are additional parameters."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Change the networks."""
+        """Add the gates."""
         apply_gated_linear_units(
             state.model, state.optimizers, self.act_fn, self.gated_layer_bias, self.non_gated_layer_bias
         )
 
 
-def _places(module: nn.Module) -> _Places | None:
-    """Where to find the parts of a feed-forward network; None for any other module."""
-    for cls, places in _registered.items():
+def _feed_forward_of(module: nn.Module) -> _FeedForward | None:
+    """Return the attribute names of a feed-forward network; None for any other module."""
+    for cls, layers in _registered.items():
         if isinstance(module, cls):
-            return places
+            return layers
     if type(module).__module__.startswith("transformers."):
-        for ending, places in _IN_TRANSFORMERS.items():
-            if type(module).__name__.endswith(ending) and all(hasattr(module, name) for name in places):
-                return places
+        for ending, layers in _IN_TRANSFORMERS.items():
+            if type(module).__name__.endswith(ending) and all(hasattr(module, name) for name in layers):
+                return layers
     return None
 
 
 def _leave_fused_path(model: nn.Module) -> None:
-    """Tell torch's Transformer that its activation is neither ReLU nor GELU now: its fused kernel knows no gate."""
+    """Mark the activation of torch's Transformer layers as neither ReLU nor GELU: the fused kernel ignores gates."""
     for module in model.modules():
-        parts: Any = module
-        if isinstance(module, nn.TransformerEncoderLayer) and isinstance(parts.linear1, GatedLinear):
+        layer: Any = module
+        if isinstance(module, nn.TransformerEncoderLayer) and isinstance(layer.linear1, GatedLinear):
             module.activation_relu_or_gelu = 0
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False

@@ -1,4 +1,4 @@
-"""Ghost batch norm: normalise small parts of a batch on their own, so that a large batch regularises like a small one.
+"""Ghost batch norm: normalize chunks of a batch separately, so that a large batch regularizes like a small one.
 
 Paper: Train longer, generalize better, Hoffer et al. 2017, https://arxiv.org/abs/1705.08741
 """
@@ -39,20 +39,20 @@ def apply_ghost_batchnorm(
     ghost_batch_size: int = 32,
     optimizers: Optimizer | Sequence[Optimizer] | None = None,
 ) -> ModuleT:
-    """Let the batch norms of a model normalise ghost batches, in place.
+    """Make the batch norms of a model normalize ghost batches, in place.
 
-    In training each batch is split into parts of at most ``ghost_batch_size`` samples, and each part is normalised by
-    its own mean and variance; the running statistics follow all parts. Evaluation stays as it is, and so do the names
-    of weights.
+    In training, each batch is split into chunks of at most ``ghost_batch_size`` samples, and each chunk is normalized
+    by its mean and variance; the running statistics are updated with all chunks. Evaluation and parameter names do not
+    change.
 
-    Use it where batches are so large that a model generalises worse than with small ones. It makes nothing faster.
-    Batch norms of several devices together (``SyncBatchNorm``) do the opposite and stay, as do classes derived from
-    batch norm that compute something of their own.
+    Use it if batches are so large that a model generalizes worse than with small ones. It does not speed up training.
+    ``SyncBatchNorm``, which does the opposite, is unchanged, as are subclasses of batch norm with a custom forward
+    pass.
 
     Args:
         model: The model.
-        ghost_batch_size: Number of samples in a ghost batch, at most; 16, 32 and 64 are usual.
-        optimizers: Those of the model. Weights stay the same objects, so these need no change.
+        ghost_batch_size: Maximum number of samples in a ghost batch; 16, 32 and 64 are usual.
+        optimizers: The model's optimizers. Parameters stay the same objects, so the optimizers do not change.
 
     Returns:
         The model itself.
@@ -72,35 +72,35 @@ def apply_ghost_batchnorm(
             return None
         return to_ghost_batchnorm(module, ghost_batch_size)
 
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    if not replace_module_classes(model, dict.fromkeys(kinds, ghost), optimizers):
+    classes = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    if not replace_module_classes(model, dict.fromkeys(classes, ghost), optimizers):
         message = (
-            "GhostBatchNorm changes nothing: the model has no BatchNorm1d, BatchNorm2d or BatchNorm3d that computes "
-            "what these do and is not split into ghost batches already."
+            "GhostBatchNorm has no effect: the model has no BatchNorm1d, BatchNorm2d or BatchNorm3d that has the "
+            "standard forward pass and is not split into ghost batches already."
         )
         warnings.warn(message, NoEffectWarning, stacklevel=2)
     return model
 
 
 class GhostBatchNorm(Algorithm):
-    """Applies :func:`apply_ghost_batchnorm` at the start.
+    """Applies :func:`apply_ghost_batchnorm` at initialization.
 
     When to use it:
-        Where batches on one device are so large that a model with batch norm generalises worse than with small ones.
+        If batches on one device are so large that a model with batch norm generalizes worse than with small ones.
 
     When not to:
-        At batches of the usual size on one device (a few dozen samples), with norms that do not look across samples,
-        and where ``SyncBatchNorm`` is wanted, which does the opposite.
+        With usual batch sizes on one device (a few dozen samples), with norms that are independent of the batch, and
+        if you need ``SyncBatchNorm``, which does the opposite.
 
     How to choose:
         ``ghost_batch_size`` 16, 32 or 64, a divisor of the batch size on a device.
 
     Cost:
-        It makes nothing faster: the same arithmetic in more and smaller parts.
+        Not faster: the same arithmetic in more, smaller kernels.
 
     Args:
-        ghost_batch_size: Number of samples in a ghost batch, at most. A batch, or microbatch, on one device that is
-            no larger is normalised as a whole.
+        ghost_batch_size: Maximum number of samples in a ghost batch. A batch, or microbatch, on one device that is
+            not larger is normalized as one.
 
     Raises:
         ValueError: ``ghost_batch_size`` is not positive.
@@ -114,7 +114,7 @@ class GhostBatchNorm(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         sharding=Sharding.PER_RANK,
-        sharding_reason="Ghost batches are parts of what a process has of a batch.",
+        sharding_reason="Ghost batches are chunks of the batch shard of a rank.",
     )
 
     def __init__(self, ghost_batch_size: int = 32) -> None:
@@ -122,10 +122,10 @@ class GhostBatchNorm(Algorithm):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the weights fit without it, and the model would do something else."""
+        """Return True: the parameters would load without it, but the model would compute something else."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Replace the layers and log how many there are."""
+        """Replace the layers and log their number."""
         apply_ghost_batchnorm(state.model, self.ghost_batch_size, state.optimizers)
         logger.log_hyperparameters({"GhostBatchNorm/num_new_modules": count_module_instances(state.model, _GHOSTS)})

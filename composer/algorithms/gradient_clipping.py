@@ -1,4 +1,4 @@
-"""Gradient clipping: bound the gradient, so that no single batch can throw the weights far.
+"""Gradient clipping: bound gradients by norm, by value or adaptively (AGC), also with sharded parameters (FSDP).
 
     norm:      g <- g * min(1, t / |g|)                              |g| over all parameters
     value:     g <- clip(g, -t, t)                                   each element
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["GradientClipping", "apply_gradient_clipping"]
 
 _TYPES = ("norm", "value", "adaptive")
-# Weights that begin at zero could otherwise never leave it (the paper's epsilon).
+# Weights initialized to zero could otherwise never change (the paper's epsilon).
 _SMALLEST_WEIGHT_NORM = 1e-3
-# Keeps a gradient of zero from becoming 0 / 0.
+# Prevents 0 / 0 for a zero gradient.
 _SMALLEST_NORM = 1e-6
-# Number of elements from which on a pass over memory takes longer than a call.
+# Number of elements above which a pass over memory takes longer than a kernel launch.
 _LARGE = 16384
 
 
@@ -45,21 +45,21 @@ def apply_gradient_clipping(
     clipping_threshold: float,
     fsdp_enabled: bool = False,
 ) -> None:
-    """Clip the gradients of a model in place, after the backward pass and before the optimizer's step.
+    """Clip the gradients of a model in place, after the backward pass and before the optimizer step.
 
-    The device is not waited for: whether a gradient is too large is never read back.
+    It does not synchronize with the device: no norm is read back.
 
     Args:
         model: The model, or its parameters.
-        clipping_type: ``"norm"`` scales all gradients by one factor so that their common norm is at most the
-            threshold. ``"value"`` cuts each element. ``"adaptive"`` scales the gradient of each unit (a row of a
-            matrix, a filter of a convolution, a whole bias) to at most the threshold times the norm of its weights.
-        clipping_threshold: The bound t, 0 or greater; infinity is off. Usual: 0.1 to 2 for the norm, 0.01 (batches of
-            some thousands) to 0.16 for the adaptive form.
-        fsdp_enabled: Not needed any more, since divided gradients are recognised.
+        clipping_type: ``"norm"`` scales all gradients by one factor so that their total norm is at most the
+            threshold. ``"value"`` clamps each element. ``"adaptive"`` scales the gradient of each unit (a row of a
+            matrix, a filter of a convolution, an entire bias) to at most the threshold times the norm of its weights.
+        clipping_threshold: The bound t, 0 or greater; infinity disables clipping. Usual: 0.1 to 2 for the norm, 0.01
+            (batches of some thousands) to 0.16 for adaptive clipping.
+        fsdp_enabled: Ignored; sharded gradients are detected.
 
     Raises:
-        ValueError: The type is unknown, or the threshold negative.
+        ValueError: The type is unknown, or the threshold is negative.
 
     >>> layer = nn.Linear(2, 1, bias=False)
     >>> layer.weight.grad = torch.tensor([[3.0, 4.0]])
@@ -87,29 +87,29 @@ def apply_gradient_clipping(
 
 
 class GradientClipping(Algorithm):
-    """Applies :func:`apply_gradient_clipping` to the gradient of each batch, before the step.
+    """Applies :func:`apply_gradient_clipping` to the gradient of each batch, before the optimizer step.
 
-    Parameters are those of the optimizers; the norm is over all of them together.
+    It clips the parameters of the optimizers; the norm is the total norm over all of them.
 
     When to use it:
-        Against divergence at high learning rates and long sequences: the norm for transformers and recurrent
-        networks, which keeps the direction; the adaptive form for networks without normalisation at large batches.
+        Against divergence at high learning rates and with long sequences: the norm for transformers and recurrent
+        networks, which keeps the direction; adaptive clipping for networks without normalization at large batches.
 
     When not to:
-        Where training is stable: a threshold that bites in most steps is a lower learning rate in disguise.
+        If training is stable: a threshold that clips most steps is a lower learning rate in disguise.
 
     How to choose:
-        Log the gradient norm for some hundred steps and set the threshold where it seldom bites; 1.0 is usual for
-        language models. The adaptive form takes 0.01 (batches of some thousands) to 0.16.
+        Log the gradient norm for some hundred steps and set the threshold where it rarely clips; 1.0 is usual for
+        language models. Adaptive clipping uses 0.01 (batches of some thousands) to 0.16.
 
     Cost:
-        A pass over the gradients for the norm and one to scale them; nothing is read back from the device.
+        One pass over the gradients for the norm and one to scale them; no device synchronization.
 
     Args:
-        clipping_type: ``"norm"``, ``"value"`` or ``"adaptive"``; with several optimizers also a sequence with one
-            entry each, whose parameters are then clipped by themselves, None for not at all.
-        clipping_threshold: The bound, 0 or greater, infinity is off; a sequence where ``clipping_type`` is one or
-            where thresholds differ.
+        clipping_type: ``"norm"``, ``"value"`` or ``"adaptive"``; or a sequence with one entry per optimizer, whose
+            parameters are then clipped separately, None for no clipping.
+        clipping_threshold: The bound, 0 or greater, infinity disables clipping; a sequence if ``clipping_type`` is one
+            or if thresholds differ.
 
     Raises:
         ValueError: A type is unknown, a threshold is negative, or the sequences have different lengths.
@@ -124,7 +124,7 @@ class GradientClipping(Algorithm):
 
     __traits__ = Traits(
         sharding=Sharding.SAFE,
-        sharding_reason="The norm is that of all parts together.",
+        sharding_reason="The norm is the total norm over all shards.",
     )
 
     def __init__(
@@ -138,11 +138,11 @@ class GradientClipping(Algorithm):
         self._each = not isinstance(clipping_type, str) or isinstance(clipping_threshold, Sequence)
         self._by_engine = False
         if len(self._policies) != 1 or self._policies[0][0] != "norm" or not self._policies[0][1]:
-            conflict = "Of all ways to clip it has the norm, with one threshold above 0."
+            conflict = "It supports only clipping by norm, with one threshold above 0."
             self.__traits__ = replace(self.__traits__, engine_conflict=conflict)
 
     def leave_to_engine(self) -> float | None:
-        """Return the bound of the norm, or None for infinity, to an engine that clips; this method does not any more.
+        """Return the norm bound, or None for infinity, for an engine that clips; this algorithm then stops clipping.
 
         >>> GradientClipping("norm", 1.0).leave_to_engine()
         1.0
@@ -152,11 +152,11 @@ class GradientClipping(Algorithm):
         return None if bound == float("inf") else bound
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Check that there is a policy for each optimizer."""
+        """Check that there is one policy per optimizer."""
         if self._each and len(self._policies) != len(state.optimizers):
             raise ValueError(
                 f"clipping_type and clipping_threshold are for {plural(len(self._policies), 'optimizer')}, but the "
-                f"run has {len(state.optimizers)}: give one entry for each, None for one that is not clipped."
+                f"run has {len(state.optimizers)}: give one entry per optimizer, None to disable clipping for it."
             )
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
@@ -166,41 +166,41 @@ class GradientClipping(Algorithm):
         if not self._each:
             apply_gradient_clipping(parameters_of(state.optimizers), *self._policies[0])
             return
-        for optimizer, (kind, threshold) in zip(state.optimizers, self._policies, strict=True):
-            apply_gradient_clipping(parameters_of([optimizer]), kind, threshold)
+        for optimizer, (clipping_type, threshold) in zip(state.optimizers, self._policies, strict=True):
+            apply_gradient_clipping(parameters_of([optimizer]), clipping_type, threshold)
 
 
 def _policies(types: str | Sequence[str | None], thresholds: float | Sequence[float | None]) -> list[tuple[str, float]]:
-    """Type and threshold for each optimizer, or one pair for all of them; an infinite threshold is off."""
-    kinds = [types] if isinstance(types, str) else list(types)
+    """Return one (type, threshold) per optimizer, or one for all of them; an infinite threshold disables clipping."""
+    clipping_types = [types] if isinstance(types, str) else list(types)
     bounds = list(thresholds) if isinstance(thresholds, Sequence) else [thresholds]
-    length = max(len(kinds), len(bounds))
-    if {len(kinds), len(bounds)} - {1, length}:
+    length = max(len(clipping_types), len(bounds))
+    if {len(clipping_types), len(bounds)} - {1, length}:
         raise ValueError(
-            f"clipping_type has {len(kinds)} and clipping_threshold {len(bounds)} entries: give one of each for "
-            f"each optimizer, or one for all."
+            f"clipping_type has {len(clipping_types)} and clipping_threshold {len(bounds)} entries: give one of each "
+            f"per optimizer, or one for all."
         )
-    kinds = kinds * length if len(kinds) == 1 else kinds
+    clipping_types = clipping_types * length if len(clipping_types) == 1 else clipping_types
     bounds = bounds * length if len(bounds) == 1 else bounds
     policies: list[tuple[str, float]] = []
-    for kind, threshold in zip(kinds, bounds, strict=True):
-        if kind is None or threshold is None:
+    for clipping_type, threshold in zip(clipping_types, bounds, strict=True):
+        if clipping_type is None or threshold is None:
             policies.append(("norm", float("inf")))
             continue
-        one_of("clipping_type", kind, _TYPES)
-        policies.append((kind, non_negative("clipping_threshold", threshold)))
+        one_of("clipping_type", clipping_type, _TYPES)
+        policies.append((clipping_type, non_negative("clipping_threshold", threshold)))
     return policies
 
 
 def _are_large(tensors: Sequence[Tensor]) -> bool:
-    """Whether passes over memory, and not calls, take the time: on the host, for large tensors."""
+    """Return whether memory bandwidth, not kernel launches, dominates: large tensors on the CPU."""
     size = sum(tensor.numel() for tensor in tensors) / len(tensors)
     return size > _LARGE and all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 def _clip_elements(gradients: list[Tensor], threshold: float) -> None:
     if _are_large(gradients):
-        for gradient in gradients:  # one pass over memory, where the other form makes two in fewer calls
+        for gradient in gradients:  # one pass over memory; the foreach version takes two passes in fewer calls
             gradient.clamp_(-threshold, threshold)
         return
     torch._foreach_clamp_min_(gradients, -threshold)  # pyright: ignore[reportPrivateImportUsage]

@@ -1,7 +1,7 @@
-"""Gyro dropout: dropout by a fixed set of masks, a few of which are in use for many steps at a time.
+"""Gyro dropout: dropout with a fixed set of masks, a few of which are active for many steps at a time.
 
-Dropout trains an ensemble of subnetworks, too many for any of them to be trained well. With ``sigma`` of them, and
-``tau`` in use at once, each is trained for long, and they differ more.
+Dropout trains an ensemble of too many subnetworks for any of them to be trained well. With ``sigma`` subnetworks, and
+``tau`` active at once, each trains longer, and they become more diverse.
 
 Paper: Gyro Dropout: Maximizing Ensemble Effect in Neural Network Training, Lee et al., MLSys 2022,
 https://proceedings.mlsys.org/paper_files/paper/2022/hash/72aa1632b83c93a2f680dbb5235f1a83-Abstract.html
@@ -38,22 +38,22 @@ def apply_gyro_dropout(
 ) -> ModuleT:
     """Replace each ``nn.Dropout`` of a model by a :class:`.GyroDropoutLayer`, in place.
 
-    ``tau`` of the ``sigma`` masks are in use for ``floor(iterations / sigma) * tau`` iterations, so that over the
-    training as many are chosen as there are.
+    ``tau`` of the ``sigma`` masks are active for ``floor(iterations / sigma) * tau`` iterations, so that over the run
+    ``sigma`` masks are selected.
 
     Args:
         model: The model.
-        iters_per_epoch: Number of forward passes in an epoch of training.
+        iters_per_epoch: Number of forward passes in a training epoch.
         max_epoch: Number of epochs.
-        p: Probability of a feature to be dropped, instead of that of the replaced layer.
+        p: Probability of dropping a feature, instead of that of the replaced layer.
         sigma: Number of masks.
-        tau: Number of masks in use at once.
+        tau: Number of masks active at once.
 
     Returns:
         The model itself.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1))
     >>> apply_gyro_dropout(model, iters_per_epoch=100, max_epoch=10, p=0.5, sigma=256, tau=16)[1]
@@ -68,30 +68,30 @@ def apply_gyro_dropout(
 
 
 class GyroDropout(Algorithm):
-    """Applies :func:`apply_gyro_dropout` at the start.
+    """Applies :func:`apply_gyro_dropout` at initialization.
 
-    The length of the training in forward passes is taken from ``max_duration``, in any unit that the
-    data loader's length lets it be known in, when training begins.
+    The number of forward passes in the run is computed from ``max_duration`` when training starts, in any unit that
+    the data loader's length can convert to batches.
 
     When to use it:
-        For networks that use dropout and overfit, fully connected ones first of all.
+        For networks that use dropout and overfit, especially fully connected ones.
 
     When not to:
-        In models that do without dropout, and in trainings of fewer steps than there are masks.
+        For models without dropout, and in runs of fewer steps than there are masks.
 
     How to choose:
-        ``sigma=256, tau=16``, or ``sigma=1024, tau=8`` for longer trainings; ``p`` as for dropout.
+        ``sigma=256, tau=16``, or ``sigma=1024, tau=8`` for longer runs; ``p`` as for dropout.
 
     Cost:
-        That of dropout, and ``sigma`` masks of the size of one sample in memory.
+        The cost of dropout, and memory for ``sigma`` masks of the size of one sample.
 
     Args:
-        p: Probability of a feature to be dropped, instead of that of the replaced layers.
+        p: Probability of dropping a feature, instead of that of the replaced layers.
         sigma: Number of masks. 256 with ``tau=16``, or 1024 with ``tau=8``, are usual.
-        tau: Number of masks in use at once.
+        tau: Number of masks active at once.
 
     Raises:
-        ValueError: An argument is out of its range; when training begins, that its length in batches is not known.
+        ValueError: An argument is out of range; at the start of training, the number of batches is unknown.
 
     >>> GyroDropout()
     GyroDropout(p=0.5, sigma=256, tau=16)
@@ -102,10 +102,10 @@ class GyroDropout(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         conflicts_with={
-            "SAM": "the two forward passes of a step would use different masks. Take ordinary dropout.",
+            "SAM": "the two forward passes of a step would use different masks. Use ordinary dropout.",
         },
         sharding=Sharding.PER_RANK,
-        sharding_reason="Each process counts its own forward passes and has its own masks, unless buffers are shared.",
+        sharding_reason="Each rank counts its forward passes and has separate masks, unless buffers are synchronized.",
     )
 
     def __init__(self, p: float = 0.5, sigma: int = 256, tau: int = 16) -> None:
@@ -116,15 +116,15 @@ class GyroDropout(Algorithm):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the masks are saved with the model."""
+        """Return True: the masks are saved with the model."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Replace the layers, so that a checkpoint finds its masks."""
+        """Replace the layers, so that a checkpoint can load its masks."""
         _replace(state.model, self.p, self.sigma, self.tau, period=1)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Set for how long a choice of masks stays."""
+        """Set for how many steps a selection of masks stays active."""
         layers = [module for module in state.model.modules() if isinstance(module, GyroDropoutLayer)]
         period = _period(_num_batches(state) * state.grad_accum, self.sigma, self.tau) if layers else 1
         for layer in layers:
@@ -136,7 +136,7 @@ def _replace(model: nn.Module, p: float, sigma: int, tau: int, period: int) -> N
         return GyroDropoutLayer(p, sigma, tau, period)
 
     if not replace_module_classes(model, {nn.Dropout: make}):
-        message = "GyroDropout changes nothing: the model has no nn.Dropout."
+        message = "GyroDropout has no effect: the model has no nn.Dropout."
         warnings.warn(message, NoEffectWarning, stacklevel=3)
 
 
@@ -145,7 +145,7 @@ def _period(iterations: int, sigma: int, tau: int) -> int:
 
 
 def _num_batches(state: State) -> int:
-    """Length of the training in batches."""
+    """Return the duration of the run in batches."""
     total, length = state.max_duration, state.train_phase.length
     if total is not None:
         if total.unit is TimeUnit.BATCH:
@@ -156,6 +156,6 @@ def _num_batches(state: State) -> int:
         if total.unit is TimeUnit.SAMPLE and size:
             return -(-int(total.value) // size)
     raise ValueError(
-        f"GyroDropout divides the training among its masks and must know how many batches it has, which a max_duration "
-        f"of '{total}' does not tell here. Give it in batches, or in epochs of a loader with a length."
+        f"GyroDropout distributes its masks over the run and must know the number of batches, which max_duration "
+        f"'{total}' does not determine. Give it in batches, or in epochs with a sized data loader."
     )

@@ -1,4 +1,4 @@
-"""Label smoothing: move a share of each target's mass to the uniform distribution.
+"""Label smoothing: mix each target with the uniform distribution.
 
     y' = (1 - s) * y + s / C
 
@@ -28,23 +28,23 @@ __all__ = ["LabelSmoothing", "smooth_labels"]
 
 
 def smooth_labels(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor:
-    """Return targets smoothed towards uniform.
+    """Return targets smoothed towards the uniform distribution.
 
         y' = (1 - s) * y + s / C
 
-    The mass of a target stays: an ignored place (a negative index, such as -100), whose probabilities are all zero,
-    stays all zero, and :func:`.soft_cross_entropy` goes on ignoring it.
+    The total probability of a target does not change: an ignored position (a negative index, such as -100) has
+    all-zero probabilities and keeps them, and :func:`.soft_cross_entropy` still ignores it.
 
     Args:
         logits: Model output, (B, C, ...); only the shape and dtype are read.
         target: Class indices (B, ...) or probabilities (B, C, ...).
-        smoothing: Share moved, from 0 (none) to 1 (uniform).
+        smoothing: Smoothing factor s, from 0 (none) to 1 (uniform).
 
     Returns:
         Probabilities, (B, C, ...), of the dtype of the logits but at least float32.
 
     Raises:
-        ValueError: ``smoothing`` is not in [0, 1], or the target does not fit the logits.
+        ValueError: ``smoothing`` is not in [0, 1], or the shapes of target and logits do not match.
 
     >>> smooth_labels(torch.zeros(1, 4), torch.tensor([2]), 0.4)
     tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
@@ -62,23 +62,23 @@ class LabelSmoothing(Algorithm):
     """Applies :func:`smooth_labels` around the loss; metrics see the original targets.
 
     When to use it:
-        For classification by cross entropy over several classes, whenever the model gets sure of itself on the
-        training data.
+        For multi-class classification with cross-entropy, whenever the model becomes overconfident on the training
+        data.
 
     When not to:
-        Where the probabilities themselves are wanted sharp, for the teacher of a distillation, and with targets that
-        are soft by nature.
+        If you need sharp probabilities, for the teacher in a distillation, and with targets that are soft by nature.
 
     How to choose:
-        0.1 is usual; 0.05 to 0.2 makes little difference. Less beside MixUp or CutMix, which soften targets too.
+        0.1 is usual; 0.05 to 0.2 makes little difference. Use less with MixUp or CutMix, which soften targets too;
+        combine it with them only if their ``interpolate_loss`` is False, the default.
 
     Cost:
         Targets as probabilities, (B, C): less than the softmax of the loss.
 
     Args:
-        smoothing: Share of the mass moved to uniform, from 0 (none) to 1.
-        target_key: Where the target is in the batch, or a list of such keys for several; outputs in a sequence of
-            the same length belong to one target each.
+        smoothing: Smoothing factor, from 0 (none) to 1 (uniform).
+        target_key: Key of the target in the batch, or a list of keys for multiple targets; if the outputs are a
+            sequence of the same length, each output belongs to one target.
 
     Raises:
         ValueError: ``smoothing`` is not in [0, 1].
@@ -92,7 +92,7 @@ class LabelSmoothing(Algorithm):
     __traits__ = Traits(
         slot=Slot.LABEL,
         sharding=Sharding.SAFE,
-        sharding_reason="Each target is smoothed by itself.",
+        sharding_reason="Each target is smoothed independently.",
     )
 
     def __init__(self, smoothing: float = 0.1, target_key: BatchKey = 1) -> None:
@@ -106,7 +106,7 @@ class LabelSmoothing(Algorithm):
         state.batch_set_item(self.target_key, edit_targets(self._smooth, state.outputs, self.original_labels))
 
     def after_loss(self, state: State, logger: Logger) -> None:
-        """Put the original targets back."""
+        """Restore the original targets."""
         state.batch_set_item(self.target_key, self.original_labels)
         self.original_labels = None
 

@@ -1,9 +1,9 @@
-"""Layer freezing: stop training the first layers, more and more of them, as training goes on.
+"""Layer freezing: stop training the first layers, and progressively more of them.
 
-    share(t) = level * (t - start) / (1 - start)        for t > start; t: share of training done
+    fraction(t) = level * (t - start) / (1 - start)        for t > start; t: fraction of the run completed
 
-The first layers converge first. The backward pass ends at the first layer that still trains, so that its time, and the
-memory of gradients, optimizer state and activations before it, are saved. After FreezeOut, Brock et al. 2017,
+The first layers converge first. The backward pass ends at the first trainable layer, which saves time and the memory of
+gradients, optimizer state and activations before it. After FreezeOut, Brock et al. 2017,
 https://arxiv.org/abs/1706.04983
 """
 
@@ -38,27 +38,27 @@ def freeze_layers(
     freeze_start: float = 0.5,
     freeze_level: float = 1.0,
 ) -> tuple[int, float]:
-    """Freeze the first layers of a model, as many as the schedule says.
+    """Freeze the first layers of a model according to the schedule.
 
-        share(t) = level * (t - start) / (1 - start)        for t > start
+        fraction(t) = level * (t - start) / (1 - start)        for t > start
 
-    Layers are the modules without submodules or with parameters of their own, in the order in which the model holds
-    them; of n layers the first ``floor(share * (n - 1))`` are frozen, so never the last. Parameters that a later layer
-    shares stay. Frozen ones no longer require gradients, have none, and have no state in the optimizers, which then
-    pass over them; they stay listed in the parameter groups, so that a checkpoint fits the same optimizer.
+    Layers are the modules without submodules or with direct parameters, in the order of registration. Of n layers, the
+    first ``floor(fraction * (n - 1))`` are frozen, so never the last. Parameters that a later layer shares are not
+    frozen. Frozen parameters no longer require gradients, and have no gradient and no optimizer state, so optimizers
+    skip them; they stay in the parameter groups, so that a checkpoint matches the same optimizer.
 
     Args:
         model: The model.
-        optimizers: Those of the model.
-        current_duration: Share t of training done, from 0 to 1.
-        freeze_start: Share of training before which nothing is frozen, from 0 to 1.
-        freeze_level: Largest share of the layers that is frozen, from 0 (off) to 1.
+        optimizers: The model's optimizers.
+        current_duration: Fraction t of the run completed, from 0 to 1.
+        freeze_start: Fraction of the run before which nothing is frozen, from 0 to 1.
+        freeze_level: Maximum fraction of the layers to freeze, from 0 (off) to 1.
 
     Returns:
-        Number of layers frozen; the share by the schedule.
+        The number of frozen layers; the fraction according to the schedule.
 
     Raises:
-        ValueError: A share is not in [0, 1].
+        ValueError: A fraction is not in [0, 1].
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
     >>> freeze_layers(model, torch.optim.SGD(model.parameters()), current_duration=0.75)
@@ -68,40 +68,40 @@ def freeze_layers(
 
     Paper: https://arxiv.org/abs/1706.04983 (Brock et al. 2017)
     """
-    share = _share(float(current_duration), freeze_start, freeze_level)
+    fraction = _frozen_fraction(float(current_duration), freeze_start, freeze_level)
     layers = _layers(model)
-    depth = int(share * max(len(layers) - 1, 0) + 1e-9)  # 0.29 * 100 is less than 29
+    depth = int(fraction * max(len(layers) - 1, 0) + 1e-9)  # 0.29 * 100 is less than 29
     _freeze(layers, depth, ensure_tuple(optimizers))
-    return depth, share
+    return depth, fraction
 
 
 class LayerFreezing(Algorithm):
     """Applies :func:`freeze_layers` at the end of each epoch.
 
-    Logs ``layer_freezing/layers_frozen`` and ``layer_freezing/percentage_frozen``, the share by the schedule.
+    Logs ``layer_freezing/layers_frozen`` and ``layer_freezing/percentage_frozen``, the scheduled fraction.
 
     When to use it:
-        For networks that are a chain, such as ResNets, and runs in which a little accuracy may be given for time.
+        For sequential networks, such as ResNets, if you can trade a little accuracy for time.
 
     When not to:
-        Where branches begin at the input (skip connections to the end, U-Nets), which keep the backward pass going,
-        and in short trainings, where early layers still learn.
+        For networks with branches that start at the input (skip connections to the end, U-Nets), which keep the
+        backward pass running, and in short runs, where early layers still learn.
 
     How to choose:
-        Start at half of the training or later; with ``freeze_level`` below 1 the last layers always train. Each
-        change compiles a compiled model again: keep the interval at an epoch.
+        Start at half of the run or later; with ``freeze_level`` below 1 the last layers always train. Each change
+        recompiles a compiled model: keep the interval at an epoch.
 
     Cost:
-        None; it saves the backward pass, the gradients and the optimizer state of what is frozen. Frozen batch
-        normalisation goes on adapting its statistics.
+        None; it saves the backward pass, the gradients and the optimizer state of frozen layers. Frozen batch
+        normalization keeps updating its running statistics.
 
     Args:
-        freeze_start: Share of training before which nothing is frozen.
-        freeze_level: Largest share of the layers that is frozen; 0 is off.
-        update_interval: Time between looks at the schedule, in batches or epochs.
+        freeze_start: Fraction of the run before which nothing is frozen.
+        freeze_level: Maximum fraction of the layers to freeze; 0 is off.
+        update_interval: Time between evaluations of the schedule, in batches or epochs.
 
     Raises:
-        ValueError: A share is not in [0, 1], or the interval no positive time in batches or epochs.
+        ValueError: A fraction is not in [0, 1], or the interval is not a positive time in batches or epochs.
 
     >>> LayerFreezing(freeze_start=0.5, freeze_level=0.8)
     LayerFreezing(freeze_start=0.5, freeze_level=0.8, update_interval=Time(1, TimeUnit.EPOCH))
@@ -111,8 +111,8 @@ class LayerFreezing(Algorithm):
 
     __traits__ = Traits(
         sharding=Sharding.SAFE,
-        sharding_reason="All processes freeze the same layers.",
-        engine_conflict="It takes parameters from the optimizer.",
+        sharding_reason="All ranks freeze the same layers.",
+        engine_conflict="It freezes parameters of the optimizer.",
     )
     find_unused_parameters = True
 
@@ -129,29 +129,29 @@ class LayerFreezing(Algorithm):
         self._depth = 0
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Freeze again what was frozen when a checkpoint was saved."""
+        """Freeze the layers again that were frozen when a checkpoint was saved."""
         if self._depth:
             _freeze(_layers(state.model), self._depth, state.optimizers)
         if len(_layers(state.model)) < 2:
-            message = "LayerFreezing changes nothing: the model has one layer, and the last layer is never frozen."
+            message = "LayerFreezing has no effect: the model has one layer, and the last layer is never frozen."
             warnings.warn(message, NoEffectWarning, stacklevel=2)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Freeze layers if batches are counted."""
+        """Freeze layers if the interval is in batches."""
         if self.update_interval.unit is TimeUnit.BATCH:
             self._update(state, logger, state.timestamp.count(TimeUnit.BATCH))
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Freeze layers if epochs are counted."""
+        """Freeze layers if the interval is in epochs."""
         if self.update_interval.unit is TimeUnit.EPOCH:
             self._update(state, logger, state.timestamp.count(TimeUnit.EPOCH))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many layers are frozen."""
+        """Return the number of frozen layers."""
         return {**super().state_dict(), "layers_frozen": self._depth}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over how many layers are frozen.
+        """Load the number of frozen layers.
 
         Args:
             state: What :meth:`state_dict` returned.
@@ -163,15 +163,15 @@ class LayerFreezing(Algorithm):
             return
         elapsed = state.get_elapsed_duration()
         if elapsed is None:
-            raise ValueError("LayerFreezing freezes layers over the training, so max_duration must be set.")
-        depth, share = freeze_layers(
+            raise ValueError("LayerFreezing freezes layers over the duration of the run, so max_duration must be set.")
+        depth, fraction = freeze_layers(
             state.model, state.optimizers, min(float(elapsed), 1.0), self.freeze_start, self.freeze_level
         )
         self._depth = max(self._depth, depth)
-        logger.log_metrics({"layer_freezing/layers_frozen": depth, "layer_freezing/percentage_frozen": share})
+        logger.log_metrics({"layer_freezing/layers_frozen": depth, "layer_freezing/percentage_frozen": fraction})
 
 
-def _share(elapsed: float, start: float, level: float) -> float:
+def _frozen_fraction(elapsed: float, start: float, level: float) -> float:
     in_unit_interval("current_duration", elapsed)
     in_unit_interval("freeze_start", start)
     in_unit_interval("freeze_level", level)
@@ -187,7 +187,7 @@ def _layers(model: nn.Module) -> list[nn.Module]:
 
 
 def _freeze(layers: Sequence[nn.Module], depth: int, optimizers: Sequence[Optimizer]) -> None:
-    """Freeze the parameters of the first layers that no later layer holds."""
+    """Freeze the parameters of the first layers, except those shared with a later layer."""
     training = {id(parameter) for layer in layers[depth:] for parameter in layer.parameters(recurse=False)}
     for layer in layers[:depth]:
         for parameter in layer.parameters(recurse=False):

@@ -1,6 +1,6 @@
-"""Low-precision group norm: keep the short format of autocast where torch would widen to float32.
+"""Low-precision group norm: run GroupNorm in the autocast dtype (bfloat16, float16) instead of float32.
 
-See https://pytorch.org/docs/stable/amp.html for what autocast does by itself.
+See https://pytorch.org/docs/stable/amp.html for the default behavior of autocast.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def apply_low_precision_groupnorm(
     precision: str | Precision | None = None,
     optimizers: Optimizer | Sequence[Optimizer] | None = None,
 ) -> ModuleT:
-    """Let the group norms of a model compute in the format of autocast, in place.
+    """Make the group norms of a model run in the autocast dtype, in place.
 
-    On accelerators autocast widens what a norm gets to float32, and hands float32 on. With bfloat16 or float16 in and
-    out half the bytes are moved, and what follows need not narrow again; within, sums are float32 all the same. It is
-    for models with many norms, such as those that make images by diffusion. Where autocast is off nothing changes.
+    On accelerators, autocast casts the input of a norm to float32 and returns float32. With bfloat16 or float16 inputs
+    and outputs, half the bytes are moved, and later layers need not cast back; sums are still accumulated in float32.
+    It is for models with many norms, such as diffusion models. Without autocast it has no effect.
 
-    ``nn.GroupNorm`` is replaced; its weights stay the same objects with the same names. Classes derived from it that
-    compute something of their own stay.
+    ``nn.GroupNorm`` is replaced; its parameters stay the same objects with the same names. Subclasses with a custom
+    forward pass are unchanged.
 
     Args:
         model: The model.
-        precision: That of the training; with ``fp32`` nothing is done. None leaves it to autocast alone.
-        optimizers: Those of the model. Weights stay the same objects, so these need no change.
+        precision: Precision of the run; with ``fp32`` nothing is done. None relies on autocast alone.
+        optimizers: The model's optimizers. Parameters stay the same objects, so the optimizers do not change.
 
     Returns:
         The model itself.
@@ -57,23 +57,23 @@ class LowPrecisionGroupNorm(LowPrecisionNorm):
     """Applies :func:`apply_low_precision_groupnorm` before training.
 
     When to use it:
-        In mixed precision on accelerators, for models with many norms, such as those that make images by diffusion.
+        In mixed precision on accelerators, for models with many norms, such as diffusion models.
 
     When not to:
-        In fp32, and where autocast is off: nothing changes.
+        In fp32 and without autocast: it has no effect.
 
     How to choose:
-        ``apply_at`` is ``"init"`` unless a checkpoint brings other layers.
+        ``apply_at`` is ``"init"`` unless loading a checkpoint changes the layers.
 
     Cost:
-        None: half the bytes are moved through each norm, and what follows need not narrow again; sums are float32 all
-        the same.
+        None: half the bytes are moved through each norm, and later layers need not cast back; sums are still
+        accumulated in float32.
 
     Args:
-        apply_at: When: ``INIT``, or with other layers that a checkpoint brings ``BEFORE_LOAD`` or ``AFTER_LOAD``.
+        apply_at: When to replace: ``INIT``, or ``BEFORE_LOAD`` or ``AFTER_LOAD`` if a checkpoint changes the layers.
 
     Raises:
-        ValueError: It is another event.
+        ValueError: ``apply_at`` is another event.
 
     >>> LowPrecisionGroupNorm()
     LowPrecisionGroupNorm(apply_at='init')

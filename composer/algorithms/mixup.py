@@ -16,7 +16,7 @@ from torch import Tensor
 from composer import trees
 from composer._device_copies import copied_to
 from composer._text import in_unit_interval, non_negative
-from composer.algorithms._host_random import draw_beta, draw_dirichlet
+from composer.algorithms._host_random import sample_beta, sample_dirichlet
 from composer.algorithms._images import select_samples
 from composer.algorithms._mixing import PairMixing
 
@@ -31,28 +31,28 @@ def mixup_batch(
     indices: Tensor | None = None,
     per_sample: bool = False,
 ) -> tuple[Any, Any, float | Tensor]:
-    """Mix each example with another one of the batch.
+    """Mix each example with another example of the batch.
 
         x' = (1 - m) * x + m * x[indices]
 
-    The targets are to be mixed likewise: ``(1 - m) * loss(outputs, target) + m * loss(outputs, permuted)``, or with
-    one-hot targets ``(1 - m) * y + m * y[indices]``.
+    Mix the targets likewise: ``(1 - m) * loss(outputs, target) + m * loss(outputs, permuted)``, or with one-hot
+    targets ``(1 - m) * y + m * y[indices]``.
 
     Args:
         input: Examples, (B, ...), of a floating dtype; or a collection of such tensors, which are mixed alike.
         target: Targets, (B, ...), or a collection of them.
-        mixing: Share m of the other example, from 0 to 1, or one for each example, (B,); drawn by default.
-        alpha: Parameter of the Beta distribution that m is drawn from, 0 or greater: near 0 most pairs are hardly
+        mixing: Weight m of the other example, from 0 to 1, or one per example, (B,); sampled by default.
+        alpha: Parameter of the Beta distribution that m is sampled from, 0 or greater: near 0 most pairs are hardly
             mixed, at 1 m is uniform in [0, 0.5].
         indices: Partner of each example, (B,); a random permutation by default.
-        per_sample: Whether a share is drawn for each example rather than for the batch.
+        per_sample: Whether to sample m for each example rather than for the batch.
 
     Returns:
         The mixed input; the target of the partners, ``target[indices]``; m, a number or (B,).
 
     Raises:
         TypeError: The input is not of a floating dtype.
-        ValueError: ``alpha`` or ``mixing`` is out of its range.
+        ValueError: ``alpha`` or ``mixing`` is out of range.
 
     >>> x, y = torch.tensor([[0.0], [8.0]]), torch.tensor([0, 1])
     >>> mixup_batch(x, y, mixing=0.25, indices=torch.tensor([1, 0]))
@@ -65,7 +65,7 @@ def mixup_batch(
     if first is None:
         raise TypeError(f"input must be a tensor or a collection of tensors, but got {type(input).__name__}.")
     if mixing is None:
-        mixing = _draw_share(first, non_negative("alpha", alpha), per_sample)
+        mixing = _sample_mixing(first, non_negative("alpha", alpha), per_sample)
     elif not isinstance(mixing, Tensor):
         mixing = in_unit_interval("mixing", mixing)
     if indices is None:
@@ -78,7 +78,7 @@ def mixup_batch(
         if not tensor.is_floating_point():
             raise TypeError(
                 f"input must be of a floating dtype to be mixed, but it is {tensor.dtype}. Convert it first, for "
-                f"example by input / 255 for images of bytes."
+                f"example with input / 255 for uint8 images."
             )
         kept = 1 - mixing
         if isinstance(kept, Tensor):
@@ -90,33 +90,33 @@ def mixup_batch(
 
 
 class MixUp(PairMixing):
-    """Applies :func:`mixup_batch` to each microbatch, and mixes its targets or its losses alike.
+    """Applies :func:`mixup_batch` to each microbatch, and mixes its targets or its losses likewise.
 
-    Targets may be class indices, masks of them, probabilities, or numbers to regress to. The batch is as it was once
-    the loss, or with ``interpolate_loss`` the gradient, is there: metrics see the original data.
+    Targets may be class indices, masks of them, probabilities, or numbers to regress to. The batch is restored after
+    the loss, or with ``interpolate_loss`` after the backward pass: metrics see the original data.
 
     When to use it:
-        For classifiers that overfit: many epochs, noisy labels, large models. It works on any input of floating
-        numbers, spectrograms and embeddings too.
+        For classifiers that overfit: many epochs, noisy labels, large models. It works on any floating-point input,
+        including spectrograms and embeddings. It combines with label smoothing unless ``interpolate_loss=True``.
 
     When not to:
-        In short trainings; with inputs that make no sense mixed, such as token ids; where probabilities must not be
-        moved towards the middle.
+        In short runs; with inputs that cannot be mixed meaningfully, such as token ids; if predicted probabilities
+        must stay sharp.
 
     How to choose:
-        ``alpha`` 0.1 to 0.4 on ImageNet, 1 on CIFAR: the larger, the longer to train. ``interpolate_loss=True`` is
-        for losses that take class indices only.
+        ``alpha`` 0.1 to 0.4 on ImageNet, 1 on CIFAR: larger values need longer training. Use ``interpolate_loss=True``
+        only for losses that require class indices.
 
     Cost:
-        One pass over the batch; with ``interpolate_loss`` the loss twice.
+        One pass over the batch; with ``interpolate_loss`` a second loss computation.
 
     Args:
         alpha: Parameter of the Beta distribution, 0 (off) or greater. 0.2 is usual on ImageNet, 1 on CIFAR.
-        interpolate_loss: Whether to mix the losses of both targets rather than the targets, for losses that take
-            class indices only. The loss is computed twice. Not with ``per_sample``.
-        input_key: Where the input is in the batch, or a list of such keys; several inputs are mixed alike.
-        target_key: Where the target is, or a list of such keys.
-        per_sample: Whether each example gets a share of its own; by default one share serves the batch, as in the
+        interpolate_loss: Whether to mix the losses of both targets rather than the targets, for losses that require
+            class indices. The loss is computed twice. Not supported with ``per_sample``.
+        input_key: Key of the input in the batch, or a list of keys; multiple inputs are mixed alike.
+        target_key: Key of the target, or a list of keys.
+        per_sample: Whether to sample a weight for each example; by default one weight serves the batch, as in the
             authors' code.
 
     Raises:
@@ -131,7 +131,9 @@ class MixUp(PairMixing):
     __traits__ = replace(
         PairMixing.__traits__,
         conflicts_with={
-            "LabelSmoothing": "the targets of the partners would stay unsmoothed. Use interpolate_loss=False.",
+            "LabelSmoothing": (
+                "with interpolate_loss=True the partner's targets are not smoothed. Use interpolate_loss=False."
+            ),
         },
     )
 
@@ -150,10 +152,10 @@ class MixUp(PairMixing):
         return mixup_batch(input, target, alpha=self.alpha, per_sample=self.per_sample)
 
 
-def _draw_share(first: Tensor, alpha: float, per_sample: bool) -> float | Tensor:
-    """Draw the share of the partner, at most a half."""
+def _sample_mixing(first: Tensor, alpha: float, per_sample: bool) -> float | Tensor:
+    """Sample the weight of the partner, at most a half."""
     if not per_sample or alpha == 0:
-        beta = draw_beta(alpha)
+        beta = sample_beta(alpha)
         return min(beta, 1 - beta)
-    # The smaller of two shares that sum to one, the first of which follows Beta(alpha, alpha).
-    return copied_to(draw_dirichlet(alpha, 2, first.shape[0]).amin(1), first.device)
+    # The smaller of two Dirichlet components, the first of which follows Beta(alpha, alpha).
+    return copied_to(sample_dirichlet(alpha, 2, first.shape[0]).amin(1), first.device)

@@ -1,8 +1,8 @@
-"""NEFTune: noise on the embeddings of the tokens while a language model is fine-tuned.
+"""NEFTune: add noise to the token embeddings while fine-tuning a language model.
 
     x' = x + alpha / sqrt(L * d) * u            u uniform in [-1, 1], for L tokens of d features
 
-The model learns less by heart from few examples, and its answers get better in conversation.
+The model memorizes less from few examples, and its answers in conversation improve.
 
 Paper: NEFTune: Noisy Embeddings Improve Instruction Finetuning, Jain et al. 2023, https://arxiv.org/abs/2310.05914
 """
@@ -34,15 +34,15 @@ __all__ = ["NEFTune", "add_embedding_noise"]
 
 
 def add_embedding_noise(embeddings: Tensor, alpha: float = 5.0, mask: Tensor | None = None) -> Tensor:
-    """Add uniform noise whose expected length does not depend on the number of tokens or features.
+    """Add uniform noise whose expected norm does not depend on the number of tokens or features.
 
         x' = x + alpha / sqrt(L * d) * u            u uniform in [-1, 1]
 
     Args:
-        embeddings: The tokens' embeddings, (B, L, d) or (L, d), of a floating dtype.
-        alpha: How strong the noise is, 0 (off) or greater; 5 to 15 in the paper.
-        mask: Which tokens are no padding, (B, L), 1 or True for these. Padding gets no noise then, and does not count
-            in L.
+        embeddings: The token embeddings, (B, L, d) or (L, d), of a floating dtype.
+        alpha: Strength of the noise, 0 (off) or greater; 5 to 15 in the paper.
+        mask: Attention mask, (B, L), 1 or True for tokens that are not padding. Padding then gets no noise and does
+            not count in L.
 
     Raises:
         ValueError: ``alpha`` is negative, or the shapes are not as described.
@@ -69,30 +69,30 @@ def add_embedding_noise(embeddings: Tensor, alpha: float = 5.0, mask: Tensor | N
 
 
 class NEFTune(Algorithm):
-    """Applies :func:`add_embedding_noise` to what the embedding of the tokens gives, in training.
+    """Applies :func:`add_embedding_noise` to the output of the token embedding, in training.
 
-    In a forward hook, while the model is in training mode and :class:`.Trainer` trains; evaluation and the weights know
-    nothing of it. All L tokens of a row count, padding too, as is usual.
+    It uses a forward hook, which acts while the model is in training mode and :class:`.Trainer` trains; evaluation and
+    weights are unaffected. All L tokens of a row count, including padding, as is usual.
 
     When to use it:
-        For fine-tuning a language model on some thousand examples, instructions above all.
+        For fine-tuning a language model on some thousand examples, especially instructions.
 
     When not to:
-        In pretraining, where it only slows learning.
+        For pretraining, where it only slows learning.
 
     How to choose:
-        ``alpha`` 5 to 15, as in the paper. Name ``embedding`` where a model has several.
+        ``alpha`` 5 to 15, as in the paper. Set ``embedding`` if the model has several embeddings.
 
     Cost:
-        Random numbers of the size of the embeddings, once for each microbatch.
+        Random values of the size of the embeddings, once per microbatch.
 
     Args:
-        alpha: How strong the noise is, 0 (off) or greater.
+        alpha: Strength of the noise, 0 (off) or greater.
         embedding: Name of the embedding in the model, as in ``model.get_submodule``. By default that of
             ``get_input_embeddings()``, which models of ``transformers`` have, or the only ``nn.Embedding``.
 
     Raises:
-        ValueError: ``alpha`` is negative, or at the start that it is not clear which embedding is meant.
+        ValueError: ``alpha`` is negative; at initialization, the embedding is ambiguous.
 
     >>> NEFTune()
     NEFTune(alpha=5.0, embedding=None)
@@ -103,7 +103,7 @@ class NEFTune(Algorithm):
     __traits__ = Traits(
         slot=Slot.AUGMENT,
         sharding=Sharding.PER_RANK,
-        sharding_reason="Each process draws noise for its own part of the batch.",
+        sharding_reason="Each rank samples noise for its shard of the batch.",
     )
 
     def __init__(self, alpha: float = 5.0, embedding: str | None = None) -> None:
@@ -116,16 +116,16 @@ class NEFTune(Algorithm):
         """Find the embedding, before the model is wrapped."""
         self._module = _find_embedding(state.model, self.embedding)
         if self._module is None:
-            message = "NEFTune changes nothing: the model has no nn.Embedding. Name the module with embedding=."
+            message = "NEFTune has no effect: the model has no nn.Embedding. Name the module with embedding=."
             warnings.warn(message, NoEffectWarning, stacklevel=2)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Begin to add noise."""
+        """Start to add noise."""
         if self._module is not None and self._handle is None and self.alpha:
             self._handle = self._module.register_forward_hook(partial(_add_in_training, self.alpha))
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Leave the model as it was."""
+        """Remove the hook."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -136,11 +136,11 @@ def _add_in_training(alpha: float, module: nn.Module, args: Any, output: Tensor)
 
 
 def _find_embedding(model: nn.Module, name: str | None) -> nn.Module | None:
-    """The module of a name, or else the one that embeds tokens; None if there is none."""
+    """Return the named module, or else the token embedding; None if there is none."""
     modules = dict(model.named_modules())
     if name is not None:
         if name not in modules:
-            raise ValueError(f"embedding={name!r} is no module of the model.{did_you_mean(name, modules)}")
+            raise ValueError(f"embedding={name!r} is not a module of the model.{did_you_mean(name, modules)}")
         return modules[name]
     for module in modules.values():
         getter = getattr(module, "get_input_embeddings", None)
@@ -151,7 +151,7 @@ def _find_embedding(model: nn.Module, name: str | None) -> nn.Module | None:
     embeddings = {path: module for path, module in modules.items() if isinstance(module, nn.Embedding)}
     if len(embeddings) > 1:
         raise ValueError(
-            f"The model has several embeddings: {', '.join(embeddings)}. Name that of the tokens, as in "
+            f"The model has several embeddings: {', '.join(embeddings)}. Select the token embedding, as in "
             f"NEFTune(embedding={next(iter(embeddings))!r})."
         )
     return next(iter(embeddings.values()), None)

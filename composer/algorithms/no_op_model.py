@@ -1,4 +1,4 @@
-"""No-op model: replace the model by one number, to see how fast everything else is.
+"""No-op model: replace the model by a single parameter, to measure the speed of the data and the training loop.
 
 outputs = w * targets,    loss = mean((outputs - targets)^2)
 """
@@ -32,13 +32,13 @@ _TARGETS = ("labels", "label", "targets", "target", "y")
 
 
 class NoOpModelClass(ComposerModel):
-    """One number times the targets, so that a step of training costs next to nothing.
+    """A single parameter times the targets, so that a training step takes next to no time.
 
-    The metrics have the names of the model's, so that evaluators and callbacks find them, and the value NaN.
+    The metrics have the names of the original model's, so that evaluators and callbacks find them, and the value NaN.
 
     Args:
-        original_model: The model in whose place it stands, for the device, the number of classes, the names of the
-            metrics and the logger.
+        original_model: The model to replace, from which the device, the number of classes, the metric names and the
+            logger are taken.
 
     >>> model = NoOpModelClass(nn.Linear(2, 2))
     >>> batch = torch.zeros(2, 2), torch.tensor([0, 1])
@@ -61,35 +61,35 @@ class NoOpModelClass(ComposerModel):
         return self.weights * _targets(batch)
 
     def loss(self, outputs: Tensor, batch: Any) -> Tensor:
-        """Compare with the targets."""
+        """Compute the mean squared difference from the targets."""
         return F.mse_loss(outputs, _targets(batch))
 
     def get_metrics(self, is_train: bool) -> dict[str, Metric]:
-        """Return stand-ins for the metrics of the model."""
+        """Return placeholders for the metrics of the model."""
         return dict(self._metrics[is_train])
 
     def update_metric(self, batch: Any, outputs: Any, metric: Metric) -> None:
-        """Leave a metric as it is: there is nothing to measure."""
+        """Do nothing: there is nothing to measure."""
         metric.update()
 
 
 class NoOpModel(Algorithm):
-    """Replaces the model by a :class:`NoOpModelClass`: what is left is the time of the data and of the loop.
+    """Replaces the model by a :class:`NoOpModelClass`: the remaining time is that of the data and the loop.
 
-    Any model, its metrics and evaluators stay in their places; the values of the metrics are NaN.
+    Metrics and evaluators keep their names; the metric values are NaN.
 
     When to use it:
-        To find out whether the data or the model is the bottleneck: if the throughput is much the same as with the
-        model, the data is what to speed up.
+        To find out whether the data or the model is the bottleneck: if the throughput is similar to that of the real
+        model, speed up the data loading.
 
     When not to:
-        In any training that is to lead somewhere. It is a tool, not a method; nothing is learned.
+        In any run that must learn something. It is a diagnostic tool, not a training method.
 
     How to choose:
-        There is nothing to choose. Leave out the other methods, which find nothing to work on.
+        There are no options. Omit the other methods, which find no layers to act on.
 
     Cost:
-        That of the data and the loop; that is the point.
+        The cost of the data and the loop, which is what it measures.
 
     >>> NoOpModel()
     NoOpModel()
@@ -98,17 +98,17 @@ class NoOpModel(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         conflicts_with={
-            "NEFTune": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
-            "PatchDropout": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
-            "SelectiveBackprop": "it looks for a part of the model that is gone. Leave it out to measure the loop.",
+            "NEFTune": "it requires a module that NoOpModel removes. Omit it to measure the loop.",
+            "PatchDropout": "it requires a module that NoOpModel removes. Omit it to measure the loop.",
+            "SelectiveBackprop": "it requires the model that NoOpModel replaces. Omit it to measure the loop.",
         },
         sharding=Sharding.SAFE,
-        sharding_reason="It has one number.",
+        sharding_reason="The model has one parameter.",
     )
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the model is another."""
+        """Return True: the model is a different one."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
@@ -119,22 +119,22 @@ class NoOpModel(Algorithm):
 
 
 def _unmeasured(model: nn.Module, is_train: bool) -> dict[str, Metric]:
-    """Stand-ins for the metrics of a model."""
+    """Return placeholders for the metrics of a model."""
     found = model.get_metrics(is_train=is_train) if isinstance(model, ComposerModel) else {}
     if not found:
-        return {}  # without the import of torchmetrics
+        return {}  # without importing torchmetrics
     from composer.metrics._unmeasured import Unmeasured
 
     return {name: Unmeasured(metric) for name, metric in found.items()}
 
 
 def _targets(batch: Any) -> Tensor:
-    """The targets of a batch as numbers: the second part, or that of a usual name, or else whatever comes last."""
+    """Return the targets of a batch as numbers: the second element, a usual key, or else the last tensor."""
     if isinstance(batch, Mapping):
         batch = next((batch[name] for name in _TARGETS if name in batch), batch)
     elif isinstance(batch, (tuple, list)) and len(batch) > 1:
         batch = batch[1]
     tensors = [leaf for leaf in trees.leaves(batch) if isinstance(leaf, Tensor)]
     if not tensors:
-        raise TypeError(f"NoOpModel needs a tensor among the targets of a batch, but got {type(batch).__name__}.")
+        raise TypeError(f"NoOpModel requires a tensor among the targets of a batch, but got {type(batch).__name__}.")
     return tensors[-1].float()

@@ -1,9 +1,9 @@
-"""PatchDropout: train a vision transformer on a random part of the patches of each image.
+"""PatchDropout: train a vision transformer on a random subset of the patches of each image.
 
-    keep max(1, round((1 - p) * N)) of N patches, others for each image and step
+    keep max(1, round((1 - p) * N)) of N patches, different for each image and step
 
-Attention and everything after it is computed for fewer tokens: with half of them training needs less than half of the
-time and memory of the encoder, at nearly the same accuracy, and it regularises.
+Attention and all later layers process fewer tokens: with half of them, the encoder needs less than half the time and
+memory in training, at nearly the same accuracy, and the model is regularized.
 
 Paper: PatchDropout: Economizing Vision Transformers, Liu et al. 2023, https://arxiv.org/abs/2208.07220
 """
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 __all__ = ["PatchDropout", "drop_patches"]
 
-# Modules whose output is the sequence of tokens with their positions: (class of an ancestor, name in it).
+# Modules whose output is the token sequence with positions: (class name of an ancestor, name in it).
 _KNOWN = (("VisionTransformer", "encoder.dropout"), ("VisionTransformer", "patch_drop"), ("ViTModel", "embeddings"))
 
 
 def drop_patches(tokens: Tensor, drop_rate: float = 0.5, num_prefix_tokens: int = 1) -> Tensor:
-    """Keep a random part of the tokens of each sample, in their order.
+    """Keep a random subset of the tokens of each sample, in their order.
 
     Args:
-        tokens: Embeddings to which positions were added, (B, P + N, d).
-        drop_rate: Share of the N patches to leave out, from 0 to below 1.
-        num_prefix_tokens: P, the tokens in front that always stay, such as that of the class.
+        tokens: Embeddings with positions added, (B, P + N, d).
+        drop_rate: Fraction of the N patches to drop, from 0 to below 1.
+        num_prefix_tokens: P, the leading tokens that are always kept, such as the class token.
 
     Returns:
         Tokens (B, P + K, d), K = max(1, round((1 - drop_rate) * N)).
@@ -66,7 +66,7 @@ def drop_patches(tokens: Tensor, drop_rate: float = 0.5, num_prefix_tokens: int 
     samples, size, features = tokens.shape
     patches = size - num_prefix_tokens
     kept = max(1, round((1 - drop_rate) * patches))
-    # The places of the largest of N random numbers: a sample without replacement, of a size known on the host.
+    # The indices of the largest of N random values: a sample without replacement, whose size the host knows.
     places = torch.rand(samples, patches, device=tokens.device).topk(kept, dim=1).indices.sort(dim=1).values
     places += num_prefix_tokens
     part = tokens.gather(1, places.unsqueeze(-1).expand(-1, -1, features))
@@ -76,32 +76,32 @@ def drop_patches(tokens: Tensor, drop_rate: float = 0.5, num_prefix_tokens: int 
 class PatchDropout(Algorithm):
     """Applies :func:`drop_patches` in a vision transformer, in training.
 
-    In a forward hook on the module whose output the encoder gets, while the model is in training mode and
-    :class:`.Trainer` trains; evaluation sees all patches.
+    It uses a forward hook on the module whose output enters the encoder, which acts while the model is in training mode
+    and :class:`.Trainer` trains; evaluation sees all patches.
 
     When to use it:
-        To train or fine-tune vision transformers on large images, where tokens are many and redundant.
+        To train or fine-tune vision transformers on large images, which have many redundant tokens.
 
     When not to:
-        In models that need to know where in the image a token is after its embedding: windows, rotary positions,
-        dense prediction; and with few patches (16 x 16 pixels of 32).
+        For models that need the image position of a token after its embedding: windows, rotary positions, dense
+        prediction; and with few patches (16 x 16 pixels of 32).
 
     How to choose:
-        ``drop_rate=0.5``, and more the larger the images: the more patches there are, the less each tells. Name
-        ``module`` for models that are not found by themselves.
+        ``drop_rate=0.5``, more for larger images, whose patches are more redundant. Set ``module`` for models that
+        are not detected.
 
     Cost:
-        A gather of the tokens kept; all layers after it work on ``1 - drop_rate`` of them, attention on the square of
-        it.
+        A gather of the kept tokens; all later layers process ``1 - drop_rate`` of them, attention the square of
+        that.
 
     Args:
-        drop_rate: Share of the patches to leave out, from 0 (off) to below 1.
-        num_prefix_tokens: Tokens in front that always stay.
-        module: Name of the module whose output are the tokens with their positions, as in ``model.get_submodule``. By
-            default found in the ``VisionTransformer`` of torchvision or timm and the ``ViTModel`` of transformers.
+        drop_rate: Fraction of the patches to drop, from 0 (off) to below 1.
+        num_prefix_tokens: Leading tokens that are always kept.
+        module: Name of the module whose output is the tokens with positions, as in ``model.get_submodule``. By
+            default detected in the ``VisionTransformer`` of torchvision or timm and the ``ViTModel`` of transformers.
 
     Raises:
-        ValueError: ``drop_rate`` is not in [0, 1), or at the start that the model has no such module.
+        ValueError: ``drop_rate`` is not in [0, 1); at initialization, the model has no such module.
 
     >>> PatchDropout()
     PatchDropout(drop_rate=0.5, num_prefix_tokens=1, module=None)
@@ -112,7 +112,7 @@ class PatchDropout(Algorithm):
     __traits__ = Traits(
         slot=Slot.AUGMENT,
         sharding=Sharding.PER_RANK,
-        sharding_reason="Each process draws patches for its own part of the batch.",
+        sharding_reason="Each rank samples patches for its shard of the batch.",
     )
 
     def __init__(self, drop_rate: float = 0.5, num_prefix_tokens: int = 1, module: str | None = None) -> None:
@@ -127,21 +127,21 @@ class PatchDropout(Algorithm):
         self._module = _find_tokens(state.model, self.module)
         if self._module is None:
             warnings.warn(
-                "PatchDropout changes nothing: the model has no VisionTransformer of torchvision or timm and no "
-                "ViTModel of transformers. Name the module whose output are the tokens with module=.",
+                "PatchDropout has no effect: the model has no VisionTransformer of torchvision or timm and no "
+                "ViTModel of transformers. Name the module whose output is the tokens with module=.",
                 NoEffectWarning,
                 stacklevel=2,
             )
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Begin to drop patches."""
+        """Start to drop patches."""
         if self._module is not None and self._handle is None and self.drop_rate:
             self._handle = self._module.register_forward_hook(
                 partial(_drop_in_training, self.drop_rate, self.num_prefix_tokens)
             )
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Leave the model as it was."""
+        """Remove the hook."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -153,7 +153,7 @@ def _drop_in_training(drop_rate: float, num_prefix_tokens: int, module: nn.Modul
 
 def _check_rate(drop_rate: float) -> float:
     if in_unit_interval("drop_rate", drop_rate) == 1:
-        raise ValueError("drop_rate must be less than 1, or nothing is left to train on.")
+        raise ValueError("drop_rate must be less than 1, otherwise no patches remain.")
     return float(drop_rate)
 
 
@@ -161,7 +161,7 @@ def _find_tokens(model: nn.Module, name: str | None) -> nn.Module | None:
     modules = dict(model.named_modules())
     if name is not None:
         if name not in modules:
-            raise ValueError(f"module={name!r} is no module of the model.{did_you_mean(name, modules)}")
+            raise ValueError(f"module={name!r} is not a module of the model.{did_you_mean(name, modules)}")
         return modules[name]
     for path, module in modules.items():
         for cls, part in _KNOWN:

@@ -1,8 +1,9 @@
-"""Progressive resizing: begin with small images, grow them to full size, and finish there.
+"""Progressive resizing: start with small images, grow them to full size, and finish at full size.
 
-    scale(t) = s0 + (1 - s0) * clip((t - delay) / (1 - finetune - delay), 0, 1)          t: share of training done
+    scale(t) = s0 + (1 - s0) * clip((t - delay) / (1 - finetune - delay), 0, 1)     t: fraction of the run completed
 
-Early steps cost a fraction. From fast.ai, see https://www.fast.ai/posts/2018-04-30-dawnbench-fastai.html
+Early steps cost a fraction of a full step. From fast.ai, see
+https://www.fast.ai/posts/2018-04-30-dawnbench-fastai.html
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ def resize_batch(
     Args:
         input: Images, (B, C, H, W), or a collection of them, which are resized alike.
         target: Targets of any shape, or a collection of them.
-        scale_factor: Height and width of the result as shares of the given ones, above 0 up to 1; whole pixels are
-            rounded down.
-        mode: ``"resize"`` takes for each pixel of the result the nearest one; ``"crop"`` cuts a random window, the
-            same for the whole batch.
-        resize_targets: Whether targets with at least 3 dimensions, masks (B, H, W) or (B, C, H, W), are resized too.
+        scale_factor: Height and width of the result as fractions of the input's, above 0 up to 1; rounded down to
+            pixels.
+        mode: ``"resize"`` uses nearest-neighbor interpolation; ``"crop"`` cuts a random window, the same for the
+            entire batch.
+        resize_targets: Whether to resize targets with at least 3 dimensions too: masks (B, H, W) or (B, C, H, W).
 
     Returns:
-        The input and the target, resized; memory formats stay.
+        The input and the target, resized; memory formats are kept.
 
     Raises:
-        ValueError: An argument is out of its range, the input is no image, or there is no target to resize.
+        ValueError: An argument is out of range, the input is not an image, or there is no target to resize.
 
     >>> x, _ = resize_batch(torch.arange(16.0).view(1, 1, 4, 4), torch.tensor([0]), scale_factor=0.5)
     >>> x
@@ -66,38 +67,38 @@ def resize_batch(
 class ProgressiveResizing(Algorithm):
     """Applies :func:`resize_batch` to each batch, on a schedule from small to full size.
 
-    The scale is ``initial_scale`` for the first ``delay_fraction`` of training, then grows evenly, and is 1 for the
+    The scale is ``initial_scale`` for the first ``delay_fraction`` of the run, then grows linearly, and is 1 for the
     last ``finetune_fraction``. Sizes are rounded to multiples of ``size_increment``, except for the full size.
 
     Logs ``progressive_resizing/height``, ``/width`` (pixels) and ``/scale_factor``.
 
     When to use it:
-        For convolutional networks that classify images, in nearly every recipe: early epochs cost a fraction.
+        For convolutional image classifiers, in nearly every recipe: early epochs cost a fraction of the time.
 
     When not to:
-        In models of one input size (vision transformers with learned positions), and where ``torch.compile`` has to
-        be paid for each new size in a short run.
+        For models with a fixed input size (vision transformers with learned positions), and in short runs with
+        ``torch.compile``, which recompiles for each new size.
 
     How to choose:
-        ``initial_scale`` 0.5, ``delay_fraction`` 0.4 to 0.5, ``finetune_fraction`` 0.2: the last epochs must have the
+        ``initial_scale`` 0.5, ``delay_fraction`` 0.4 to 0.5, ``finetune_fraction`` 0.2: the last epochs must use the
         full size. ``mode="crop"`` keeps the scale of objects, which small images of digits or letters need.
 
     Cost:
-        Less than nothing: a resize of the batch, and convolutions on ``scale ** 2`` of the pixels. Each new size is
+        It saves time: a resize of the batch, and convolutions on ``scale ** 2`` of the pixels. Each new size is
         compiled or tuned once.
 
     Args:
         mode: ``"resize"`` or ``"crop"``, see :func:`resize_batch`.
-        initial_scale: Height and width at the start as shares of the full ones, above 0 up to 1 (off).
-        finetune_fraction: Share of training at the end with full size.
-        delay_fraction: Share of training at the start with the initial size.
+        initial_scale: Height and width at the start as fractions of the full ones, above 0 up to 1 (off).
+        finetune_fraction: Fraction of the run at the end with full size.
+        delay_fraction: Fraction of the run at the start with the initial size.
         size_increment: Sizes are multiples of this, in pixels: few sizes mean few recompilations.
         resize_targets: Whether masks are resized too.
-        input_key: Where the input is in the batch, or a list of such keys.
-        target_key: Where the target is, or a list of such keys.
+        input_key: Key of the input in the batch, or a list of keys.
+        target_key: Key of the target, or a list of keys.
 
     Raises:
-        ValueError: An argument is out of its range, or both fractions together exceed 1.
+        ValueError: An argument is out of range, or the sum of both fractions exceeds 1.
 
     >>> ProgressiveResizing(initial_scale=0.5, delay_fraction=0.5, finetune_fraction=0.2).scale_at(0.65)
     0.75
@@ -107,7 +108,7 @@ class ProgressiveResizing(Algorithm):
         slot=Slot.AUGMENT,
         changes_shapes=True,
         sharding=Sharding.SAFE,
-        sharding_reason="All processes have the same size; windows of mode='crop' are drawn by each.",
+        sharding_reason="All ranks use the same size; each samples the windows of mode='crop'.",
     )
 
     def __init__(
@@ -129,8 +130,8 @@ class ProgressiveResizing(Algorithm):
         self.delay_fraction = in_unit_interval("delay_fraction", delay_fraction)
         if self.delay_fraction + self.finetune_fraction > 1:
             raise ValueError(
-                f"delay_fraction and finetune_fraction must not exceed 1 together, but got {delay_fraction} and "
-                f"{finetune_fraction}: nothing would be left to grow in."
+                f"The sum of delay_fraction and finetune_fraction must not exceed 1, but got {delay_fraction} and "
+                f"{finetune_fraction}: no time would remain to grow."
             )
         self.size_increment = positive("size_increment", size_increment)
         self.resize_targets = resize_targets
@@ -138,10 +139,10 @@ class ProgressiveResizing(Algorithm):
         self.target_key = target_key
 
     def scale_at(self, elapsed: float) -> float:
-        """Return the scale before rounding to whole pixels.
+        """Return the scale before rounding to pixels.
 
         Args:
-            elapsed: Share of training done, from 0 to 1.
+            elapsed: Fraction of the run completed, from 0 to 1.
 
         >>> ProgressiveResizing(delay_fraction=0.5, finetune_fraction=0.5).scale_at(0.5)
         1.0
@@ -149,9 +150,9 @@ class ProgressiveResizing(Algorithm):
         if elapsed < self.delay_fraction:
             return self.initial_scale
         if elapsed >= 1 - self.finetune_fraction:
-            return 1.0  # also where no time is left to grow in
-        grown = (elapsed - self.delay_fraction) / (1 - self.finetune_fraction - self.delay_fraction)
-        return min(self.initial_scale + (1 - self.initial_scale) * grown, 1.0)
+            return 1.0  # also if there is no time to grow
+        progress = (elapsed - self.delay_fraction) / (1 - self.finetune_fraction - self.delay_fraction)
+        return min(self.initial_scale + (1 - self.initial_scale) * progress, 1.0)
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Resize the batch and log its size."""
@@ -159,7 +160,7 @@ class ProgressiveResizing(Algorithm):
             return
         elapsed = state.get_elapsed_duration()
         if elapsed is None:
-            raise ValueError("ProgressiveResizing grows images over the training, so max_duration must be set.")
+            raise ValueError("ProgressiveResizing grows images over the run, so max_duration must be set.")
         scale = self.scale_at(float(elapsed))
         input, target = state.batch_get_item(self.input_key), state.batch_get_item(self.target_key)
         full = _image_size(input)
@@ -179,7 +180,7 @@ class ProgressiveResizing(Algorithm):
         )
 
     def _rounded(self, side: int, scale: float) -> int:
-        """A side in pixels: a multiple of the increment, at least one, at most the full side."""
+        """Return a side in pixels: a multiple of the increment, at least one increment, at most the full side."""
         if scale == 1:
             return side
         rounded = round(side * scale / self.size_increment) * self.size_increment
@@ -187,11 +188,11 @@ class ProgressiveResizing(Algorithm):
 
 
 def _resize(input: Any, target: Any, factors: tuple[float, float], mode: str, resize_targets: bool) -> tuple[Any, Any]:
-    """Resize every image by the same factors, and cut every crop at the same place."""
+    """Resize every image by the same factors, and cut every crop at the same position."""
     one_of("mode", mode, _MODES)
     _image_size(input)
-    # Drawn on the host, since slices are made there; no device is waited for.
-    place: list[float] = torch.rand(2).tolist() if mode == "crop" else [0.0, 0.0]
+    # Sampled on the host, since slices are made there; no device synchronization.
+    position: list[float] = torch.rand(2).tolist() if mode == "crop" else [0.0, 0.0]
     resized: list[bool] = []
 
     def resize(tensor: Tensor) -> Tensor:
@@ -201,8 +202,8 @@ def _resize(input: Any, target: Any, factors: tuple[float, float], mode: str, re
             return tensor
         if mode == "resize":
             return _nearest(tensor, height, width)
-        top = int(place[0] * (tensor.shape[-2] - height + 1))
-        left = int(place[1] * (tensor.shape[-1] - width + 1))
+        top = int(position[0] * (tensor.shape[-2] - height + 1))
+        left = int(position[1] * (tensor.shape[-1] - width + 1))
         return _compact(tensor[..., top : top + height, left : left + width], tensor)
 
     def resize_mask(tensor: Tensor) -> Tensor:
@@ -215,7 +216,7 @@ def _resize(input: Any, target: Any, factors: tuple[float, float], mode: str, re
     if resize_targets:
         target = trees.map_tensors(resize_mask, target)
         if not resized:
-            raise ValueError("resize_targets=True needs a target of shape (B, H, W) or (B, C, H, W); there is none.")
+            raise ValueError("resize_targets=True requires a target of shape (B, H, W) or (B, C, H, W); found none.")
     return input, target
 
 
@@ -228,19 +229,19 @@ def _nearest(tensor: Tensor, height: int, width: int) -> Tensor:
     columns = torch.arange(width, device=tensor.device).mul_(W).div_(width, rounding_mode="floor")
     if is_channels_last(tensor):
         return tensor.permute(0, 2, 3, 1).index_select(1, rows).index_select(2, columns).permute(0, 3, 1, 2)
-    places = (rows.mul_(W).unsqueeze(1) + columns).flatten()
+    indices = (rows.mul_(W).unsqueeze(1) + columns).flatten()
     # One gather over pixels takes a quarter of the time of selecting rows, then columns.
     pixels = tensor.flatten(-2)
-    return pixels.gather(-1, places.expand(*pixels.shape[:-1], -1)).unflatten(-1, (height, width))
+    return pixels.gather(-1, indices.expand(*pixels.shape[:-1], -1)).unflatten(-1, (height, width))
 
 
-def _compact(part: Tensor, whole: Tensor) -> Tensor:
-    """Copy a part into memory of its own, in the order of the whole."""
-    return part.contiguous(memory_format=torch.channels_last if is_channels_last(whole) else torch.contiguous_format)
+def _compact(view: Tensor, original: Tensor) -> Tensor:
+    """Copy a view into contiguous memory, in the memory format of the original."""
+    return view.contiguous(memory_format=torch.channels_last if is_channels_last(original) else torch.contiguous_format)
 
 
 def _image_size(input: Any) -> tuple[int, int]:
-    """Height and width of the first image of an input; an error if any tensor of it is no batch of images."""
+    """Return height and width of the first image of an input; raise if any tensor of it is not a batch of images."""
     tensors = [leaf for leaf in trees.leaves(input) if isinstance(leaf, Tensor)]
     for tensor in tensors:
         if tensor.ndim < 4:

@@ -1,4 +1,4 @@
-"""RandAugment: a few random operations on each image, with one number for how many and one for how strong.
+"""RandAugment: apply random augmentations to each image, controlled by their number and their strength.
 
 Paper: RandAugment: Practical automated data augmentation with a reduced search space, Cubuk et al. 2020,
 https://arxiv.org/abs/1909.13719
@@ -14,7 +14,7 @@ import torch
 from composer import trees
 from composer._text import non_negative
 from composer.algorithms._augmentation import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
-from composer.algorithms.utils._batched import apply_plan, as_bytes, draw_plan
+from composer.algorithms.utils._batched import apply_plan, as_bytes, sample_plan
 from composer.algorithms.utils.augmentation_primitives import AugmentationFn, augmentation_sets, operations_of
 
 __all__ = ["RandAugment", "RandAugmentTransform", "augmentation_sets", "randaugment_image"]
@@ -27,23 +27,24 @@ def randaugment_image(
     augmentation_set: str | Sequence[AugmentationFn] = "all",
     value_range: tuple[float, float] = (0.0, 1.0),
 ) -> Any:
-    """Apply random operations to an image, one after the other; to each image of a batch its own.
+    """Apply random operations to an image in sequence; each image of a batch gets different operations.
 
     Args:
         img: A PIL image; or images as a tensor, (C, H, W) or (B, C, H, W), of bytes or floats, on any device; or a
-            collection of such tensors, which are changed alike. Tensors are worked on in 256 steps, all images of a
-            batch at once. Without an image, the :class:`RandAugmentTransform` with these arguments is returned.
-        severity: How strong the operations are: each draws a level from [0.1, severity], and 10 is the strongest.
+            collection of such tensors, all of which get the same operations. Tensors are processed as uint8 values,
+            all images of a batch together. Without an image, a :class:`RandAugmentTransform` with these arguments is
+            returned.
+        severity: Strength of the operations: each samples a level from [0.1, severity]; 10 is the strongest.
         depth: Number of operations.
         augmentation_set: ``"all"``, ``"safe"``, ``"original"``, or functions ``(PIL image, severity) -> PIL image``,
-            see :mod:`.augmentation_primitives`. With functions of your own, tensors are taken image by image on the
-            host.
-        value_range: The values of black and white in tensors of floats; others are cut off.
+            see :mod:`.augmentation_primitives`. With custom functions, tensors are processed image by image on the
+            CPU.
+        value_range: The values of black and white in float tensors; values outside are clamped.
 
     Raises:
-        KeyError: There is no set of that name.
+        KeyError: ``augmentation_set`` is an unknown name.
         TypeError: ``img`` is neither an image nor None.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     >>> randaugment_image(images, severity=9, depth=1).shape
@@ -60,24 +61,24 @@ def randaugment_image(
 
     def edit_tensors(names: list[str], size: int) -> Any:
         span = check_range(value_range)
-        plan = draw_plan(size, depth, len(operations))
+        plan = sample_plan(size, depth, len(operations))
         return augment_tensors(img, lambda images: apply_plan(as_bytes(images, span), plan, names, severity), span)
 
     return augment(img, operations, lambda image: _augment_pillow(image, severity, depth, operations), edit_tensors)
 
 
 class RandAugmentTransform(ImageTransform):
-    """Applies :func:`randaugment_image`, as a transform of a data set.
+    """Dataset transform that applies :func:`randaugment_image`.
 
     Args:
-        severity: How strong the operations are, up to 10.
+        severity: Strength of the operations, up to 10.
         depth: Number of operations.
         augmentation_set: The operations, see :func:`randaugment_image`.
-        value_range: The values of black and white in tensors of floats.
+        value_range: The values of black and white in float tensors.
 
     Raises:
-        KeyError: There is no set of that name.
-        ValueError: An argument is out of its range.
+        KeyError: ``augmentation_set`` is an unknown name.
+        ValueError: An argument is out of range.
 
     >>> from PIL import Image
     >>> RandAugmentTransform(severity=9, depth=1)(Image.new("RGB", (32, 24))).size
@@ -103,41 +104,41 @@ class RandAugmentTransform(ImageTransform):
 
 
 class RandAugment(ImageAugmentation):
-    """Applies :func:`randaugment_image` to the training images, in the data set or on the device.
+    """Applies :func:`randaugment_image` to the training images, in the dataset or on the device.
 
-    By default a :class:`RandAugmentTransform` is added to the data set when training starts, before its images are
-    made tensors: workers of the loader do the work, and have to keep up with the accelerator. With ``on_device=True``
-    whole batches are augmented there, each image by operations of its own, and the loader only reads images.
+    By default, a :class:`RandAugmentTransform` is added to the dataset when training starts, before images are
+    converted to tensors: the DataLoader workers do the work, and must keep up with the accelerator. With
+    ``on_device=True``, batches are augmented on the device, each image with different operations.
 
     When to use it:
-        For classifiers of images that would otherwise overfit: large models, many epochs.
+        For image classifiers that would otherwise overfit: large models, many epochs.
 
     When not to:
-        For dense prediction, since masks are not moved with the images; in short trainings of small models, which it
-        slows; where the loader is the bottleneck, unless ``on_device=True``.
+        For dense prediction, since masks are not transformed with the images; in short runs of small models, which it
+        slows down; if the DataLoader is the bottleneck, unless ``on_device=True``.
 
     How to choose:
-        ``depth`` 1 or 2; ``severity`` 9 for large models, 4 to 6 for small ones and short trainings.
+        ``depth`` 1 or 2; ``severity`` 9 for large models, 4 to 6 for small ones and short runs.
 
     Cost:
-        ``depth`` operations an image by the workers of the loader, or a few passes over the batch on the accelerator
+        ``depth`` operations per image in the DataLoader workers, or a few passes over the batch on the accelerator
         with ``on_device=True``.
 
     Args:
-        severity: How strong the operations are, up to 10; 9 for large models, less for small ones.
+        severity: Strength of the operations, up to 10; 9 for large models, less for small ones.
         depth: Number of operations; 0 is none. 1 or 2 are usual.
         augmentation_set: ``"all"``, ``"safe"``, ``"original"``, or functions, see :func:`randaugment_image`.
-        on_device: Whether to augment batches on the device rather than images in the data set. Then images must be
-            bytes, or floats that are not normalised yet; normalise them in the model or in
-            ``DataSpec(microbatch_transforms=...)``. A warning tells if they were, from the first batch.
-        input_key: Where the images are in the batch, or a list of such keys, with ``on_device=True``.
-        value_range: The values of black and white in tensors of floats.
+        on_device: Whether to augment batches on the device rather than images in the dataset. Images must then be
+            bytes, or floats that are not normalized yet; normalize them in the model or in
+            ``DataSpec(microbatch_transforms=...)``. If the first batch looks normalized, a warning is raised.
+        input_key: Key of the images in the batch, or a list of keys, with ``on_device=True``.
+        value_range: The values of black and white in float tensors.
 
     Raises:
-        KeyError: There is no set of that name.
-        TypeError: At the start of training, the training data is no :class:`torch.utils.data.DataLoader`, or its data
-            set takes no transform.
-        ValueError: An argument is out of its range.
+        KeyError: ``augmentation_set`` is an unknown name.
+        TypeError: At the start of training, the training data is not a :class:`torch.utils.data.DataLoader`, or its
+            dataset does not accept a transform.
+        ValueError: An argument is out of range.
 
     >>> RandAugment(severity=9, depth=1).on_device
     False
@@ -159,7 +160,7 @@ class RandAugment(ImageAugmentation):
         self.depth = non_negative("depth", depth)
 
     def transform(self) -> RandAugmentTransform:
-        """Return what augments an image or a batch of images.
+        """Return the transform for an image or a batch of images.
 
         >>> RandAugment(depth=1).transform()
         RandAugmentTransform(severity=9, depth=1, augmentation_set='all')

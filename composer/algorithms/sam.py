@@ -1,11 +1,10 @@
-"""Sharpness-aware minimisation: step with the gradient at the worst point near the weights.
+"""SAM, sharpness-aware minimization: step with the gradient at the worst point near the weights.
 
     e = rho * g(w) / |g(w)|;        w <- step(w, g(w + e))
-
     adaptive:   e = rho * T^2 g / |T g|,  T = |w| + eta
-    between:    g <- g + a * |g| / |v| * v,  v the part of the last g(w + e) that is orthogonal to its g
+    between:    g <- g + a * |g| / |v| * v,  v the component of the last g(w + e) that is orthogonal to its g
 
-Flat minima generalise better. Papers: Foret et al. 2021, https://arxiv.org/abs/2010.01412; adaptive, Kwon et al. 2021,
+Flat minima generalize better. Papers: Foret et al. 2021, https://arxiv.org/abs/2010.01412; adaptive, Kwon et al. 2021,
 https://arxiv.org/abs/2102.11600; between, LookSAM, Liu et al. 2022, https://arxiv.org/abs/2203.02714
 """
 
@@ -41,28 +40,28 @@ class SAMOptimizer(Optimizer):
 
         e = rho * g(w) / |g(w)|;        w <- step(w, g(w + e))
 
-    Parameter groups, state and their saved form are those of the wrapped optimizer: a checkpoint of one loads into the
-    other. The weights come back from w + e bit for bit. Both evaluations draw the same random numbers, so that dropout
+    Parameter groups, state and state dict are those of the wrapped optimizer: a checkpoint of one loads into the
+    other. The weights are restored from w + e bit for bit. Both evaluations use the same random state, so that dropout
     and augmentation are the same at both points.
 
     Args:
         base_optimizer: The optimizer.
-        rho: Length of e, 0 or greater (off).
+        rho: Norm of e, 0 (off) or greater.
         epsilon: Added to the norm of the gradient.
-        interval: Number of steps of which one, the last, is of this kind; the others are plain.
-        adaptive: Whether lengths are measured relative to the size of each weight (ASAM), which makes them independent
-            of how layers are scaled. ``rho`` is then ten times as large or more.
-        eta: Added to the size of weights in the adaptive form.
-        reuse: Weight a with which plain steps go on using the last sharpness-aware gradient's part that is orthogonal
-            to the plain one (LookSAM); 0 is off. Takes a copy of the gradients.
-        also: Further optimizers, whose parameters move to the worst point too; they step by themselves afterwards.
+        interval: Every ``interval``-th step is sharpness-aware; the others are plain.
+        adaptive: Whether norms are relative to the magnitude of each weight (ASAM), which makes them invariant to the
+            scale of layers. ``rho`` must then be about ten times as large or more.
+        eta: Added to the magnitude of weights in the adaptive variant.
+        reuse: Weight a with which plain steps reuse the component of the last sharpness-aware gradient that is
+            orthogonal to the plain one (LookSAM); 0 is off. Takes a copy of the gradients.
+        also: Further optimizers, whose parameters are perturbed too; they step separately afterwards.
 
     Attributes:
         steps: Number of steps so far.
         perturbed: Whether the gradient is being evaluated at w + e.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> weight = torch.nn.Parameter(torch.tensor([2.0]))
     >>> optimizer = SAMOptimizer(torch.optim.SGD([weight], lr=0.1), rho=1.0)
@@ -91,7 +90,7 @@ class SAMOptimizer(Optimizer):
     ) -> None:
         _check(rho, epsilon, interval, eta, reuse)
         self.base_optimizer = base_optimizer
-        # As if unpickled: sets up the hooks of an optimizer without groups and state of its own.
+        # As if unpickled: sets up the hooks of an optimizer without separate groups and state.
         self.__setstate__({})
         self.rho, self.epsilon, self.interval = rho, epsilon, interval
         self.adaptive, self.eta, self.reuse = adaptive, eta, reuse
@@ -117,7 +116,7 @@ class SAMOptimizer(Optimizer):
         return self.base_optimizer.defaults
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of."""
+        """Return the state for copying and pickling."""
         names = ("base_optimizer", "rho", "epsilon", "interval", "adaptive", "eta", "reuse", "steps", "perturbed")
         return {**{name: getattr(self, name) for name in (*names, "directions", "_also")}, "_before": []}
 
@@ -133,7 +132,7 @@ class SAMOptimizer(Optimizer):
         """Load the state of the wrapped optimizer.
 
         Args:
-            state_dict: What :meth:`state_dict`, or that of the wrapped optimizer, returned.
+            state_dict: A result of :meth:`state_dict`, or of that of the wrapped optimizer.
         """
         self.base_optimizer.load_state_dict(state_dict)
 
@@ -146,19 +145,19 @@ class SAMOptimizer(Optimizer):
         self.base_optimizer.add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients.
+        """Reset the gradients.
 
         Args:
-            set_to_none: Whether to drop them rather than to fill them with zeros.
+            set_to_none: Whether to set them to None rather than to zero.
         """
         self.base_optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
-        """Step once.
+        """Perform one step.
 
         Args:
-            closure: Drops the old gradients, computes the loss and the gradients at the weights as they are, and
-                returns the loss. Evaluated twice in sharpness-aware steps.
+            closure: Resets the gradients, computes the loss and the gradients at the current weights, and returns the
+                loss. Evaluated twice in sharpness-aware steps.
 
         Returns:
             The loss at the weights before the step.
@@ -180,7 +179,7 @@ class SAMOptimizer(Optimizer):
     def _descend_from_worst(
         self, closure: Callable[[], Any], parameters: list[Tensor], random_state: list[Tensor]
     ) -> None:
-        """Replace the gradients by those at the worst point."""
+        """Replace the gradients by those at the perturbed weights."""
         plain = gradients_of(parameters)
         kept = [gradient.clone() for gradient in plain] if self.reuse else []
         before = self._copy(parameters)
@@ -198,7 +197,7 @@ class SAMOptimizer(Optimizer):
             self.directions = _orthogonal(gradients_of(parameters), kept)
 
     def _copy(self, parameters: list[Tensor]) -> list[Tensor]:
-        """The values of the parameters, in memory that is kept: getting it anew takes as long as writing to it."""
+        """Copy the parameters into a persistent buffer: allocating it takes as long as writing to it."""
         alike = len(self._before) == len(parameters) and all(
             (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
             for old, new in zip(self._before, parameters, strict=True)
@@ -209,7 +208,7 @@ class SAMOptimizer(Optimizer):
         return self._before
 
     def _move_to_worst(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """Add e to the parameters. The gradients have served, and are overwritten."""
+        """Add e to the parameters, overwriting the gradients, which are no longer needed."""
         weights, slopes = held(parameters), held(gradients)
         if not self.adaptive:
             factor = self.rho / (total_norm(gradients) + self.epsilon)
@@ -237,36 +236,35 @@ class SAMOptimizer(Optimizer):
 class SAM(Algorithm):
     """Wraps the optimizer in a :class:`SAMOptimizer`.
 
-    The trainer computes the gradient of the batch twice in these steps, all microbatches of it; losses and metrics are
-    those of the first time, and so are the running statistics of batch normalisation. What other methods do to a
-    gradient (clipping) they do to both. With several optimizers all their parameters move to the worst point
-    together.
+    The trainer computes the gradient of the batch, including all its microbatches, twice in these steps. Losses,
+    metrics and the running statistics of batch normalization are those of the first computation. Methods that modify
+    gradients (clipping) act on both. With multiple optimizers, all their parameters are perturbed together.
 
     When to use it:
-        For accuracy on test data, in particular without much data or regularisation.
+        For test accuracy, especially with little data or regularization.
 
     When not to:
-        Where training is short of computation rather than of data, as in most pretraining, and in ``amp_fp16``, whose
-        gradient scaling allows one evaluation: the trainer says so.
+        If training is limited by compute rather than by data, as in most pretraining, and in ``amp_fp16``, whose loss
+        scaling allows one gradient computation per step: the trainer raises an error.
 
     How to choose:
-        ``rho=0.05``; with ``adaptive=True`` 0.5 to 2. ``interval=10`` is that of the milder ResNet recipes;
-        ``interval=5, reuse=0.7`` (LookSAM) makes up for the plain steps between.
+        ``rho=0.05``; with ``adaptive=True`` 0.5 to 2. The mild ResNet recipe uses ``interval=10``;
+        ``interval=5, reuse=0.7`` (LookSAM) compensates for the plain steps between.
 
     Cost:
         A second forward and backward pass in every ``interval``-th step: twice the computation at 1, 1.2 times at 5.
         A copy of weights and gradients.
 
     Args:
-        rho: Length of the way to the worst point, 0 or greater (off). 0.05 is usual, with ``adaptive`` 0.5 to 2.
+        rho: Distance to the worst point, 0 (off) or greater. 0.05 is usual, with ``adaptive`` 0.5 to 2.
         epsilon: Added to the norm of the gradient.
-        interval: Number of steps of which one is sharpness-aware.
-        adaptive: Whether lengths are relative to the size of each weight (ASAM).
-        eta: Added to the size of weights in the adaptive form.
+        interval: Every ``interval``-th step is sharpness-aware.
+        adaptive: Whether norms are relative to the magnitude of each weight (ASAM).
+        eta: Added to the magnitude of weights in the adaptive variant.
         reuse: Weight of the last sharpness-aware direction in the steps between (LookSAM); 0 is off.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> SAM(rho=0.05, interval=5)
     SAM(rho=0.05, epsilon=1e-12, interval=5, adaptive=False, eta=0.01, reuse=0.0)
@@ -277,8 +275,8 @@ class SAM(Algorithm):
 
     __traits__ = Traits(
         sharding=Sharding.SAFE,
-        sharding_reason="The norm is that of all parts together, and each process moves the weights that it holds.",
-        engine_conflict="It computes the gradients twice in a step, at moved weights.",
+        sharding_reason="The norm is the total norm over all shards, and each rank perturbs its parameter shard.",
+        engine_conflict="It computes the gradients twice in a step, at perturbed weights.",
     )
 
     def __init__(
@@ -294,16 +292,16 @@ class SAM(Algorithm):
         self.rho, self.epsilon, self.interval = rho, epsilon, interval
         self.adaptive, self.eta, self.reuse = adaptive, eta, reuse
         self._optimizer: SAMOptimizer | None = None
-        # What was loaded or left by a training, until the next one starts.
+        # Directions that were loaded, or left by a previous fit, until the next one starts.
         self._directions: list[Tensor] = []
-        self._kept: tuple[list[Tensor], list[Tensor], Any, Any] | None = None
+        self._saved: tuple[list[Tensor], list[Tensor], Any, Any] | None = None
 
     def init(self, state: State, logger: Logger) -> None:
-        """Wrap the optimizer, before schedules are made for it and its state is loaded."""
+        """Wrap the optimizer, before its schedulers are created and its state is loaded."""
         self._wrap(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Wrap the optimizer that was made where none was given; bring what was loaded to the device."""
+        """Wrap a default optimizer created after initialization; move loaded directions to the device."""
         self._wrap(state)
         if self._optimizer is not None and self._directions:
             device = self._optimizer.param_groups[0]["params"][0].device
@@ -311,51 +309,51 @@ class SAM(Algorithm):
             self._directions = []
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Let the intervals go by the time of the run, which is saved."""
+        """Set the step count from the timestamp of the run, which checkpoints contain."""
         if self._optimizer is not None:
             self._optimizer.steps = int(state.timestamp.count(TimeUnit.BATCH))
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Keep what the second evaluation must not change."""
+        """Save what the second evaluation must not change."""
         if self._optimizer is None or not self._optimizer.perturbed:
             return
         statistics = [b for name, b in state.model.named_buffers() if name.rpartition(".")[2] in _STATISTICS]
-        # Copied back rather than switched off: a compiled model stays the same graph.
+        # Copied back rather than disabled: a compiled model keeps its graph.
         copies = [buffer.clone() for buffer in statistics]
-        self._kept = (statistics, copies, state.total_loss_dict, state.train_metrics)
+        self._saved = (statistics, copies, state.total_loss_dict, state.train_metrics)
         state.train_metrics = {}
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        """Put it back."""
-        if self._kept is None:
+        """Restore it."""
+        if self._saved is None:
             return
-        statistics, copies, losses, metrics = self._kept
-        self._kept = None
+        statistics, copies, losses, metrics = self._saved
+        self._saved = None
         for buffer, copy in zip(statistics, copies, strict=True):
             buffer.copy_(copy)
         state.total_loss_dict, state.train_metrics = losses, metrics
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Release the optimizer and its copy of the weights; the direction is kept for the next ``fit``."""
+        """Release the optimizer and its copy of the weights; keep the direction for the next ``fit``."""
         if self._optimizer is not None:
             self._directions, self._optimizer._before = self._directions or self._optimizer.directions, []
             self._optimizer = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the direction that steps between go on using."""
+        """Return the direction that plain steps reuse."""
         directions = self._directions or (self._optimizer.directions if self._optimizer else [])
         return {**super().state_dict(), "directions": directions}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the direction.
+        """Load the direction.
 
         Args:
-            state: What :meth:`state_dict` returned.
+            state: A result of :meth:`state_dict`.
         """
         self._directions = list(state["directions"])
 
     def _wrap(self, state: State) -> None:
-        """Wrap the first optimizer, if there is one and it is not wrapped."""
+        """Wrap the first optimizer, unless there is none or it is already wrapped."""
         if self.rho == 0 or not state.optimizers:
             return
         first, *others = state.optimizers
@@ -375,8 +373,8 @@ def _check(rho: float, epsilon: float, interval: int, eta: float, reuse: float) 
 
 
 def _orthogonal(gradients: list[Tensor], plain: list[Tensor]) -> list[Tensor]:
-    """The part of the gradients, as one vector, that is orthogonal to the plain ones."""
+    """Return the component of the gradients, as one vector, that is orthogonal to the plain ones."""
     along = torch.stack([product.to(plain[0].device) for product in inner_products(gradients, plain)]).sum()
     scale_gradients(plain, along / total_norm(plain).square().clamp_min(1e-24))
-    parts = torch._foreach_sub(held(gradients), held(plain))  # pyright: ignore[reportPrivateImportUsage]
-    return [like(gradient, part) for gradient, part in zip(gradients, parts, strict=True)]
+    components = torch._foreach_sub(held(gradients), held(plain))  # pyright: ignore[reportPrivateImportUsage]
+    return [like(gradient, component) for gradient, component in zip(gradients, components, strict=True)]

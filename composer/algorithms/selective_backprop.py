@@ -1,10 +1,10 @@
-"""Selective backprop: train on the examples of each batch with the larger losses, and leave out the rest.
+"""Selective backprop: train on the examples of each batch with the largest losses, and skip the others.
 
     P(example of rank r of N) ~ ((r + 1/2) / N) ** (1 / keep - 1)        ranks by loss, the smallest first
 
-The losses come from an extra forward pass without gradients, which costs a third of a step; the examples left out save
-forward and backward. Paper: Accelerating Deep Learning by Focusing on the Biggest Losers, Jiang et al. 2019,
-https://arxiv.org/abs/1910.00762
+The losses are computed by an extra forward pass without gradients, which costs a third of a step; skipped examples save
+their forward and backward passes. Paper: Accelerating Deep Learning by Focusing on the Biggest Losers, Jiang et al.
+2019, https://arxiv.org/abs/1910.00762
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def should_selective_backprop(
     end: float = 0.9,
     interrupt: int = 2,
 ) -> bool:
-    """Tell whether a batch is to be pruned.
+    """Return whether to prune a batch.
 
     Args:
-        current_duration: Share of training done, from 0 to 1.
-        batch_idx: Number of batches of the epoch before this one.
-        start: Share of training from which on batches are pruned.
-        end: Share of training from which on they no longer are.
-        interrupt: Every ``interrupt``-th batch is left whole; 0 for none.
+        current_duration: Fraction of the run completed, from 0 to 1.
+        batch_idx: Index of the batch in the epoch.
+        start: Fraction of the run at which pruning starts.
+        end: Fraction of the run at which pruning ends.
+        interrupt: Every ``interrupt``-th batch is not pruned; 0 for none.
 
     >>> [should_selective_backprop(0.6, batch_idx, interrupt=3) for batch_idx in range(4)]
     [True, True, False, True]
@@ -67,31 +67,31 @@ def select_using_loss(
     keep: float = 0.5,
     scale_factor: float = 1,
 ) -> tuple[Any, Any]:
-    """Draw the examples of a batch to train on, those with larger losses more often.
+    """Sample the examples of a batch to train on, preferring those with larger losses.
 
         P(example of rank r of N) ~ ((r + 1/2) / N) ** (1 / keep - 1)
 
-    Exactly ``floor(keep * N)`` examples, at least one, are drawn without replacement, and stay in their order. Nothing
-    is read back from the device. A module is called in evaluation mode, so that the statistics of batch normalisation
-    stay as they are; its modes are put back.
+    Exactly ``floor(keep * N)`` examples, at least one, are sampled without replacement and keep their order, without
+    device synchronization. A module is called in evaluation mode, so that the running statistics of batch
+    normalization do not change; its modes are restored.
 
     Args:
         input: Examples, (N, ...), or a collection of them.
         target: Targets, (N, ...), or a collection of them.
         model: Maps the input to outputs.
-        loss_fun: Called as ``loss_fun(outputs, target, reduction="none")``; returns losses (N, ...), whose mean over
-            further dimensions counts.
-        keep: Share of the examples to keep, above 0 up to 1 (off).
-        scale_factor: Height and width of the images that the losses are computed with, as shares of the full ones,
+        loss_fun: Called as ``loss_fun(outputs, target, reduction="none")``; returns losses (N, ...), which are
+            averaged over further dimensions.
+        keep: Fraction of the examples to keep, above 0 up to 1 (off).
+        scale_factor: Height and width of the images for which losses are computed, as fractions of the full size,
             above 0 up to 1.
 
     Returns:
-        The input and the target of the examples kept.
+        The input and the target of the kept examples.
 
     Raises:
-        ValueError: ``keep`` or ``scale_factor`` is out of its range, the input to be scaled is no batch of images, or
-            the losses are not one for each example.
-        TypeError: ``loss_fun`` takes no ``reduction``.
+        ValueError: ``keep`` or ``scale_factor`` is out of range, the input to be scaled is not a batch of images, or
+            the losses do not have one entry per example.
+        TypeError: ``loss_fun`` does not accept ``reduction``.
 
     >>> x = torch.arange(4.0)
     >>> loss = lambda outputs, target, reduction: (outputs - target) ** 2
@@ -107,7 +107,7 @@ def select_using_loss(
     scaled = trees.map_tensors(lambda tensor: _scaled(tensor, scale_factor), input)
     with _evaluating(model):
         outputs = model(scaled)
-    indices = _draw(_losses(loss_fun, outputs, target), keep)
+    indices = _sample(_losses(loss_fun, outputs, target), keep)
 
     def select(tensor: Tensor) -> Tensor:
         return select_samples(tensor, indices)
@@ -116,39 +116,39 @@ def select_using_loss(
 
 
 class SelectiveBackprop(Algorithm):
-    """Prunes batches by :func:`select_using_loss`, from ``start`` to ``end`` of training.
+    """Prunes batches with :func:`select_using_loss`, from ``start`` to ``end`` of the run.
 
-    Every tensor of the batch with one entry for each example is pruned, whatever its key. The extra forward pass runs
-    in evaluation mode, by microbatches where training does, and only for batches that are pruned.
+    Every tensor of the batch with one entry per example is pruned, whatever its key. The extra forward pass runs in
+    evaluation mode, in microbatches if training does, and only for batches that are pruned.
 
     When to use it:
-        Where forward and backward passes are what takes the time, and the data has many examples that are learned
-        already.
+        If forward and backward passes take most of the time, and the data has many examples that the model has
+        already learned.
 
     When not to:
-        With noisy labels, whose losses are large for ever; where the loader is the bottleneck; beside batch norm at
-        small batches, which get smaller.
+        With noisy labels, whose losses stay large; if the DataLoader is the bottleneck; with batch norm at small
+        batches, which get smaller.
 
     How to choose:
-        The defaults prune half of every other batch from 0.5 to 0.9 of the training. ``scale_factor=0.5`` makes the
-        choice cheaper on images; the last tenth sees all data.
+        The defaults prune half of every other batch from 0.5 to 0.9 of the run. ``scale_factor=0.5`` makes the
+        selection cheaper on images; the last tenth of the run uses all data.
 
     Cost:
-        An extra forward pass without gradients, a third of a step, in steps that are pruned; what is left out saves
-        forward and backward.
+        An extra forward pass without gradients, a third of a step, in steps that are pruned; skipped examples save
+        their forward and backward passes.
 
     Args:
-        start: Share of training from which on batches are pruned.
-        end: Share of training from which on they no longer are.
-        keep: Share of the examples to keep, above 0 up to 1 (off).
-        scale_factor: Height and width of the images that the losses are computed with, as shares of the full ones.
-        interrupt: Every ``interrupt``-th batch of an epoch is left whole; 0 for none.
-        input_key: Where the input is in the batch, or a list of such keys.
-        target_key: Where the target is, or a list of such keys.
+        start: Fraction of the run at which pruning starts.
+        end: Fraction of the run at which pruning ends.
+        keep: Fraction of the examples to keep, above 0 up to 1 (off).
+        scale_factor: Height and width of the images for which losses are computed, as fractions of the full size.
+        interrupt: Every ``interrupt``-th batch of an epoch is not pruned; 0 for none.
+        input_key: Key of the input in the batch, or a list of keys.
+        target_key: Key of the target, or a list of keys.
 
     Raises:
-        ValueError: An argument is out of its range, or ``end`` is before ``start``.
-        TypeError: At the start of training: the model's loss takes no ``reduction``.
+        ValueError: An argument is out of range, or ``end`` is before ``start``.
+        TypeError: At the start of training, the model's loss does not accept ``reduction``.
 
     >>> SelectiveBackprop(start=0.5, end=0.9, keep=0.5)
     SelectiveBackprop(start=0.5, end=0.9, keep=0.5, scale_factor=1.0, interrupt=2, input_key=0, target_key=1)
@@ -160,7 +160,7 @@ class SelectiveBackprop(Algorithm):
         slot=Slot.SELECT,
         changes_shapes=True,
         sharding=Sharding.PER_RANK,
-        sharding_reason="Each process chooses among its own part of the batch.",
+        sharding_reason="Each rank selects examples from its shard of the batch.",
     )
 
     def __init__(
@@ -186,14 +186,14 @@ class SelectiveBackprop(Algorithm):
         self._sharded: bool | None = None
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Check that the model's loss can be had for each example."""
+        """Check that the model's loss can be computed per example."""
         self._sharded = None
         parameters = inspect.signature(_unwrapped(state.model).loss).parameters.values()
         names = [parameter.name for parameter in parameters]
         if self.keep < 1 and "reduction" not in names and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise TypeError(
-                f"SelectiveBackprop needs the loss of each example: define {type(_unwrapped(state.model)).__name__}."
-                f"loss(self, outputs, batch, reduction='mean') so that reduction='none' returns one for each."
+                f"SelectiveBackprop requires the loss of each example: define {type(_unwrapped(state.model)).__name__}."
+                f"loss(self, outputs, batch, reduction='mean') so that reduction='none' returns one loss per example."
             )
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
@@ -202,13 +202,13 @@ class SelectiveBackprop(Algorithm):
             return
         elapsed = state.get_elapsed_duration()
         if elapsed is None:
-            raise ValueError("SelectiveBackprop acts from start to end of training, so max_duration must be set.")
+            raise ValueError("SelectiveBackprop acts from start to end of the run, so max_duration must be set.")
         batch_idx = int(state.timestamp.batch_in_epoch.value)
         if should_selective_backprop(elapsed, batch_idx, self.start, self.end, self.interrupt):
             self._prune(state)
 
     def _are_sharded(self, model: nn.Module) -> bool:
-        """Whether weights are sharded, which is looked up once for a training."""
+        """Return whether parameters are sharded, cached for the run."""
         if self._sharded is None:
             self._sharded = any(map(is_sharded, model.parameters()))
         return self._sharded
@@ -216,41 +216,41 @@ class SelectiveBackprop(Algorithm):
     @torch.no_grad()
     def _prune(self, state: State) -> None:
         size, model = _num_samples(state.batch_get_item(self.input_key)), _unwrapped(state.model)
-        state.batch_get_item(self.target_key)  # a wrong key is to be noticed here
-        whole = state.batch
+        state.batch_get_item(self.target_key)  # fails early if the key is wrong
+        full_batch = state.batch
         losses: list[Tensor] = []
-        parts = _microbatches(state, size)
-        # Where weights are sharded, all go through the model together.
-        most = dist.largest(len(parts)) if self._are_sharded(state.model) else len(parts)
-        repeated = [parts[-1]] * (most - len(parts))
+        microbatches = _microbatches(state, size)
+        # With sharded parameters, all ranks must run the same number of forward passes (all-gather).
+        most = dist.largest(len(microbatches)) if self._are_sharded(state.model) else len(microbatches)
+        repeated = [microbatches[-1]] * (most - len(microbatches))
         with _evaluating(state.model), state.precision_context():
-            for part in [*parts, *repeated]:
-                state.batch = part
+            for microbatch in [*microbatches, *repeated]:
+                state.batch = microbatch
                 if self.scale_factor < 1:
                     inputs = state.batch_get_item(self.input_key)
                     scaled = trees.map_tensors(lambda tensor: _scaled(tensor, self.scale_factor), inputs)
                     state.batch_set_item(self.input_key, scaled)
                 losses.append(_losses(model.loss, model(state.batch), state.batch))
-        indices = _draw(torch.cat(losses[: len(parts)]), self.keep)
+        indices = _sample(torch.cat(losses[: len(microbatches)]), self.keep)
 
         def select(tensor: Tensor) -> Tensor:
             return select_samples(tensor, indices) if tensor.ndim and len(tensor) == size else tensor
 
-        state.batch = trees.map_tensors(select, whole)
+        state.batch = trees.map_tensors(select, full_batch)
 
 
-def _draw(losses: Tensor, keep: float) -> Tensor:
-    """Indices of the examples to keep, in their order."""
+def _sample(losses: Tensor, keep: float) -> Tensor:
+    """Return the indices of the examples to keep, in ascending order."""
     number = losses.shape[0]
     kept = max(int(keep * number + 1e-6), 1)  # 0.29 * 100 is less than 29
     ranks = torch.arange(0.5, number, device=losses.device) / number
-    # The largest of p / e, with e from an exponential distribution, are a draw without replacement by weights p.
-    draws = ranks.pow(1 / keep - 1) / torch.empty_like(ranks).exponential_()
-    return losses.argsort()[draws.topk(kept).indices].sort().values
+    # The largest of p / e, with e exponentially distributed, are a sample without replacement with weights p.
+    sampling_keys = ranks.pow(1 / keep - 1) / torch.empty_like(ranks).exponential_()
+    return losses.argsort()[sampling_keys.topk(kept).indices].sort().values
 
 
 def _losses(loss_fun: Callable[..., Any], outputs: Any, target: Any) -> Tensor:
-    """The loss of each example, (N,)."""
+    """Return the loss of each example, (N,)."""
     try:
         losses = loss_fun(outputs, target, reduction="none")
     except TypeError as error:
@@ -258,8 +258,8 @@ def _losses(loss_fun: Callable[..., Any], outputs: Any, target: Any) -> Tensor:
             raise
         raise TypeError(f"loss_fun must take reduction='none' and return the loss of each example: {error}") from error
     if isinstance(losses, Mapping):
-        parts = list(cast("Mapping[str, Tensor]", losses).items())
-        losses = sum(part for name, part in parts if name == "total" or "total" not in dict(parts))
+        named = dict(cast("Mapping[str, Tensor]", losses))
+        losses = sum(loss for name, loss in named.items() if name == "total" or "total" not in named)
     elif isinstance(losses, (tuple, list)):
         losses = sum(cast("list[Tensor]", losses))
     if not isinstance(losses, Tensor) or losses.ndim == 0:
@@ -275,8 +275,8 @@ def _scaled(tensor: Tensor, scale_factor: float) -> Tensor:
         return tensor
     if tensor.ndim not in (3, 4) or not tensor.is_floating_point():
         raise ValueError(
-            f"scale_factor={scale_factor} needs images (N, C, H, W) or signals (N, C, L) of a floating dtype, but the "
-            f"input has the shape {tuple(tensor.shape)} and is {tensor.dtype}. Leave scale_factor at 1."
+            f"scale_factor={scale_factor} requires images (N, C, H, W) or signals (N, C, L) of a floating dtype, but "
+            f"the input has the shape {tuple(tensor.shape)} and is {tensor.dtype}. Use scale_factor=1."
         )
     mode = "bilinear" if tensor.ndim == 4 else "linear"
     return nn.functional.interpolate(tensor, scale_factor=scale_factor, mode=mode, align_corners=False)
@@ -284,9 +284,9 @@ def _scaled(tensor: Tensor, scale_factor: float) -> Tensor:
 
 @contextlib.contextmanager
 def _evaluating(model: object) -> Generator[None]:
-    """Put a module into evaluation mode, and afterwards each of its parts back into the mode it was in."""
+    """Put a module into evaluation mode, and restore the mode of each of its submodules on exit."""
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
-    # Not by eval(), which a model may have given a further meaning.
+    # Not with eval(), which a model may override.
     for module in training:
         module.training = False
     try:
@@ -297,10 +297,11 @@ def _evaluating(model: object) -> Generator[None]:
 
 
 def _microbatches(state: State, samples: int) -> Sequence[Any]:
-    """The batch in the parts that go through the model at once."""
+    """Split the batch into the microbatches of training."""
     spec: DataSpec = state.train_phase.loader or DataSpec([])
-    parts = spec.__microbatches__(state.batch, state.microbatch_size, samples)
-    return parts if spec.microbatch_transforms is None else [spec.microbatch_transforms(part) for part in parts]
+    microbatches = spec.__microbatches__(state.batch, state.microbatch_size, samples)
+    transform = spec.microbatch_transforms
+    return microbatches if transform is None else [transform(microbatch) for microbatch in microbatches]
 
 
 def _num_samples(input: Any) -> int:

@@ -1,8 +1,8 @@
-"""Sequence length warm-up: begin training on short sequences, and let them grow.
+"""Sequence length warm-up: start training on short sequences, and increase their length.
 
     length(t) = min + step * floor(t / duration * n),    n = ceil((max - min) / step),    max from t = duration on
 
-Short sequences cost less, and make the start of training stable: large steps become possible.
+Short sequences cost less and stabilize the start of training, which allows larger learning rates and batches.
 
 Paper: The Stability-Efficiency Dilemma, Li et al. 2022, https://arxiv.org/abs/2108.06084
 """
@@ -39,24 +39,23 @@ def set_batch_sequence_length(
     truncate: bool = True,
     preserve_end_of_sequence: bool = False,
 ) -> Any:
-    """Make the sequences of a batch shorter.
+    """Shorten the sequences of a batch.
 
     Args:
-        batch: A mapping, or any nesting, of tensors of sequences, (B, S, ...). Square attention masks, (..., S, S),
-            are cut in both directions. Other tensors, such as labels for whole sequences (B,), stay.
-        curr_seq_len: L, the new length in tokens; from S on the batch is returned as it is.
-        truncate: Whether to drop the tokens after the first L. Else they become further sequences: all tokens, read
-            row by row, are written into rows of L, and a rest of less than L is dropped.
-        preserve_end_of_sequence: Whether each sequence that is cut keeps its last token, at the last place; needs
-            ``"attention_mask"`` in the batch, (B, S), by which the last token is told from padding. With
-            ``truncate`` only.
+        batch: A mapping, or any nested collection, of sequence tensors, (B, S, ...). Square attention masks,
+            (..., S, S), are cut in both dimensions. Other tensors, such as sequence labels (B,), are unchanged.
+        curr_seq_len: L, the new length in tokens; if it is S or more, the batch is returned unchanged.
+        truncate: Whether to drop the tokens after the first L. Otherwise they become additional sequences: all tokens,
+            read row by row, are written into rows of L, and a remainder of less than L is dropped.
+        preserve_end_of_sequence: Whether each cut sequence keeps its last token, in the last position; requires
+            ``"attention_mask"`` in the batch, (B, S), which marks padding. Only with ``truncate``.
 
     Returns:
-        A batch of the same kind; the given one is not changed.
+        A batch of the same type; the input is not modified.
 
     Raises:
-        ValueError: The length is not positive, there is no sequence or no attention mask where one is needed, or,
-            without ``truncate``, a tensor does not follow the tokens.
+        ValueError: The length is not positive, there is no sequence or a required attention mask is missing, or,
+            without ``truncate``, a tensor is not aligned with the tokens.
 
     >>> batch = {"input_ids": torch.tensor([[5, 6, 7, 8]])}
     >>> set_batch_sequence_length(batch, 2)
@@ -68,7 +67,7 @@ def set_batch_sequence_length(
     Paper: https://arxiv.org/abs/2108.06084 (Li et al. 2022)
     """
     if not curr_seq_len > 0:
-        positive("curr_seq_len", curr_seq_len)  # says what is wrong
+        positive("curr_seq_len", curr_seq_len)  # raises the error message
     size = sequence_size(batch)
     if curr_seq_len >= size[1]:
         return batch
@@ -76,7 +75,7 @@ def set_batch_sequence_length(
         return fold_sequences(batch, curr_seq_len)
     if not preserve_end_of_sequence:
         return trees.map_tensors(partial(_cut, size, curr_seq_len), batch)
-    rows, old, new = _last_places(batch, size, curr_seq_len)
+    rows, old, new = _last_token_positions(batch, size, curr_seq_len)
 
     def cut(tensor: Tensor) -> Tensor:
         short = _cut(size, curr_seq_len, tensor)
@@ -92,41 +91,40 @@ def set_batch_sequence_length(
 class SeqLengthWarmup(Algorithm):
     """Applies :func:`set_batch_sequence_length` to each training batch, on a schedule.
 
-    The length grows from ``min_seq_length`` in equal steps of time and of ``step_size`` tokens, to be
-    ``max_seq_length`` after the share ``duration`` of training, and stays there: longer sequences are cut to it to the
-    end. ``max_duration`` may be in any unit; in epochs the length grows within them.
+    The length grows from ``min_seq_length`` in equal steps of time and of ``step_size`` tokens, reaches
+    ``max_seq_length`` at the fraction ``duration`` of the run, and stays there: longer sequences are always cut to it.
+    ``max_duration`` may be in any unit; in epochs the length also grows within them.
 
-    Memory is at its highest only when the length is: try the full length once before a long run.
+    Peak memory is reached only at full length: test the full length once before a long run.
 
     Logs ``seq_length_warmup/curr_seq_len`` (tokens) and ``seq_length_warmup/curr_bs`` (sequences).
 
     When to use it:
-        For language models that are unstable at the start: with short sequences larger learning rates and batches
-        become possible.
+        For language models that are unstable at the start: short sequences allow larger learning rates and batches.
 
     When not to:
-        Where labels are for whole sequences that a cut would spoil, and in short runs under ``torch.compile``, which
-        pays for each new length.
+        If labels belong to entire sequences and cutting would invalidate them, and in short runs with
+        ``torch.compile``, which recompiles for each new length.
 
     How to choose:
         ``min_seq_length`` 8 to 64, ``duration`` 0.3. ``step_size`` a multiple of 8; larger steps mean fewer
         recompilations. ``truncate=False`` keeps the number of tokens in a batch.
 
     Cost:
-        A copy of what is kept. With ``truncate`` early steps cost less; without, attention alone does.
+        A copy of the kept tokens. With ``truncate`` early steps cost less; without it, only attention does.
 
     Args:
-        duration: Share of training in which the length grows, from 0 to 1.
-        min_seq_length: Length at the start in tokens.
-        max_seq_length: Length at the end in tokens.
-        step_size: Tokens by which the length grows at a time; a multiple of 8 suits tensor cores, and few steps mean
-            few recompilations.
-        truncate: Whether tokens are dropped rather than made into further sequences. The latter keeps the number of
+        duration: Fraction of the run in which the length grows, from 0 to 1.
+        min_seq_length: Initial length in tokens.
+        max_seq_length: Final length in tokens.
+        step_size: Number of tokens by which the length grows at a time; a multiple of 8 suits tensor cores, and few
+            steps mean few recompilations.
+        truncate: Whether to drop tokens rather than make additional sequences of them. The latter keeps the number of
             tokens in a batch, and so its cost.
-        preserve_end_of_sequence: Whether a sequence that is cut keeps its last token.
+        preserve_end_of_sequence: Whether a cut sequence keeps its last token.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> SeqLengthWarmup(duration=0.5, min_seq_length=8, max_seq_length=32).length_at(0.25)
     16
@@ -138,7 +136,7 @@ class SeqLengthWarmup(Algorithm):
         slot=Slot.AUGMENT,
         changes_shapes=True,
         sharding=Sharding.SAFE,
-        sharding_reason="All processes cut to the same length.",
+        sharding_reason="All ranks cut to the same length.",
     )
 
     def __init__(
@@ -165,15 +163,15 @@ class SeqLengthWarmup(Algorithm):
         """Return the length in tokens.
 
         Args:
-            elapsed: Share of training done, from 0 to 1.
+            elapsed: Fraction of the run completed, from 0 to 1.
 
         >>> SeqLengthWarmup(duration=0.0).length_at(0.0)
         1024
         """
         if elapsed >= self.duration:
-            return self.max_seq_length  # also where the warm-up has no time
+            return self.max_seq_length  # also if the warm-up has no duration
         steps = math.ceil((self.max_seq_length - self.min_seq_length) / self.step_size)
-        # A share such as 3 * (1 / 3) of the duration must not miss its step by rounding.
+        # A fraction such as 3 * (1 / 3) of the duration must not miss its step by rounding.
         done = math.floor(elapsed / self.duration * steps + 1e-9)
         return min(self.min_seq_length + self.step_size * done, self.max_seq_length)
 
@@ -186,10 +184,10 @@ class SeqLengthWarmup(Algorithm):
 
 
 def _elapsed(state: State) -> float:
-    """The share of training that is done, within an epoch too where the unit is epochs."""
+    """Return the fraction of the run completed, including fractions of an epoch if the unit is epochs."""
     maximum, time = state.max_duration, state.timestamp
     if maximum is None:
-        raise ValueError("SeqLengthWarmup lets sequences grow over the training, so max_duration must be set.")
+        raise ValueError("SeqLengthWarmup increases the sequence length over the run, so max_duration must be set.")
     if maximum.unit is TimeUnit.EPOCH and state.dataloader_len is not None and maximum.value:
         within = time.batch_in_epoch.value / max(state.dataloader_len.value, 1)
         return (time.epoch.value + min(within, 1.0)) / maximum.value
@@ -197,12 +195,12 @@ def _elapsed(state: State) -> float:
 
 
 def _cut(size: tuple[int, int], length: int, tensor: Tensor) -> Tensor:
-    """Keep the first tokens of a tensor that follows the tokens, in contiguous memory of its own."""
+    """Keep the first tokens of a tensor aligned with the tokens, in contiguous memory."""
     shape, full = tensor.shape, size[1]
     if shape == size:
-        return torch.narrow_copy(tensor, 1, 0, length)  # in half of the time of a slice made contiguous
+        return torch.narrow_copy(tensor, 1, 0, length)  # half the time of slicing and contiguous()
     square = len(shape) >= 2 and shape[-2:] == (full, full)
-    # (B, S, D) of numbers may happen to have as many features as tokens.
+    # A floating-point (B, S, D) may happen to have as many features as tokens.
     if square and (len(shape) != 3 or not tensor.is_floating_point()):
         return tensor[..., :length, :length].contiguous()
     if shape[:2] == size:
@@ -210,14 +208,14 @@ def _cut(size: tuple[int, int], length: int, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _last_places(batch: Any, size: tuple[int, int], length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows (B,), and the places of the last tokens before and after the cut (B, 1); padding may be on either side."""
+def _last_token_positions(batch: Any, size: tuple[int, int], length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows (B,), and the last token positions before and after the cut (B, 1); padding may be on either side."""
     mask = cast("Mapping[str, Any]", batch).get("attention_mask") if isinstance(batch, Mapping) else None
     if not isinstance(mask, Tensor) or mask.shape != size:
         raise ValueError(
-            f"preserve_end_of_sequence=True needs 'attention_mask' in the batch, of the shape {size}, to tell where "
-            f"sequences end."
+            f"preserve_end_of_sequence=True requires 'attention_mask' of shape {size} in the batch, to find the ends "
+            f"of sequences."
         )
-    places = torch.arange(size[1], device=mask.device)
-    old = torch.mul(mask, places).amax(1, keepdim=True).long()
+    positions = torch.arange(size[1], device=mask.device)
+    old = torch.mul(mask, positions).amax(1, keepdim=True).long()
     return torch.arange(size[0], device=mask.device), old, old.clamp(max=length - 1)

@@ -1,9 +1,9 @@
-"""Sequence packing: fill each row with whole documents, and let none see another.
+"""Sequence packing: fill each row with complete documents that cannot attend to each other.
 
     attend(i, j)  only if  document(i) = document(j)
 
-Padding is computed for nothing; packed rows have next to none. With masks and positions per document the model
-computes for each what it would have computed for it alone.
+Padding wastes computation; packed rows have almost none. With a mask and position ids per document, the model computes
+the same as for each document alone.
 
 Paper: Efficient Sequence Packing without Cross-contamination, Krell et al. 2021, https://arxiv.org/abs/2107.02027
 """
@@ -25,15 +25,15 @@ _IGNORED = -100
 
 
 def block_diagonal_mask(document_ids: Tensor, causal: bool = False) -> Tensor:
-    """Return which tokens see which, (B, 1, S, S), True where token i attends to token j of the same document.
+    """Return which tokens attend to which, (B, 1, S, S): True if tokens i and j are in the same document.
 
-    The form that ``torch.nn.functional.scaled_dot_product_attention`` takes, and models of ``transformers`` with it
-    as ``attention_mask``. Made on the device of the ids, which are much smaller to send there. Padding attends to
-    padding, so that no row of scores is empty.
+    This is the mask format of ``torch.nn.functional.scaled_dot_product_attention``, and of the ``attention_mask`` of
+    ``transformers`` models that use it. It is computed on the device of the ids, which are much smaller to transfer.
+    Padding attends to padding, so that no row of scores is empty.
 
     Args:
-        document_ids: The document of each token, (B, S), as :func:`pack_sequences` gives them.
-        causal: Whether a token sees only itself and those before it.
+        document_ids: The document of each token, (B, S), as :func:`pack_sequences` returns them.
+        causal: Whether a token attends only to itself and earlier tokens.
 
     >>> block_diagonal_mask(torch.tensor([[1, 1, 2]])).int()[0, 0]
     tensor([[1, 1, 0],
@@ -52,21 +52,21 @@ def pack_sequences(
     padding: Mapping[str, int] | None = None,
     num_rows: int | None = None,
 ) -> dict[str, Tensor]:
-    """Pack documents into as few rows of tokens as the longest-first rule gives, and say what is where.
+    """Pack documents into rows of tokens, longest first.
 
     Args:
         documents: Each a sequence of token ids, (n,), or a mapping with ``"input_ids"`` and further sequences of the
-            same length, such as ``"labels"``. By ``"attention_mask"`` padding is told, which is left out.
+            same length, such as ``"labels"``. An ``"attention_mask"`` marks padding, which is removed.
         max_seq_length: S, the length of a row in tokens; no document may be longer.
-        causal: Whether the model predicts the next token. Then labels are the tokens where none are given, and the
-            first of each document is ignored: nothing of its document comes before it.
-        weights: What counts alike in a loss weighted with ``loss_weights``: each ``"token"`` that has a label, or each
-            ``"document"``, as in a mean of means over documents that are rows of their own.
-        padding: Value that fills the rest of a row, by key; -100 for labels and 0 for others by default.
-        num_rows: B, the number of rows, filled up with empty ones, so that shapes stay; as many as needed by default.
+        causal: Whether the model predicts the next token. Then labels default to the tokens, and the first label of
+            each document is ignored: it has no context.
+        weights: What has equal weight in a loss weighted with ``loss_weights``: each ``"token"`` that has a label, or
+            each ``"document"``, as in the mean of per-document means with one document per row.
+        padding: Padding value by key; -100 for labels and 0 for others by default.
+        num_rows: B, the number of rows, padded with empty ones, for constant shapes; as many as needed by default.
 
     Returns:
-        Tensors (B, S): ``input_ids`` and what else the documents have; ``labels``, -100 where ignored;
+        Tensors (B, S): ``input_ids`` and the other keys of the documents; ``labels``, -100 where ignored;
         ``position_ids``, from 0 in each document; ``document_ids``, from 1 in each row, 0 for padding; and
         ``loss_weights``, 0 where there is no label. The loss is ``(weights * losses).sum() / weights.sum()``.
 
@@ -85,7 +85,7 @@ def pack_sequences(
     """
     positive("max_seq_length", max_seq_length)
     one_of("weights", weights, _WEIGHTS)
-    found = [_read(document, place, max_seq_length) for place, document in enumerate(documents)]
+    found = [_as_tensors(document, index, max_seq_length) for index, document in enumerate(documents)]
     keys = _common_keys(found)
     if causal or "labels" in keys:
         found = [_with_labels(document, causal) for document in found]
@@ -95,7 +95,7 @@ def pack_sequences(
     if len(rows) > size:
         raise ValueError(
             f"{plural(len(found), 'document')} need {plural(len(rows), 'row')} of {max_seq_length} tokens, but "
-            f"num_rows is {num_rows}. Give more rows, or fewer documents at a time."
+            f"num_rows is {num_rows}. Increase num_rows, or pack fewer documents at a time."
         )
     fill = {"labels": _IGNORED, **(padding or {})}
     packed = {key: torch.full((size, max_seq_length), fill.get(key, 0), dtype=found[0][key].dtype) for key in keys}
@@ -106,48 +106,48 @@ def pack_sequences(
         for number, member in enumerate(members, start=1):
             document = found[member]
             length = len(document["input_ids"])
-            part = slice(start, start + length)
+            span = slice(start, start + length)
             for key in keys:
-                packed[key][row, part] = document[key]
-            packed["position_ids"][row, part] = torch.arange(length)
-            packed["document_ids"][row, part] = number
-            packed["loss_weights"][row, part] = _loss_weights(document, weights)
+                packed[key][row, span] = document[key]
+            packed["position_ids"][row, span] = torch.arange(length)
+            packed["document_ids"][row, span] = number
+            packed["loss_weights"][row, span] = _loss_weights(document, weights)
             start += length
     return packed
 
 
 class SequencePacking:
-    """:func:`pack_sequences` as the ``collate_fn`` of a ``DataLoader`` whose data set gives documents.
+    """:func:`pack_sequences` as the ``collate_fn`` of a ``DataLoader`` whose dataset returns documents.
 
-    Pass ``document_ids`` to :func:`block_diagonal_mask` on the device, or let causal models of ``transformers`` tell
-    documents by ``position_ids``: these do so only if they get no ``attention_mask`` and ``use_cache=False``. Since a
-    batch has a given number of documents, not of rows, set ``num_rows`` where shapes must not change.
+    Pass ``document_ids`` to :func:`block_diagonal_mask` on the device, or let causal models of ``transformers`` infer
+    documents from ``position_ids``: these do so only without ``attention_mask`` and with ``use_cache=False``. Since a
+    batch has a fixed number of documents, not of rows, set ``num_rows`` if shapes must not change.
 
     When to use it:
-        For documents of very different lengths, where padding takes much of each batch: fine-tuning on instructions,
+        For documents of very different lengths, whose batches are mostly padding: instruction fine-tuning,
         pretraining on short texts.
 
     When not to:
-        For documents of one length, and for models that cannot take positions and masks for each document.
+        For documents of equal length, and for models that do not accept positions and masks per document.
 
     How to choose:
-        ``weights="document"`` where each document is to count alike, as in a batch that is padded; ``num_rows`` where
+        ``weights="document"`` if each document should have equal weight, as in a padded batch; ``num_rows`` if
         shapes must not change.
 
     Cost:
-        Packing sorts the lengths of a batch, on the host in the loader's workers. The mask for each document keeps
-        some attention kernels from being used.
+        Packing sorts the lengths of a batch, on the CPU in the DataLoader workers. The per-document mask disables some
+        attention kernels.
 
     Args:
         max_seq_length: S, the length of a row in tokens.
         causal: Whether the model predicts the next token.
-        weights: Whether each ``"token"`` or each ``"document"`` counts alike.
-        padding: Value that fills the rest of a row, by key.
+        weights: Whether each ``"token"`` or each ``"document"`` has equal weight.
+        padding: Padding value by key.
         num_rows: B, the number of rows; as many as needed by default.
-        keep: The keys to return; all by default. Models of ``transformers`` mind keys that they do not know.
+        keep: The keys to return; all by default. Models of ``transformers`` reject unknown keys.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> collate = SequencePacking(4, keep=["input_ids", "position_ids"])
     >>> collate([[5, 6, 7], [8]])
@@ -180,32 +180,32 @@ class SequencePacking:
         for key in self.keep:
             if key not in packed:
                 raise ValueError(
-                    f"keep names {key!r}, which is not among {', '.join(packed)}.{did_you_mean(key, packed)}"
+                    f"keep contains {key!r}, which is not among {', '.join(packed)}.{did_you_mean(key, packed)}"
                 )
         return {key: packed[key] for key in self.keep}
 
 
-def _read(document: Any, place: int, max_seq_length: int) -> dict[str, Tensor]:
-    """A document as tensors of equal length, without padding."""
-    parts = cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {"input_ids": document}
-    if "input_ids" not in parts:
-        raise ValueError(f"documents[{place}] has no 'input_ids', only {', '.join(map(str, parts))}.")
-    tensors = {key: torch.as_tensor(value) for key, value in parts.items()}
+def _as_tensors(document: Any, index: int, max_seq_length: int) -> dict[str, Tensor]:
+    """Return a document as tensors of equal length, without padding."""
+    fields = cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {"input_ids": document}
+    if "input_ids" not in fields:
+        raise ValueError(f"documents[{index}] has no 'input_ids', only {', '.join(map(str, fields))}.")
+    tensors = {key: torch.as_tensor(value) for key, value in fields.items()}
     mask = tensors.pop("attention_mask", None)
     shape = tensors["input_ids"].shape
     for key, tensor in tensors.items():
         if tensor.ndim != 1 or tensor.shape != shape:
             raise ValueError(
-                f"documents[{place}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has the "
-                f"shape {tuple(tensor.shape)}. Leave out what belongs to the document as a whole."
+                f"documents[{index}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has the "
+                f"shape {tuple(tensor.shape)}. Leave out keys that describe the entire document."
             )
     if mask is not None:
         tensors = {key: tensor[mask.bool()] for key, tensor in tensors.items()}
     length = len(tensors["input_ids"])
     if not 0 < length <= max_seq_length:
         raise ValueError(
-            f"documents[{place}] has {plural(length, 'token')}; between 1 and max_seq_length={max_seq_length} fit in a "
-            f"row. Cut longer ones, and leave out empty ones."
+            f"documents[{index}] has {plural(length, 'token')}, but a row holds between 1 and "
+            f"max_seq_length={max_seq_length}. Cut longer documents, and leave out empty ones."
         )
     return tensors
 
@@ -213,11 +213,11 @@ def _read(document: Any, place: int, max_seq_length: int) -> dict[str, Tensor]:
 def _common_keys(found: list[dict[str, Tensor]]) -> list[str]:
     if not found:
         raise ValueError("documents is empty: there is nothing to pack.")
-    for place, document in enumerate(found):
+    for index, document in enumerate(found):
         if document.keys() != found[0].keys():
             raise ValueError(
                 f"All documents must have the same keys, but documents[0] has {', '.join(found[0])} and "
-                f"documents[{place}] has {', '.join(document)}."
+                f"documents[{index}] has {', '.join(document)}."
             )
     return list(found[0])
 
@@ -230,22 +230,22 @@ def _with_labels(document: dict[str, Tensor], causal: bool) -> dict[str, Tensor]
 
 
 def _assign(lengths: list[int], max_seq_length: int) -> list[list[int]]:
-    """Put the longest document first, each into the first row with room for it; the documents of each row."""
+    """Assign documents, longest first, each to the first row with enough space; return the documents of each row."""
     rows: list[list[int]] = []
-    room: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        length = lengths[place]
-        row = next((row for row, left in enumerate(room) if left >= length), len(rows))
+    space: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        length = lengths[index]
+        row = next((row for row, left in enumerate(space) if left >= length), len(rows))
         if row == len(rows):
             rows.append([])
-            room.append(max_seq_length)
-        rows[row].append(place)
-        room[row] -= length
+            space.append(max_seq_length)
+        rows[row].append(index)
+        space[row] -= length
     return rows
 
 
 def _loss_weights(document: Mapping[str, Tensor], weights: str) -> Tensor:
-    """What the label of each token counts; without labels, what each token counts."""
+    """Return the loss weight of each label, or of each token if there are no labels."""
     labels = document.get("labels")
     counted = torch.ones(len(document["input_ids"])) if labels is None else (labels != _IGNORED).float()
     return counted / counted.sum().clamp(min=1) if weights == "document" else counted

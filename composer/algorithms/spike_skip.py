@@ -1,4 +1,4 @@
-"""Spike skipping: leave out an update whose loss or gradient norm is an outlier among the recent ones.
+"""Spike skipping: skip an update whose loss or gradient norm is an outlier compared to recent steps.
 
     skip if x > mean + s * std, for x the loss or the gradient norm, over the last w steps; or if x is not finite
 
@@ -35,14 +35,14 @@ _WATCHED = ("loss", "norm", "both")
 
 
 def is_spike(value: Tensor, history: Tensor, num_std: float = 6.0) -> Tensor:
-    """Tell whether a value is far above those before it, without reading it.
+    """Return whether a value is far above those before it, without device synchronization.
 
         x > mean + s * std        or x is not finite
 
     Args:
         value: The value x, of any shape (...).
-        history: Earlier values, (W, ...); what is not finite counts as missing. As long as less than half is there,
-            no finite value is a spike.
+        history: Earlier values, (W, ...); non-finite values count as missing. While less than half is present, no
+            finite value is a spike.
         num_std: Number s of standard deviations.
 
     Returns:
@@ -68,40 +68,39 @@ def is_spike(value: Tensor, history: Tensor, num_std: float = 6.0) -> Tensor:
 
 
 class SpikeSkip(Algorithm):
-    """Leaves out the update of a batch whose loss or gradient norm is a spike, see :func:`is_spike`.
+    """Skips the update of a batch whose loss or gradient norm is a spike, see :func:`is_spike`.
 
-    The decision is made on the device, nobody waits for it, and all processes make the same one. With torch's
-    fused optimizers (``fused=True``) the whole step is left out, its moments and its count included, at no cost. With
-    others the weights stay as they are, bit for bit, while the moments see a gradient of zero; that takes a copy of
-    the weights. The gradient norm is that before any clipping. A spike is counted in, so that a level that stays is
-    accepted in the end.
+    The decision is made on the device without synchronization, and is the same on all ranks. With torch's fused
+    optimizers (``fused=True``) the entire step is skipped, including moments and step count, at no cost. With other
+    optimizers the weights do not change, bit for bit, but the moments are updated with a zero gradient; this takes a
+    copy of the weights. The gradient norm is measured before any clipping. Spikes are included in the statistics, so
+    that a lasting new level is eventually accepted.
 
     Logs ``spike_skip/skipped``, 0 or 1, and ``spike_skip/gradient_norm``.
 
     When to use it:
-        For long runs of large models, where one bad batch can cost days; also as a guard against gradients that are
-        not finite.
+        For long runs of large models, where one bad batch can cost days; also as a guard against non-finite gradients.
 
     When not to:
-        In short runs, which end before there are statistics, and where losses differ from batch to batch by nature.
+        In short runs, which end before there are enough statistics, and if losses naturally vary between batches.
 
     How to choose:
-        ``num_std=6`` skips next to nothing but spikes; ``window`` long enough for a stable deviation, 128 in the
-        report. ``watch="norm"`` where the loss of a batch depends on its data more than on the model.
+        ``num_std=6`` skips almost nothing but spikes; ``window`` long enough for a stable deviation, 128 in the
+        report. ``watch="norm"`` if the loss of a batch depends on its data more than on the model.
 
     Cost:
-        A norm of the gradients, and with optimizers that are not fused a copy of the weights in each step. Nothing is
-        read back from the device.
+        A norm of the gradients, and with non-fused optimizers a copy of the weights in each step. No device
+        synchronization.
 
     Args:
-        num_std: Number of standard deviations above the mean from which on a value is a spike; infinity leaves only
-            values that are not finite.
-        window: Number of last steps that mean and deviation are taken over; nothing but values that are not finite is
-            skipped in the first half of them.
-        watch: What is looked at: ``"loss"``, ``"norm"`` or ``"both"``.
+        num_std: Number of standard deviations above the mean at which a value is a spike; infinity skips only
+            non-finite values.
+        window: Number of last steps for mean and deviation; in the first half of the window, only non-finite values
+            are skipped.
+        watch: What to monitor: ``"loss"``, ``"norm"`` or ``"both"``.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> SpikeSkip()
     SpikeSkip(num_std=6.0, window=128, watch='both')
@@ -109,18 +108,18 @@ class SpikeSkip(Algorithm):
     Paper: https://arxiv.org/abs/2501.00656 (OLMo 2, 2025)
     """
 
-    # Last in the order, which is first after the gradient is there: before it is clipped.
+    # Last in the order, so first after the gradient is computed: before it is clipped.
     __traits__ = Traits(
         slot=Slot.PRECISION,
         sharding=Sharding.SAFE,
-        sharding_reason="Loss and norm are those of all processes, which decide alike.",
-        engine_conflict="It reads the gradients and leaves out steps.",
+        sharding_reason="Loss and norm are reduced over all ranks, which decide alike.",
+        engine_conflict="It reads the gradients and skips steps.",
     )
 
     def __init__(self, num_std: float = 6.0, window: int = 128, watch: str = "both") -> None:
         self.num_std = positive("num_std", num_std)
         if window < 4:
-            raise ValueError(f"window must be at least 4 steps, to have a deviation; got {window!r}.")
+            raise ValueError(f"window must be at least 4 steps, to compute a deviation; got {window!r}.")
         self.window = window
         self.watch = one_of("watch", watch, _WATCHED)
         self._history = torch.full((window, 2), float("nan"))
@@ -129,41 +128,41 @@ class SpikeSkip(Algorithm):
         self._handles: dict[int, RemovableHandle] = {}
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Bring the history to the device."""
+        """Move the history to the device."""
         self._history = self._history.to(state.device.torch_device)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Keep the weights of those optimizers that cannot leave out a step."""
-        for place, optimizer in enumerate(state.optimizers):
+        """Copy the weights of optimizers that cannot skip a step."""
+        for index, optimizer in enumerate(state.optimizers):
             if _can_skip(optimizer, state):
-                self._copies.pop(place, None)
+                self._copies.pop(index, None)
                 continue
             parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-            kept = self._copies.get(place)
+            kept = self._copies.get(index)
             if kept is None or len(kept[0]) != len(parameters) or any(map(_differ, kept[0], parameters)):
-                kept = self._copies[place] = (parameters, [torch.empty_like(p) for p in parameters])
+                kept = self._copies[index] = (parameters, [torch.empty_like(p) for p in parameters])
             with torch.no_grad():
                 torch._foreach_copy_(held(kept[1]), held(parameters))  # pyright: ignore[reportPrivateImportUsage]
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        """Decide, and prepare the optimizers for a step that may be left out."""
+        """Decide, and prepare the optimizers for a step that may be skipped."""
         self._latest = self._observe(state)
         spikes = is_spike(self._latest, self._history, self.num_std)
-        # What is not watched may still not be nonsense.
+        # A value that is not monitored must still be finite.
         broken = ~self._latest.isfinite()
         watched = {"loss": spikes[0] | broken[1], "norm": spikes[1] | broken[0], "both": spikes.any()}
         skip = watched[self.watch]
-        for place, optimizer in enumerate(state.optimizers):
+        for index, optimizer in enumerate(state.optimizers):
             if _can_skip(optimizer, state):
                 optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
                 continue
             for gradient in gradients_of(parameters_of([optimizer])):
                 gradient.masked_fill_(skip.to(gradient.device), 0)
-            self._restore_after_step(optimizer, place, skip)
+            self._restore_after_step(optimizer, index, skip)
         logger.enqueue({"spike_skip/skipped": skip.float(), "spike_skip/gradient_norm": self._latest[1]})
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Count the batch in."""
+        """Add the batch to the history."""
         for optimizer in state.optimizers:
             vars(optimizer).pop("found_inf", None)
         if self._latest is not None:
@@ -179,17 +178,17 @@ class SpikeSkip(Algorithm):
         return {**super().state_dict(), "history": self._history}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the last losses and gradient norms.
+        """Load the last losses and gradient norms.
 
         Args:
-            state: What :meth:`state_dict` returned.
+            state: A result of :meth:`state_dict`.
         """
         history = state["history"][-self.window :].to(self._history.device)
         missing = self._history.new_full((self.window - len(history), 2), float("nan"))
         self._history = torch.cat([missing, history])
 
     def _observe(self, state: State) -> Tensor:
-        """Loss and gradient norm of the batch, (2,), the same in all processes."""
+        """Return loss and gradient norm of the batch, (2,), the same on all ranks."""
         loss = state.total_loss_dict.get("loss/train/total")
         loss = (state.loss.detach() if loss is None else loss).to(self._history)
         if dist.get_world_size() > 1:
@@ -199,21 +198,21 @@ class SpikeSkip(Algorithm):
         norm = total_norm(gradients).to(self._history) if gradients else torch.zeros_like(loss)
         return torch.stack([loss, norm])
 
-    def _restore_after_step(self, optimizer: Optimizer, place: int, skip: Tensor) -> None:
-        # An optimizer may evaluate the gradient several times in a step, and the last time counts.
-        if place in self._handles:
-            self._handles[place].remove()
-        parameters, copies = self._copies[place]
+    def _restore_after_step(self, optimizer: Optimizer, index: int, skip: Tensor) -> None:
+        # An optimizer may evaluate the gradient several times in a step; the last evaluation counts.
+        if index in self._handles:
+            self._handles[index].remove()
+        parameters, copies = self._copies[index]
 
         def restore(*_: object) -> None:
-            self._handles.pop(place).remove()
+            self._handles.pop(index).remove()
             _choose(parameters, copies, skip)
 
-        self._handles[place] = optimizer.register_step_post_hook(restore)
+        self._handles[index] = optimizer.register_step_post_hook(restore)
 
 
 def _can_skip(optimizer: Optimizer, state: State) -> bool:
-    """Whether an optimizer leaves out a step on a flag, which the gradient scaling of amp_fp16 uses for itself."""
+    """Return whether an optimizer can skip a step by a flag, unless the gradient scaler of amp_fp16 uses it."""
     return state.scaler is None and getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
@@ -223,6 +222,6 @@ def _differ(one: object, other: object) -> bool:
 
 @torch.no_grad()
 def _choose(parameters: Sequence[nn.Parameter], copies: Sequence[Tensor], skip: Tensor) -> None:
-    """Put the copies into the parameters where ``skip`` is true."""
+    """Copy the copies into the parameters if ``skip`` is true."""
     for parameter, copy in zip(held(parameters), held(copies), strict=True):
         torch.where(skip.to(copy.device), copy, parameter.detach(), out=parameter.detach())

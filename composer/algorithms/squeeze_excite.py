@@ -1,4 +1,4 @@
-"""Squeeze and excite: after each wide convolution, weigh the channels of an image by what its average pixel says.
+"""Squeeze-and-excitation: after each wide convolution, reweight the channels based on their means.
 
 Paper: Squeeze-and-Excitation Networks, Hu et al. 2018, https://arxiv.org/abs/1709.01507
 """
@@ -36,20 +36,20 @@ def apply_squeeze_excite(
     min_channels: int = 128,
     optimizers: Optimizer | Sequence[Optimizer] | None = None,
 ) -> ModuleT:
-    """Put a :class:`.SqueezeExcite2d` after each wide convolution of a model, in place.
+    """Add a :class:`.SqueezeExcite2d` after each wide convolution of a model, in place.
 
         y = x * sigmoid(W2 relu(W1 mean(x)))            mean over the pixels, one weight for each channel
 
-    Every pixel thus gets a say in what the model looks for, at almost no arithmetic: accuracy rises at a small cost in
-    time. Do not use it where the time of single examples counts most, or on models that have such layers already.
+    Every pixel thus influences the features globally, with little arithmetic: accuracy rises at a small cost in time.
+    Do not use it if latency matters most, or on models that already have such layers.
 
     Args:
         model: The model.
-        latent_channels: Width of the small network that finds the weights: channels, or below 1 a share of the output
-            channels of the convolution.
-        min_channels: Convolutions with fewer input or output channels stay. On large images narrow layers come early,
-            where weighing takes longest and helps least; 512 is usual for ResNet-50 on ImageNet.
-        optimizers: Those of the model, which get the new weights, into the group of those of the convolution.
+        latent_channels: Width of the hidden layer that computes the weights: channels, or below 1 a fraction of the
+            output channels of the convolution.
+        min_channels: Convolutions with fewer input or output channels are unchanged. On large images, narrow layers
+            come early, where the reweighting takes longest and helps least; 512 is usual for ResNet-50 on ImageNet.
+        optimizers: The model's optimizers; new parameters join the parameter group of the convolution.
 
     Returns:
         The model itself.
@@ -77,7 +77,7 @@ def apply_squeeze_excite(
 
     if not replace_module_classes(model, {nn.Conv2d: squeeze_excite}, optimizers):
         message = (
-            f"SqueezeExcite changes nothing: the model has no Conv2d with at least {min_channels} input and output "
+            f"SqueezeExcite has no effect: the model has no Conv2d with at least {min_channels} input and output "
             f"channels that is not followed by a SqueezeExcite2d already."
         )
         warnings.warn(message, NoEffectWarning, stacklevel=2)
@@ -85,25 +85,25 @@ def apply_squeeze_excite(
 
 
 class SqueezeExcite(Algorithm):
-    """Applies :func:`apply_squeeze_excite` at the start.
+    """Applies :func:`apply_squeeze_excite` at initialization.
 
     When to use it:
-        For convolutional networks that are short of accuracy rather than time.
+        For convolutional networks, if accuracy matters more than time.
 
     When not to:
-        Where speed counts: many small layers and a mean over all pixels after each wide convolution are slow on
-        accelerators. Not in networks that have such layers (EfficientNet, newer MobileNets).
+        If speed matters: many small layers and a mean over all pixels after each wide convolution are slow on
+        accelerators. Not for networks that already have such layers (EfficientNet, newer MobileNets).
 
     How to choose:
-        ``latent_channels`` 64, or a share of 1/16 to 1/4 of the channels. Raise ``min_channels`` to have them in the
-        last, widest stages only, where they cost least.
+        ``latent_channels`` 64, or a fraction of 1/16 to 1/4 of the channels. Raise ``min_channels`` to add them only
+        to the last, widest stages, where they cost least.
 
     Cost:
-        Two small linear layers and two passes over the activations of each convolution; some per cent more weights.
+        Two small linear layers and two passes over the activations of each convolution; a few percent more parameters.
 
     Args:
-        latent_channels: Width of the small network: channels, or below 1 a share of the output channels.
-        min_channels: Convolutions with fewer input or output channels stay.
+        latent_channels: Width of the hidden layer: channels, or below 1 a fraction of the output channels.
+        min_channels: Convolutions with fewer input or output channels are unchanged.
 
     Raises:
         ValueError: ``latent_channels`` is not positive, or ``min_channels`` is negative.
@@ -117,7 +117,7 @@ class SqueezeExcite(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         sharding=Sharding.SAFE,
-        sharding_reason="Layers are replaced before weights are divided.",
+        sharding_reason="Layers are replaced before parameters are sharded.",
     )
 
     def __init__(self, latent_channels: float = 64, min_channels: int = 128) -> None:
@@ -126,11 +126,11 @@ class SqueezeExcite(Algorithm):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: there are new weights, and those of the convolutions have names of their own."""
+        """Return True: there are new parameters, and those of the convolutions are renamed."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Put the layers in and log how many there are."""
+        """Add the layers and log their number."""
         apply_squeeze_excite(state.model, self.latent_channels, self.min_channels, state.optimizers)
         number = count_module_instances(state.model, SqueezeExciteConv2d)
         logger.log_hyperparameters({"squeeze_excite/num_squeeze_excite_layers": number})

@@ -1,4 +1,4 @@
-"""Stochastic depth: leave residual blocks out at random in training.
+"""Stochastic depth: randomly skip residual blocks in training.
 
     y = activation(shortcut(x) + b * branch(x))          b ~ Bernoulli(1 - p) in training, 1 - p in evaluation
 
@@ -44,32 +44,32 @@ def apply_stochastic_depth(
     drop_rate: float = 0.2,
     drop_distribution: str = "linear",
 ) -> ModuleT:
-    """Let the residual blocks of a model be left out at random in training, in place.
+    """Make the residual blocks of a model stochastic, so that training skips them at random, in place.
 
         y = activation(shortcut(x) + b * branch(x))          b ~ Bernoulli(1 - p) in training, 1 - p in evaluation
 
-    A model that has to do without each block at times relies less on single ones, so that deep residual networks and
-    transformers generalise better. Where whole blocks are left out, their time is saved too; compiled models save
-    nothing, and neither does the choice for each sample. Weights of a block that is left out get no gradient, so that
-    the optimizer passes them over (compiled, one of zeros). Do not use it on shallow models or in short trainings.
+    The model relies less on single blocks, so that deep residual networks and transformers generalize better. Skipping
+    blocks for the entire batch also saves their time; compiled models save nothing, and neither does skipping per
+    sample. Parameters of a skipped block get no gradient, so that the optimizer skips them (compiled, a zero gradient).
+    Do not use it on shallow models or in short runs.
 
-    The blocks stay the same objects with the same names of weights. Known are the residual blocks of torchvision's and
-    timm's ResNets and those of their transformers, and whatever :func:`.register_residual_block` was told of.
+    The blocks stay the same objects with the same parameter names. Supported are the residual blocks of torchvision's
+    and timm's ResNets and of their transformers, and those registered with :func:`.register_residual_block`.
 
     Args:
         model: The model.
         target_layer_name: The class of the blocks, or its name, such as ``"Bottleneck"`` or ``"BasicBlock"``. The old
-            name ``"ResNetBottleneck"`` stands for the first.
-        stochastic_method: ``"block"`` leaves a block out for the whole batch, ``"sample"`` for each sample by itself.
+            name ``"ResNetBottleneck"`` is an alias of the first.
+        stochastic_method: ``"block"`` skips a block for the entire batch, ``"sample"`` for each sample independently.
         drop_rate: Probability p of the last block, from 0 (off) to 1.
-        drop_distribution: ``"uniform"`` gives all blocks that probability, ``"linear"`` the i-th of n blocks i / n of
-            it, since early blocks matter more.
+        drop_distribution: ``"uniform"`` gives all blocks that probability, ``"linear"`` gives the i-th of n blocks
+            i / n of it, since early blocks matter more.
 
     Returns:
         The model itself.
 
     Raises:
-        ValueError: An argument is out of its range, or the blocks are of a kind that is not known.
+        ValueError: An argument is out of range, or the blocks are of an unsupported class.
 
     >>> class Block(nn.Module):
     ...     def __init__(self):
@@ -88,44 +88,44 @@ def apply_stochastic_depth(
     _check(stochastic_method, drop_rate, drop_distribution)
     blocks = _targets(model, target_layer_name)
     if not blocks or drop_rate == 0:
-        warnings.warn(_why_nothing(model, target_layer_name, drop_rate), NoEffectWarning, stacklevel=2)
+        warnings.warn(_no_effect_reason(model, target_layer_name, drop_rate), NoEffectWarning, stacklevel=2)
         return model
-    for place, block in enumerate(blocks, start=1):
-        share = place / len(blocks) if drop_distribution == "linear" else 1.0
-        make_stochastic(block, stochastic_method, drop_rate * share)
+    for index, block in enumerate(blocks, start=1):
+        scale = index / len(blocks) if drop_distribution == "linear" else 1.0
+        make_stochastic(block, stochastic_method, drop_rate * scale)
     return model
 
 
 class StochasticDepth(Algorithm):
-    """Applies :func:`apply_stochastic_depth` at the start, and raises the probabilities in a warm-up.
+    """Applies :func:`apply_stochastic_depth` at initialization, with optional warm-up of the probabilities.
 
-    All processes of a run leave out the same blocks, so that none waits for another; samples are left out by each
-    process on its own. Logs ``stochastic_depth/num_stochastic_layers``, and in a warm-up the probability of the last
-    block as ``stochastic_depth/drop_rate``.
+    All ranks skip the same blocks, so that none waits for another; each rank skips samples independently. Logs
+    ``stochastic_depth/num_stochastic_layers``, and in a warm-up the probability of the last block as
+    ``stochastic_depth/drop_rate``.
 
     When to use it:
-        For deep residual networks and transformers in long trainings.
+        For deep residual networks and transformers in long runs.
 
     When not to:
-        On shallow models and in short trainings. Compiled models save no time by it.
+        For shallow models and in short runs. It saves no time in compiled models.
 
     How to choose:
-        ``drop_rate`` 0.1 for ResNet-50, 0.2 and more for deeper networks; ``"linear"`` spares the early blocks, which
-        matter more. ``"block"`` saves time, ``"sample"`` varies within a batch.
+        ``drop_rate`` 0.1 for ResNet-50, 0.2 and more for deeper networks; ``"linear"`` skips the early blocks, which
+        matter more, less often. ``"block"`` saves time, ``"sample"`` varies within a batch.
 
     Cost:
-        ``"block"`` saves the time of blocks that are left out, half of ``drop_rate`` of them with ``"linear"``;
+        ``"block"`` saves the time of skipped blocks, half of ``drop_rate`` of them with ``"linear"``;
         ``"sample"`` saves nothing and costs a product over each block's output.
 
     Args:
         target_layer_name: The class of the blocks, or its name.
-        stochastic_method: ``"block"`` leaves a block out for the whole batch, ``"sample"`` for each sample by itself.
+        stochastic_method: ``"block"`` skips a block for the entire batch, ``"sample"`` for each sample independently.
         drop_rate: Probability of the last block, from 0 (off) to 1.
         drop_distribution: ``"linear"`` or ``"uniform"``, see :func:`apply_stochastic_depth`.
-        drop_warmup: Time over which probabilities rise evenly from 0: a share of training, or a time.
+        drop_warmup: Time over which probabilities increase linearly from 0: a fraction of the run, or a time.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> StochasticDepth("Bottleneck", drop_rate=0.1).find_unused_parameters
     True
@@ -136,10 +136,10 @@ class StochasticDepth(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         conflicts_with={
-            "SAM": "the two forward passes of a step would leave out different blocks. Use stochastic_method='sample'.",
+            "SAM": "the two forward passes of a step would skip different blocks. Use stochastic_method='sample'.",
         },
         sharding=Sharding.SAFE,
-        sharding_reason="All processes leave out the same blocks; samples are drawn by each.",
+        sharding_reason="All ranks skip the same blocks; each samples which samples to skip.",
     )
 
     def __init__(
@@ -162,29 +162,29 @@ class StochasticDepth(Algorithm):
         if stochastic_method == "sample":
             self.__traits__ = replace(self.__traits__, conflicts_with={}, sharding=Sharding.PER_RANK)
         self._generator: torch.Generator | None = None
-        self._full_rates: dict[StochasticBlock, float] = {}
+        self._target_rates: dict[StochasticBlock, float] = {}
         self._progress = 1.0
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: the weights fit without it, and the model would do something else."""
+        """Return True: the parameters would load without it, but the model would compute something else."""
         return True
 
     def __listens__(self, event: Event) -> bool:
-        """Leave out the events that have nothing to do."""
+        """Unsubscribe from events without work to do."""
         if event in (Event.AFTER_LOAD, Event.BATCH_START) and self.drop_warmup.value == 0:
             return False
         return super().__listens__(event) and (event is not Event.BEFORE_FORWARD or self.stochastic_method == "block")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the random numbers are that blocks are left out by."""
+        """Return the random state that determines which blocks are skipped."""
         return {
             **super().state_dict(),
             "generator": None if self._generator is None else self._generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the random numbers.
+        """Load the random state.
 
         Args:
             state: A result of :meth:`state_dict`.
@@ -194,46 +194,46 @@ class StochasticDepth(Algorithm):
             self._generator.set_state(state["generator"].cpu())
 
     def init(self, state: State, logger: Logger) -> None:
-        """Change the blocks and log how many there are."""
+        """Make the blocks stochastic and log their number."""
         before = {module for module in state.model.modules() if isinstance(module, StochasticBlock)}
         apply_stochastic_depth(
             state.model, self.target_layer_name, self.stochastic_method, self.drop_rate, self.drop_distribution
         )
         blocks = [module for module in state.model.modules() if isinstance(module, StochasticBlock)]
-        self._full_rates = {block: block.block_drop_rate for block in blocks if block not in before}
+        self._target_rates = {block: block.block_drop_rate for block in blocks if block not in before}
         if self._generator is None:
-            # Of one seed on all processes; the draws of the model and the data are left as they are.
+            # The same seed on all ranks; the random state of the model and the data is not touched.
             self._generator = torch.Generator().manual_seed(state.rank_zero_seed)
-        logger.log_metrics({"stochastic_depth/num_stochastic_layers": len(self._full_rates)})
+        logger.log_metrics({"stochastic_depth/num_stochastic_layers": len(self._target_rates)})
 
     def after_load(self, state: State, logger: Logger) -> None:
-        """Set the probabilities of the time at which training goes on."""
+        """Set the probabilities of the time at which training resumes."""
         self._warm_up(state)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Raise the probabilities in the warm-up."""
+        """Increase the probabilities in the warm-up."""
         if self._progress < 1:
             self._warm_up(state)
             logger.log_metrics({"stochastic_depth/drop_rate": self.drop_rate * self._progress})
 
     def before_forward(self, state: State, logger: Logger) -> None:
-        """Decide which blocks run."""
-        if self._full_rates:
+        """Select which blocks run."""
+        if self._target_rates:
             decide_blocks(state.model, self._generator)
 
     def _warm_up(self, state: State) -> None:
-        """Set the probabilities; the last time to what they are to be in the end."""
+        """Set the probabilities; at the end of the warm-up, to their final values."""
         self._progress = self._warmed(state)
-        for block, rate in self._full_rates.items():
+        for block, rate in self._target_rates.items():
             block.block_drop_rate = rate * self._progress
 
     def _warmed(self, state: State) -> float:
-        """The share of the warm-up that is done."""
+        """Return the completed fraction of the warm-up."""
         if self.drop_warmup.unit is not TimeUnit.DURATION:
             return min(state.timestamp.get(self.drop_warmup.unit).value / self.drop_warmup.value, 1.0)
         elapsed = state.get_elapsed_duration()
         if elapsed is None:
-            raise ValueError(f"drop_warmup={self.drop_warmup} is a share of the training, so max_duration must be set.")
+            raise ValueError(f"drop_warmup={self.drop_warmup} is a fraction of the run, so max_duration must be set.")
         return min(elapsed.value / self.drop_warmup.value, 1.0)
 
 
@@ -248,7 +248,7 @@ def _names(module: nn.Module) -> list[str]:
 
 
 def _targets(model: nn.Module, target: str | type[nn.Module]) -> list[nn.Module]:
-    """The blocks of a class, in the order of the model, without those that are stochastic already."""
+    """Return the blocks of a class, in model order, except those that are already stochastic."""
     if isinstance(target, str):
         name = _OLD_NAMES.get(target, target)
         found = [module for module in model.modules() if name in _names(module)]
@@ -257,11 +257,11 @@ def _targets(model: nn.Module, target: str | type[nn.Module]) -> list[nn.Module]
     return [module for module in found if not isinstance(module, StochasticBlock)]
 
 
-def _why_nothing(model: nn.Module, target: str | type[nn.Module], drop_rate: float) -> str:
+def _no_effect_reason(model: nn.Module, target: str | type[nn.Module], drop_rate: float) -> str:
     if drop_rate == 0:
-        return "StochasticDepth changes nothing: drop_rate is 0."
+        return "StochasticDepth has no effect: drop_rate is 0."
     if not isinstance(target, str):
-        return f"StochasticDepth changes nothing: the model has no {target.__name__} that is not stochastic already."
+        return f"StochasticDepth has no effect: the model has no {target.__name__} that is not stochastic already."
     name = _OLD_NAMES.get(target, target)
     hint = did_you_mean(name, {name for module in model.modules() for name in _names(module)} - {name})
-    return f"StochasticDepth changes nothing: the model has no {name} that is not stochastic already.{hint}"
+    return f"StochasticDepth has no effect: the model has no {name} that is not stochastic already.{hint}"

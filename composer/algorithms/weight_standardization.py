@@ -1,4 +1,4 @@
-"""Weight standardization: each filter of a convolution has mean 0 and variance 1.
+"""Weight standardization: normalize each filter of a convolution to mean 0 and variance 1.
 
     W' = (W - mean(W)) / sqrt(var(W) + 1e-10)            for each output channel
 
@@ -51,24 +51,24 @@ class WeightStandardizer(nn.Module):
 
 
 def apply_weight_standardization(module: nn.Module, n_last_layers_ignore: int = 0) -> int:
-    """Standardize the weights of the convolutions of a model whenever they are used, in place.
+    """Standardize the weights of a model's convolutions in every forward pass, in place.
 
         W' = (W - mean(W)) / sqrt(var(W) + 1e-10)            for each output channel
 
-    The loss surface becomes smoother, so that training is faster and more accurate, above all with group norm or small
-    batches, where batch norm is weak. It costs little, since weights are few beside activations. It belongs before a
-    normalisation: without one the scale of the outputs is lost, as in the last layers of a model that predicts
-    numbers or pixels; leave those out.
+    The loss surface becomes smoother, so that training is faster and more accurate, especially with group norm or small
+    batches, for which batch norm is weak. It costs little, since weights are few compared to activations. It requires a
+    normalization layer after the convolution: without one the scale of the outputs is lost, as in the last layers of a
+    model that predicts numbers or pixels; exclude those.
 
     The parameters are the same objects, under names with ``parametrizations``; filters of one element, whose variance
-    is nothing, stay as they are.
+    is zero, are unchanged.
 
     Args:
         module: The model.
-        n_last_layers_ignore: How many convolutions at the end, in the order in which the model lists them, stay.
+        n_last_layers_ignore: Number of convolutions at the end, in registration order, to leave unchanged.
 
     Returns:
-        The number of layers that were changed.
+        The number of changed layers.
 
     Raises:
         ValueError: ``n_last_layers_ignore`` is negative.
@@ -85,35 +85,36 @@ def apply_weight_standardization(module: nn.Module, n_last_layers_ignore: int = 
     for layer in chosen:
         parametrize.register_parametrization(layer, "weight", WeightStandardizer())
     if not chosen:
-        apart = f" apart from the last {n_last_layers_ignore}" if n_last_layers_ignore else ""
+        except_last = f" apart from the last {n_last_layers_ignore}" if n_last_layers_ignore else ""
         message = (
-            f"WeightStandardization changes nothing: of the {plural(len(convs), 'convolution')} (Conv1d, Conv2d, "
-            f"Conv3d) in the model,{apart} none is left that is not standardized already."
+            f"WeightStandardization has no effect: of the {plural(len(convs), 'convolution')} (Conv1d, Conv2d, "
+            f"Conv3d) in the model,{except_last} none is left that is not standardized already."
         )
         warnings.warn(message, NoEffectWarning, stacklevel=2)
     return len(chosen)
 
 
 class WeightStandardization(Algorithm):
-    """Applies :func:`apply_weight_standardization` at the start.
+    """Applies :func:`apply_weight_standardization` at initialization.
 
     When to use it:
-        For convolutional networks with group norm, or with batch norm at small batches, where that is weak.
+        For convolutional networks with group norm, or with batch norm at small batches, for which it is weak.
 
     When not to:
-        Without a norm behind the convolutions: the scale of the outputs is lost. Leave out the last layers of models
+        Without a norm after the convolutions: the scale of the outputs is lost. Exclude the last layers of models
         that predict numbers or pixels.
 
     How to choose:
-        ``n_last_layers_ignore`` 0 for classification, 15 for DeepLabv3: as many convolutions as have no norm behind
-        them.
+        ``n_last_layers_ignore`` 0 for classification, 15 for DeepLabv3: the number of convolutions at the end without
+        a norm after them.
 
     Cost:
-        A normalisation of each weight in each forward pass, little beside the convolution, since weights are few
-        beside activations.
+        A normalization of each weight in each forward pass, cheap compared to the convolution, since weights are few
+        compared to activations.
 
     Args:
-        n_last_layers_ignore: How many convolutions at the end stay; 15 is usual for DeepLabv3, 0 for classification.
+        n_last_layers_ignore: Number of convolutions at the end to leave unchanged; 15 is usual for DeepLabv3, 0 for
+            classification.
 
     Raises:
         ValueError: ``n_last_layers_ignore`` is negative.
@@ -127,7 +128,7 @@ class WeightStandardization(Algorithm):
     __traits__ = Traits(
         slot=Slot.SURGERY,
         sharding=Sharding.SAFE,
-        sharding_reason="Weights are put together before they are used.",
+        sharding_reason="Weights are unsharded before they are used.",
     )
 
     def __init__(self, n_last_layers_ignore: int = 0) -> None:
@@ -135,18 +136,18 @@ class WeightStandardization(Algorithm):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Yes: standardized weights have names of their own."""
+        """Return True: standardized weights have different names."""
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Change the layers and log how many there are."""
+        """Standardize the layers and log their number."""
         number = apply_weight_standardization(state.model, self.n_last_layers_ignore)
         logger.log_hyperparameters({"WeightStandardization/num_weights_standardized": number})
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Whether the weights of a convolution can be standardized and are not yet."""
+    """Return whether the weights of a convolution can be standardized and are not yet."""
     if parametrize.is_parametrized(layer, "weight"):
-        return not any(isinstance(part, WeightStandardizer) for part in layer.modules())
+        return not any(isinstance(submodule, WeightStandardizer) for submodule in layer.modules())
     weight = layer.weight
     return isinstance(weight, Tensor) and weight[0].numel() > 1

@@ -1,9 +1,9 @@
-"""ZClip: clip a gradient whose norm is an outlier among the recent ones.
+"""ZClip: clip gradients whose norm is an outlier compared to recent steps.
 
     z = (|g| - mean) / std;        if z > t:  |g| <- mean + t^2 * std / z
 
-Mean and deviation are moving averages over the steps, so that the bound follows the norm down during training, where
-that of :class:`.GradientClipping` stays. Paper: Kumar et al. 2025, https://arxiv.org/abs/2504.02507
+Mean and deviation are moving averages over the steps, so that the threshold decreases with the norm during training,
+whereas that of :class:`.GradientClipping` is fixed. Paper: Kumar et al. 2025, https://arxiv.org/abs/2504.02507
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ def apply_zclip(
     max_norm: float | None = None,
     warmup_steps: int = 25,
 ) -> tuple[Tensor, Tensor]:
-    """Clip the gradients of a model in place if their norm is an outlier, and count the norm in.
+    """Clip the gradients of a model in place if their norm is an outlier, and update the statistics with the norm.
 
         z = (|g| - mean) / std;        if z > t:  |g| <- mean + t^2 * std / z
 
-    The further out, the smaller the result, down to the mean. Statistics take in the clipped norm. In the first steps
-    nothing is clipped by z, and they are the plain mean and variance. A norm that is not finite is left out of them,
-    and its gradients are left alone. Nothing is read back from the device.
+    The larger the outlier, the smaller the clipped norm, down to the mean. The statistics include the clipped norm. In
+    the first steps nothing is clipped by z, and the statistics are the plain mean and variance. Non-finite norms are
+    not included, and their gradients are unchanged. There is no device synchronization.
 
     Args:
         model: The model, or its parameters.
-        statistics: Number of steps, mean and variance, (3,), of float32 on the device of the gradients; updated in
-            place. Begin with zeros.
-        alpha: Share of mean and variance that stays in a step, from 0 to 1.
-        z_threshold: Number t of standard deviations above the mean from which on a norm is an outlier; infinity is off.
+        statistics: Number of steps, mean and variance, (3,), float32, on the device of the gradients; updated in
+            place. Initialize with zeros.
+        alpha: Fraction of mean and variance to keep in a step, from 0 to 1.
+        z_threshold: Number t of standard deviations above the mean at which a norm is an outlier; infinity is off.
         max_norm: Also clip the norm to this; None is off.
-        warmup_steps: Number of first steps that only gather statistics.
+        warmup_steps: Number of first steps that only collect statistics.
 
     Returns:
         The norm before clipping; the factor that the gradients were multiplied by.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> layer = nn.Linear(2, 1, bias=False)
     >>> layer.weight.grad = torch.tensor([[30.0, 40.0]])
@@ -79,14 +79,14 @@ def apply_zclip(
     z = (norm - mean) / (deviation + _EPSILON)
     outlier = (count >= warmup_steps) & (z > z_threshold)
     typical = torch.where(outlier, mean + z_threshold**2 * deviation / z, norm)
-    wanted = typical if max_norm is None else typical.clamp(max=max_norm)
+    target_norm = typical if max_norm is None else typical.clamp(max=max_norm)
     finite = norm.isfinite()
-    factor = torch.where(finite & (wanted < norm), wanted / (norm + _EPSILON), 1.0)
+    factor = torch.where(finite & (target_norm < norm), target_norm / (norm + _EPSILON), 1.0)
     scale_gradients(gradients, factor)
 
     weight = torch.where(count < warmup_steps, 1 / (count + 1), 1 - alpha)
     new_mean = torch.lerp(mean, typical, weight)
-    # Of the first steps the exact variance (Welford), afterwards the moving average of the paper.
+    # In the first steps the exact variance (Welford), afterwards the moving average of the paper.
     square = (typical - new_mean) * (typical - torch.where(count < warmup_steps, mean, new_mean))
     new = torch.stack([count + 1, new_mean, torch.lerp(variance, square, weight)])
     statistics.copy_(torch.where(finite, new, statistics))
@@ -94,32 +94,32 @@ def apply_zclip(
 
 
 class ZClip(Algorithm):
-    """Applies :func:`apply_zclip` to the gradient of each batch, before the step.
+    """Applies :func:`apply_zclip` to the gradient of each batch, before the optimizer step.
 
-    Logs ``zclip/gradient_norm``, before clipping, and ``zclip/factor``, 1 where nothing is clipped.
+    Logs ``zclip/gradient_norm``, before clipping, and ``zclip/factor``, 1 if nothing is clipped.
 
     When to use it:
-        For the pretraining of language models, where rare gradients are tens of deviations out and a fixed bound is
-        too loose late in training.
+        For pretraining language models, where rare gradients are tens of deviations above the mean and a fixed
+        threshold is too loose late in training.
 
     When not to:
-        Where gradients have no outliers, and in runs of a few hundred steps.
+        If gradients have no outliers, and in runs of a few hundred steps.
 
     How to choose:
-        The defaults are those of the paper. Give ``max_norm`` for a fixed bound as well, which acts before there are
-        statistics.
+        The defaults are those of the paper. Set ``max_norm`` to also clip to a fixed norm, which is active before
+        there are statistics.
 
     Cost:
-        That of clipping by norm: a pass over the gradients for the norm and one to scale them.
+        The cost of clipping by norm: a pass over the gradients for the norm and one to scale them.
 
     Args:
-        alpha: Share of mean and variance that stays in a step, from 0 to 1.
-        z_threshold: Number of standard deviations above the mean from which on a norm is clipped; infinity is off.
+        alpha: Fraction of mean and variance to keep in a step, from 0 to 1.
+        z_threshold: Number of standard deviations above the mean at which a norm is clipped; infinity is off.
         max_norm: Also clip the norm to this; None is off.
-        warmup_steps: Number of first steps that only gather statistics.
+        warmup_steps: Number of first steps that only collect statistics.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
     >>> ZClip()
     ZClip(alpha=0.97, z_threshold=2.5, max_norm=None, warmup_steps=25)
@@ -130,12 +130,12 @@ class ZClip(Algorithm):
     __traits__ = Traits(
         conflicts_with={
             "GradientClipping": (
-                "whichever acts second gets a gradient that is clipped already. Use ZClip(max_norm=...) for a bound."
+                "the second gets a gradient that the first has clipped. Use ZClip(max_norm=...) for a fixed threshold."
             ),
             "SAM": "the norms of both gradients of a step would enter the statistics. Clip with GradientClipping.",
         },
         sharding=Sharding.SAFE,
-        sharding_reason="The norm is that of all parts together, and all processes have the same statistics.",
+        sharding_reason="The norm is the total norm over all shards, and all ranks have the same statistics.",
         engine_conflict="It scales the gradients.",
     )
 
@@ -154,7 +154,7 @@ class ZClip(Algorithm):
         self._statistics = torch.zeros(3)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Bring the statistics to the device."""
+        """Move the statistics to the device."""
         self._statistics = self._statistics.to(state.device.torch_device)
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
@@ -174,10 +174,10 @@ class ZClip(Algorithm):
         return {**super().state_dict(), "statistics": self._statistics}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the statistics.
+        """Load the statistics.
 
         Args:
-            state: What :meth:`state_dict` returned.
+            state: A result of :meth:`state_dict`.
         """
         self._statistics = state["statistics"].to(self._statistics.device, copy=True)
 

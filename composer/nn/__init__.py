@@ -1,4 +1,4 @@
-"""Modules that the methods put into models; each also works on its own."""
+"""Layers that the algorithms insert into models; each can also be used directly."""
 
 from __future__ import annotations
 

@@ -1,27 +1,27 @@
-"""Find out under what a forward pass runs: autocast, torch.compile, torch.export, torch.jit.trace, torch.fx."""
+"""Detect the context of a forward pass: autocast, torch.compile, torch.export, torch.jit.trace, torch.fx."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, fx
 
-__all__ = ["autocast_dtype", "is_followed"]
+__all__ = ["autocast_dtype", "is_traced"]
 
 
-def is_followed(input: Tensor) -> bool:
-    """Tell whether what is done with a tensor is traced, so that only operators that tracers know should be used.
+def is_traced(input: Tensor) -> bool:
+    """Return whether a forward pass is being traced or compiled, so that only traceable operators should be used.
 
     Args:
-        input: The input of a forward pass, a tensor, or what stands for one.
+        input: The input of a forward pass, a tensor or a proxy.
 
-    >>> is_followed(torch.zeros(1))
+    >>> is_traced(torch.zeros(1))
     False
     """
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(input, fx.Proxy)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
-    """Return the dtype of autocast on devices of a type; None where it is off, or the type has none, such as "meta".
+    """Return the autocast dtype of a device type; None if it is off, or not available for the type, such as "meta".
 
     Args:
         device_type: As in ``torch.device(...).type``.

@@ -1,4 +1,4 @@
-"""Attention with linear biases: what attention needs to know of positions, as a penalty on distance.
+"""Attention with linear biases (ALiBi): encode positions as a penalty on distance in the attention scores.
 
     softmax(q_i . k_j / sqrt(d) - m_h * |i - j|)            m_h = 2 ** (-8 h / H),  h = 1 ... H
 
@@ -31,17 +31,17 @@ _ATTENTION_ARGUMENTS = (
 
 
 def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Tensor:
-    """Return how much each head minds distance, (H,), in float32.
+    """Return the distance penalty of each head, (H,), in float32.
 
     For a power of two these are ``2 ** (-8 h / H)``, h from 1 to H. For other numbers they are the slopes of the next
     lower power of two, followed by every second one of the next higher.
 
     Args:
         num_heads: H, at least 1.
-        device: Where the slopes are; the values are the same bits on each.
+        device: The device of the slopes; the values are bit-identical on each.
 
     Raises:
-        ValueError: There is no head.
+        ValueError: ``num_heads`` is less than 1.
 
     >>> alibi_slopes(4)
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
@@ -55,7 +55,7 @@ def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Te
     lower = 2 ** int(math.log2(num_heads))
     powers = [8 * head / lower for head in range(1, lower + 1)]
     powers += [4 * head / lower for head in range(1, 2 * lower, 2)][: num_heads - lower]
-    # On the host, so that they are the same bits for every device.
+    # Computed on the CPU, so that they are bit-identical on every device.
     slopes = torch.tensor([2.0**-power for power in powers], dtype=torch.float32, device="cpu")
     return copied_to(slopes, torch.get_default_device() if device is None else torch.device(device))
 
@@ -66,17 +66,17 @@ def alibi_bias(
     key_positions: Tensor,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return what to add to the scores of attention, (H, Q, K): ``-slope * |query position - key position|``.
+    """Return the bias to add to attention scores, (H, Q, K): ``-slope * |query position - key position|``.
 
-    Under a causal mask this is ALiBi as published; without one it is its symmetric form for encoders. The bias is
-    relative rather than a multiple of the key position, which gives the same attention: near keys, which count most,
-    get small numbers, exact in half precision too.
+    With a causal mask this is ALiBi as published; without one it is its symmetric variant for encoders. The bias is
+    relative rather than a multiple of the key position, which gives the same attention: nearby keys, which matter most,
+    get small values, which are exact in half precision too.
 
     Args:
         num_heads: H.
         query_positions: Positions of the queries in tokens, (Q,).
         key_positions: Positions of the keys in tokens, (K,).
-        dtype: That of the scores.
+        dtype: The dtype of the scores.
 
     >>> alibi_bias(1, torch.arange(3), torch.arange(3)) * 256
     tensor([[[-0., -1., -2.],
@@ -90,14 +90,14 @@ def alibi_bias(
 
 
 def add_alibi(attention: nn.MultiheadAttention) -> None:
-    """Let a layer of self-attention add :func:`alibi_bias` to its scores from now on, in place.
+    """Make a self-attention layer add :func:`alibi_bias` to its scores, in place.
 
-    Works by a hook before the call that extends ``attn_mask``, which also keeps torch from the fused inference path,
-    which knows no bias. Parameters and their names stay. The mask that torch wants has a copy of the bias for each
-    sample, (B * H, L, L).
+    It registers a forward pre-hook that extends ``attn_mask``, which also disables torch's fused inference path, which
+    would ignore the bias. Parameters and their names do not change. The mask format of torch requires a copy of the
+    bias per sample, (B * H, L, L).
 
     Args:
-        attention: The layer; to be called with the same positions for queries and keys.
+        attention: The layer; it must be called with the same positions for queries and keys.
 
     >>> attention = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> add_alibi(attention)
@@ -110,7 +110,7 @@ def add_alibi(attention: nn.MultiheadAttention) -> None:
 
 
 def has_alibi(attention: nn.MultiheadAttention) -> bool:
-    """Tell whether :func:`add_alibi` was applied to a layer.
+    """Return whether :func:`add_alibi` was applied to a layer.
 
     >>> has_alibi(nn.MultiheadAttention(8, 2))
     False
@@ -119,7 +119,7 @@ def has_alibi(attention: nn.MultiheadAttention) -> bool:
 
 
 class NoPositions(nn.Module):
-    """Stands where a model embeds positions, and adds nothing.
+    """Replaces a position embedding, and adds nothing.
 
     >>> NoPositions()(torch.arange(3)[None])
     tensor(0)
@@ -131,10 +131,10 @@ class NoPositions(nn.Module):
 
 
 class NoRotation(nn.Module):
-    """Stands where a model computes rotary position embeddings, and rotates by nothing.
+    """Replaces a rotary position embedding by the identity rotation.
 
     Args:
-        rotation: The module that it stands for, which gives cosines and sines of the right shape.
+        rotation: The module to replace, which determines the shape of cosines and sines.
 
     >>> class Rotation(nn.Module):
     ...     def forward(self, x, position_ids):
@@ -148,7 +148,7 @@ class NoRotation(nn.Module):
         self.rotation = rotation
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return the cosines and sines of the angle 0."""
+        """Return the cosines and sines of angle 0."""
         cosines, sines = self.rotation(*args, **kwargs)
         return torch.ones_like(cosines), torch.zeros_like(sines)
 
@@ -162,28 +162,28 @@ class _AddBias:
         given = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
         mask: Tensor | None = given.get("attn_mask")
         if mask is None and given.get("is_causal"):
-            return None  # torch says what is wrong with that
+            return None  # torch raises the error
         query: Tensor = given["query"]
         dtype = scores_dtype(query)
         batch_first = attention.batch_first and query.ndim == 3
         queries, keys = (given[name].shape[1 if batch_first else 0] for name in ("query", "key"))
         positions = torch.arange(keys, device=query.device)
-        # In inference with a cache the queries are the last of the sequence.
+        # In inference with a cache, the queries are the last positions of the sequence.
         bias = alibi_bias(attention.num_heads, positions[keys - queries :], positions, dtype)
         if query.ndim == 3:
             samples = query.shape[0 if batch_first else 1]
             bias = bias.expand(samples, *bias.shape).flatten(0, 1)
         padding: Tensor | None = given.get("key_padding_mask")
         if padding is not None and padding.dtype == torch.bool:
-            # torch wants both masks to be of one kind.
+            # torch requires both masks to have the same dtype.
             given["key_padding_mask"] = bias.new_zeros(padding.shape).masked_fill_(padding, -torch.inf)
         given["attn_mask"] = bias if mask is None else _join(bias, mask)
-        given["is_causal"] = False  # a promise that the mask is causal and nothing more
+        given["is_causal"] = False  # True would promise a purely causal mask
         return (), given
 
 
 def scores_dtype(like: Tensor) -> torch.dtype:
-    """Return the dtype in which attention computes the scores of a tensor: its own, or that of autocast.
+    """Return the dtype in which attention computes scores for a tensor: the tensor's dtype, or that of autocast.
 
     Args:
         like: The queries, or what they are computed from.

@@ -1,4 +1,4 @@
-"""Layers that blur before they leave out: convolution and pooling without aliasing.
+"""Anti-aliased layers: convolution and pooling that blur before they subsample.
 
     blur(x) = x * [1 2 1; 2 4 2; 1 2 1] / 16        per channel
 
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 __all__ = ["BlurConv2d", "BlurMaxPool2d", "BlurPool2d", "blur_2d", "blurmax_pool2d"]
 
-# The types here are such as TorchScript reads: no strings, and nothing but types in the bodies of classes.
+# The types here are readable by TorchScript: no strings, and only types in class bodies.
 Size: TypeAlias = int | tuple[int, int]
 
 
 def blur_2d(input: Tensor, channels: int = -1, stride: Size = 1, filter: Tensor | None = None) -> Tensor:
     """Blur each channel, and keep every ``stride``-th pixel.
 
-    Zeros are padded so that with stride 1 the size stays.
+    Zero padding keeps the size with stride 1.
 
     Args:
         input: Images, (B, C, H, W) or (C, H, W), of a floating dtype and any memory format.
@@ -34,7 +34,7 @@ def blur_2d(input: Tensor, channels: int = -1, stride: Size = 1, filter: Tensor 
         Blurred images, (B, C, ceil(H / stride), ceil(W / stride)).
 
     Raises:
-        ValueError: A size of the filter is even, or ``channels`` is not the input's.
+        ValueError: A size of the filter is even, or ``channels`` does not match the input.
 
     >>> blur_2d(torch.ones(1, 1, 3, 3))
     tensor([[[[0.5625, 0.7500, 0.5625],
@@ -48,7 +48,7 @@ def blur_2d(input: Tensor, channels: int = -1, stride: Size = 1, filter: Tensor 
         filter = _binomial_filter(input.device)
     height, width = filter.shape[-2], filter.shape[-1]
     if height % 2 == 0 or width % 2 == 0:
-        raise ValueError(f"filter must have odd sizes, so that it has a centre, but got ({height}, {width}).")
+        raise ValueError(f"filter must have odd sizes, so that it has a center, but got ({height}, {width}).")
     kernel = filter.to(input.dtype).expand(found, 1, height, width)
     return F.conv2d(input, kernel, None, _pair(stride), (height // 2, width // 2), 1, found)
 
@@ -62,15 +62,15 @@ def blurmax_pool2d(
     ceil_mode: bool = False,
     filter: Tensor | None = None,
 ) -> Tensor:
-    """Take the maximum around each pixel, then blur and keep every ``stride``-th.
+    """Take the maximum around each pixel, then blur and keep every ``stride``-th pixel.
 
     Args:
         input: Images, (B, C, H, W) or (C, H, W).
         kernel_size: Size in pixels of the window of the maximum.
-        stride: Step in pixels of what is kept.
+        stride: Step in pixels of the result.
         padding: Pixels of minus infinity around the image, at most half the kernel.
         dilation: Step in pixels within the window.
-        ceil_mode: As for :func:`torch.nn.functional.max_pool2d`; with its stride of 1 it changes nothing.
+        ceil_mode: As for :func:`torch.nn.functional.max_pool2d`; it has no effect, since the pooling has stride 1.
         filter: As for :func:`blur_2d`.
 
     >>> blurmax_pool2d(torch.ones(1, 1, 8, 8), kernel_size=3, padding=1).shape
@@ -86,7 +86,7 @@ class BlurPool2d(nn.Module):
     Args:
         channels: C; 0 takes any.
         stride: Step in pixels.
-        padding: Accepted for old callers; zeros are always padded as :func:`blur_2d` says.
+        padding: Ignored, accepted for compatibility; padding is always as in :func:`blur_2d`.
 
     >>> BlurPool2d(stride=2)(torch.ones(1, 8, 6, 6)).shape
     torch.Size([1, 8, 3, 3])
@@ -112,7 +112,7 @@ class BlurPool2d(nn.Module):
 
 
 class BlurMaxPool2d(nn.Module):
-    """Max-pooling without aliasing: :func:`blurmax_pool2d` as a layer, with the arguments of ``MaxPool2d``.
+    """Anti-aliased max-pooling: :func:`blurmax_pool2d` as a layer, with the arguments of ``MaxPool2d``.
 
     Args:
         kernel_size: Size in pixels of the window.
@@ -146,7 +146,7 @@ class BlurMaxPool2d(nn.Module):
 
     @staticmethod
     def from_maxpool2d(module: nn.MaxPool2d, module_index: int = -1) -> BlurMaxPool2d:
-        """Make the blurred form of a max-pooling layer.
+        """Make the anti-aliased version of a max-pooling layer.
 
         Args:
             module: The layer.
@@ -169,19 +169,19 @@ class BlurMaxPool2d(nn.Module):
 
 
 class BlurConv2d(nn.Module):
-    """A strided convolution without aliasing.
+    """An anti-aliased strided convolution.
 
-    With ``blur_first`` the input is blurred, then convolved with the stride; else it is convolved at every pixel, then
-    blurred and thinned out, which costs ``stride`` squared times the convolution.
+    With ``blur_first`` the input is blurred, then convolved with the stride; otherwise it is convolved at every pixel,
+    then blurred and subsampled, which costs ``stride`` squared times the convolution.
 
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the output.
         kernel_size: Size of the convolution in pixels.
         stride: Step in pixels; 1 by default.
-        padding: Pixels of zeros around what is convolved.
+        padding: Zero padding of the convolution, in pixels.
         dilation: Step in pixels within the kernel.
-        groups: Groups of channels that are convolved on their own.
+        groups: Number of channel groups.
         bias: Whether a bias is learned.
         blur_first: Whether to blur before the convolution.
 
@@ -210,7 +210,7 @@ class BlurConv2d(nn.Module):
 
     @staticmethod
     def from_conv2d(module: nn.Conv2d, module_index: int = -1, blur_first: bool = True) -> BlurConv2d:
-        """Make the blurred form of a convolution, around the very layer, whose stride may be taken over by the blur.
+        """Make the anti-aliased version of a convolution, which it wraps; the blur may take over the stride.
 
         Args:
             module: The layer.
@@ -231,7 +231,7 @@ class BlurConv2d(nn.Module):
         self.blur_first = blur_first
         self.stride: tuple[int, int] = (conv.stride[0], conv.stride[1])
         self.register_buffer("blur_filter", _binomial_filter(conv.weight.device, conv.weight.dtype), persistent=False)
-        # A 1 x 1 convolution reads single pixels, so only those are blurred that it would read.
+        # A 1 x 1 convolution reads single pixels, so only those that it would read are blurred.
         self._blur_thins = not blur_first or (max(conv.kernel_size) == 1 and conv.padding in ((0, 0), "valid", "same"))
         if self._blur_thins:
             conv.stride = (1, 1)
@@ -249,14 +249,14 @@ class BlurConv2d(nn.Module):
 
 
 def _pair(size: Size) -> tuple[int, int]:
-    """A size along both dimensions."""
+    """Return a size for both dimensions."""
     if isinstance(size, int):
         return (size, size)
     return (size[0], size[1])
 
 
 def _binomial_filter(device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The kernel [1 2 1] x [1 2 1] / 16, (3, 3), exact in every floating dtype."""
-    # Computed where it is needed: a copy of numbers of the host would wait for a GPU in each pass.
+    """Return the kernel [1 2 1] x [1 2 1] / 16, (3, 3), exact in every floating dtype."""
+    # Computed on the device: copying values from the host would synchronize a GPU in each pass.
     line = 0.5 - 0.25 * torch.arange(-1, 2, device=device, dtype=dtype).abs()
     return line[:, None] * line

@@ -1,7 +1,7 @@
-"""Layers split into two thin ones: fewer parameters, and less arithmetic.
+"""Low-rank layers: a linear layer or convolution factorized into two thin layers with fewer parameters.
 
-    W ~ Wa Wb            a linear layer to ``rank`` features and one from there;
-                         a convolution to ``rank`` channels and a 1 x 1 convolution
+    W ~ Wa Wb            a linear layer with ``rank`` output features, then one back to full width;
+                         a convolution with ``rank`` output channels, then a 1 x 1 convolution
 
 Papers: Speeding up Convolutional Neural Networks with Low Rank Expansions, Jaderberg et al. 2014,
 https://arxiv.org/abs/1405.3866; Zhang et al. 2015, https://arxiv.org/abs/1411.4229
@@ -21,13 +21,13 @@ __all__ = ["FactorizedConv2d", "FactorizedLinear", "factorizing_could_speedup"]
 
 
 def factorizing_could_speedup(module: nn.Module, latent: float) -> bool:
-    """Tell whether two thin layers of a width in between need fewer multiplications than a layer.
+    """Return whether two thin layers of a given rank need fewer multiplications than one layer.
 
         latent * (fan_in + out) < fan_in * out            fan_in: in features, or in channels times kernel size
 
     Args:
-        module: A ``Linear`` or ``Conv2d``, or the factorized form of one; for others the answer is no.
-        latent: Features or channels in between; below 1 a share of the smaller of those before and after.
+        module: A ``Linear`` or ``Conv2d``, or its factorized version; for other modules the result is False.
+        latent: Features or channels in between; below 1, a fraction of the smaller of input and output size.
 
     >>> (
     ...     factorizing_could_speedup(nn.Linear(100, 100), 49),
@@ -47,7 +47,7 @@ def factorizing_could_speedup(module: nn.Module, latent: float) -> bool:
 
 
 class _TwoLayers(nn.Module):
-    """Gives the two layers the names that they have in MosaicML Composer."""
+    """Base class that provides MosaicML Composer's names of the two layers."""
 
     __jit_unused_properties__ = ("module0", "module1")
 
@@ -63,18 +63,18 @@ class _TwoLayers(nn.Module):
 
 
 class FactorizedLinear(_TwoLayers):
-    """A linear layer split into two.
+    """A linear layer factorized into two.
 
-    Its weights begin as the best product of its width to those of an ordinary new layer, see :func:`.split_matrix`.
+    Its initial weights are the best low-rank approximation of a newly initialized layer, see :func:`.split_matrix`.
 
     Args:
-        in_features: Features before.
-        out_features: Features after.
+        in_features: Number of input features.
+        out_features: Number of output features.
         bias: Whether there is a bias.
-        latent_features: Features in between; below 1 a share of the smaller of those before and after.
+        latent_features: Features in between; below 1, a fraction of the smaller of input and output features.
 
     Raises:
-        ValueError: Two layers of that width need as many multiplications as one.
+        ValueError: Two layers of that rank need as many multiplications as one.
 
     >>> layer = FactorizedLinear(64, 32, latent_features=8)
     >>> layer(torch.ones(2, 64)).shape, sum(p.numel() for p in layer.parameters())
@@ -83,7 +83,7 @@ class FactorizedLinear(_TwoLayers):
     Paper: https://arxiv.org/abs/2105.01029 (Khodak et al. 2021)
     """
 
-    if TYPE_CHECKING:  # TorchScript cannot read it
+    if TYPE_CHECKING:  # not supported by TorchScript
         reduce: nn.Linear
         expand: nn.Linear
 
@@ -93,12 +93,12 @@ class FactorizedLinear(_TwoLayers):
 
     @staticmethod
     def from_linear(module: nn.Linear, module_index: int = -1, latent_features: float = 0.25) -> FactorizedLinear:
-        """Split a linear layer; the product of the weights is as close to its weight as can be, its bias stays.
+        """Factorize a linear layer with the best low-rank approximation of its weight; the bias is kept.
 
         Args:
             module: The layer.
             module_index: Not used; present so that this is a policy of module surgery.
-            latent_features: Features in between; below 1 a share of the smaller of those before and after.
+            latent_features: Features in between; below 1, a fraction of the smaller of input and output features.
 
         >>> FactorizedLinear.from_linear(nn.Linear(64, 32), latent_features=8).latent_features
         8
@@ -110,12 +110,12 @@ class FactorizedLinear(_TwoLayers):
 
     @property
     def weight(self) -> Tensor:
-        """The product, (out, in), for code that reads the weight of a linear layer."""
+        """The product of both weights, (out, in), for code that reads the weight of a linear layer."""
         return self.expand.weight @ self.reduce.weight
 
     @property
     def bias(self) -> Tensor | None:
-        """What is added, (out,)."""
+        """The bias, (out,)."""
         return self.expand.bias
 
     def _split(self, linear: nn.Linear, latent_features: float) -> None:
@@ -127,7 +127,7 @@ class FactorizedLinear(_TwoLayers):
         _freeze_like(linear.weight, self.reduce, self.expand)
 
     def _set(self, first: Tensor, second: Tensor, bias: Tensor | None) -> None:
-        """Use factors of (in, rank) and (rank, out)."""
+        """Set the factors (in, rank) and (rank, out)."""
         self.latent_features = first.shape[1]
         self.reduce = _bare(nn.Linear, self.in_features, self.latent_features, bias=False)
         self.expand = _bare(nn.Linear, self.latent_features, self.out_features, bias=bias is not None)
@@ -139,10 +139,10 @@ class FactorizedLinear(_TwoLayers):
         return self.expand(self.reduce(input))
 
     def solution_for_rank(self, input: Tensor, rank: float) -> LowRankSolution:
-        """Find thinner layers that do the same on some data, see :func:`.factorize_matrix`.
+        """Find thinner layers that approximate this one on some data, see :func:`.factorize_matrix`.
 
         Args:
-            input: What the layer sees, (..., in).
+            input: Input of the layer, (..., in).
             rank: Features in between.
 
         >>> FactorizedLinear(64, 32, latent_features=8).solution_for_rank(torch.randn(100, 64), 4).rank
@@ -154,13 +154,13 @@ class FactorizedLinear(_TwoLayers):
         return factorize_matrix(input, output, first, second, self.expand.bias, rank)
 
     def apply_solution(self, solution: LowRankSolution) -> None:
-        """Use the layers of a solution; the parameters are new ones, so make the optimizer afterwards.
+        """Set the layers of a solution; the parameters are new, so create the optimizer afterwards.
 
         Args:
-            solution: What :meth:`solution_for_rank` found.
+            solution: A result of :meth:`solution_for_rank`.
 
         Raises:
-            ValueError: The solution has not two factors.
+            ValueError: The solution does not have two factors.
 
         >>> layer = FactorizedLinear(64, 32, latent_features=8)
         >>> layer.apply_solution(layer.solution_for_rank(torch.randn(100, 64), 4))
@@ -171,39 +171,39 @@ class FactorizedLinear(_TwoLayers):
         self._set(first, second, solution.bias)
 
     def set_rank(self, input: Tensor, rank: float) -> None:
-        """Make the layers thinner so that they do the same on some data as far as can be.
+        """Reduce the rank with the best approximation on some data.
 
         Args:
-            input: What the layer sees, (..., in).
-            rank: Features in between; below 1 a share of the smaller of those before and after.
+            input: Input of the layer, (..., in).
+            rank: Features in between; below 1, a fraction of the smaller of input and output features.
 
         Raises:
-            ValueError: There are fewer now.
+            ValueError: The rank is larger than the current one.
 
         >>> layer = FactorizedLinear(64, 32, latent_features=8)
         >>> layer.set_rank(torch.randn(100, 64), 4)
         """
-        wanted = latent_size("rank", rank, self.in_features, self.out_features)
-        if _is_thinner(wanted, self.latent_features):
-            self.apply_solution(self.solution_for_rank(input, wanted))
+        new_rank = latent_size("rank", rank, self.in_features, self.out_features)
+        if _is_thinner(new_rank, self.latent_features):
+            self.apply_solution(self.solution_for_rank(input, new_rank))
 
 
 class FactorizedConv2d(_TwoLayers):
-    """A convolution split into one to few channels and a 1 x 1 convolution.
+    """A convolution factorized into one with few output channels and a 1 x 1 convolution.
 
-    Its weights begin as the best product of its width to those of an ordinary new layer, see :func:`.split_matrix`.
+    Its initial weights are the best low-rank approximation of a newly initialized layer, see :func:`.split_matrix`.
 
     Args:
-        in_channels: Channels before.
-        out_channels: Channels after.
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
         kernel_size: Size in pixels of the first kernel.
-        latent_channels: Channels in between; below 1 a share of the smaller of those before and after.
+        latent_channels: Channels in between; below 1, a fraction of the smaller of input and output channels.
         **kwargs: ``stride``, ``padding``, ``dilation``, ``padding_mode`` and ``bias``, as for
             :class:`torch.nn.Conv2d`.
 
     Raises:
         NotImplementedError: ``groups`` is not 1.
-        ValueError: Two layers of that width need as many multiplications as one.
+        ValueError: Two layers of that rank need as many multiplications as one.
 
     >>> layer = FactorizedConv2d(64, 64, 3, latent_channels=16, padding=1)
     >>> layer(torch.ones(2, 64, 8, 8)).shape, layer.reduce.kernel_size, layer.expand.kernel_size
@@ -212,7 +212,7 @@ class FactorizedConv2d(_TwoLayers):
     Paper: https://arxiv.org/abs/1405.3866 (Jaderberg et al. 2014)
     """
 
-    if TYPE_CHECKING:  # TorchScript cannot read it
+    if TYPE_CHECKING:  # not supported by TorchScript
         reduce: nn.Conv2d
         expand: nn.Conv2d
 
@@ -229,12 +229,12 @@ class FactorizedConv2d(_TwoLayers):
 
     @staticmethod
     def from_conv2d(module: nn.Conv2d, module_index: int = -1, latent_channels: float = 0.25) -> FactorizedConv2d:
-        """Split a convolution; the product of the kernels is as close to its kernel as can be, its bias stays.
+        """Factorize a convolution with the best low-rank approximation of its kernel; the bias is kept.
 
         Args:
             module: The layer.
             module_index: Not used; present so that this is a policy of module surgery.
-            latent_channels: Channels in between; below 1 a share of the smaller of those before and after.
+            latent_channels: Channels in between; below 1, a fraction of the smaller of input and output channels.
 
         >>> FactorizedConv2d.from_conv2d(nn.Conv2d(64, 64, 3), latent_channels=0.25).latent_channels
         16
@@ -246,9 +246,7 @@ class FactorizedConv2d(_TwoLayers):
 
     def _split(self, conv: nn.Conv2d, latent_channels: float) -> None:
         if conv.groups != 1:
-            raise NotImplementedError(
-                f"groups must be 1, but got {conv.groups}: grouped kernels have no low-rank form."
-            )
+            raise NotImplementedError(f"groups must be 1, but got {conv.groups}: grouped kernels cannot be factorized.")
         self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
         self.kernel_size = (conv.kernel_size[0], conv.kernel_size[1])
         self._arguments: dict[str, Any] = {
@@ -269,7 +267,7 @@ class FactorizedConv2d(_TwoLayers):
         bias: Tensor | None,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        """Use kernels of (rank, C_in, kH, kW) and (C_out, rank, 1, 1)."""
+        """Set the kernels (rank, C_in, kH, kW) and (C_out, rank, 1, 1)."""
         self.latent_channels = first.shape[0]
         sizes = self.in_channels, self.latent_channels, self.kernel_size
         self.reduce = _bare(nn.Conv2d, *sizes, bias=False, **self._arguments)
@@ -282,10 +280,10 @@ class FactorizedConv2d(_TwoLayers):
         return self.expand(self.reduce(input))
 
     def solution_for_rank(self, input: Tensor, rank: float) -> LowRankSolution:
-        """Find thinner layers that do the same on some images, see :func:`.factorize_conv2d`.
+        """Find thinner layers that approximate this one on some images, see :func:`.factorize_conv2d`.
 
         Args:
-            input: What the layer sees, (B, C, H, W).
+            input: Input of the layer, (B, C, H, W).
             rank: Channels in between.
 
         >>> layer = FactorizedConv2d(16, 16, 3, latent_channels=8)
@@ -296,13 +294,13 @@ class FactorizedConv2d(_TwoLayers):
         return factorize_conv2d(input, *kernels, rank=rank, biasB=self.expand.bias, **self._arguments)
 
     def apply_solution(self, solution: LowRankSolution) -> None:
-        """Use the layers of a solution; the parameters are new ones, so make the optimizer afterwards.
+        """Set the layers of a solution; the parameters are new, so create the optimizer afterwards.
 
         Args:
-            solution: What :meth:`solution_for_rank` found.
+            solution: A result of :meth:`solution_for_rank`.
 
         Raises:
-            ValueError: The solution has not two factors.
+            ValueError: The solution does not have two factors.
 
         >>> layer = FactorizedConv2d(16, 16, 3, latent_channels=8)
         >>> layer.apply_solution(layer.solution_for_rank(torch.randn(4, 16, 8, 8), 4))
@@ -313,43 +311,43 @@ class FactorizedConv2d(_TwoLayers):
         self._set(first, second, solution.bias)
 
     def set_rank(self, input: Tensor, rank: float) -> None:
-        """Make the layers thinner so that they do the same on some images as far as can be.
+        """Reduce the rank with the best approximation on some images.
 
         Args:
-            input: What the layer sees, (B, C, H, W).
-            rank: Channels in between; below 1 a share of the smaller of those before and after.
+            input: Input of the layer, (B, C, H, W).
+            rank: Channels in between; below 1, a fraction of the smaller of input and output channels.
 
         Raises:
-            ValueError: There are fewer now.
+            ValueError: The rank is larger than the current one.
 
         >>> layer = FactorizedConv2d(16, 16, 3, latent_channels=8)
         >>> layer.set_rank(torch.randn(4, 16, 8, 8), 4)
         """
-        wanted = latent_size("rank", rank, self.in_channels, self.out_channels)
-        if _is_thinner(wanted, self.latent_channels):
-            self.apply_solution(self.solution_for_rank(input, wanted))
+        new_rank = latent_size("rank", rank, self.in_channels, self.out_channels)
+        if _is_thinner(new_rank, self.latent_channels):
+            self.apply_solution(self.solution_for_rank(input, new_rank))
 
 
 def _largest(fan_in: int, num_out: int) -> int:
-    """The largest width in between that saves multiplications."""
+    """Return the largest rank that saves multiplications."""
     return (fan_in * num_out - 1) // (fan_in + num_out)
 
 
 def _check_rank(argument: str, rank: int, fan_in: int, num_out: int) -> None:
     largest = _largest(fan_in, num_out)
     if rank > largest:
-        raise ValueError(f"{argument} must be at most {largest}, so that two layers need less than one; it is {rank}.")
+        raise ValueError(f"{argument} must be at most {largest}, to be cheaper than one layer, but it is {rank}.")
 
 
 def _is_thinner(rank: int, current: int) -> bool:
-    """Whether layers are to change; what a split has lost does not come back."""
+    """Return whether the rank decreases; raise if it increases, since a split loses information."""
     if rank > current:
         raise ValueError(f"Requested rank {rank} exceeds current rank {current}: layers can only become thinner.")
     return rank < current
 
 
 def _bare(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """A layer whose weights are not drawn, since others follow: nothing of the random numbers is used up."""
+    """Create a layer without initializing its weights, which are overwritten: the random state does not change."""
     return cls(*args, device="meta", **kwargs)
 
 

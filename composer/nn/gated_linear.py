@@ -1,4 +1,4 @@
-"""The first half of a feed-forward network with a gate.
+"""Gated linear layer (GLU): the first layer and activation of a gated feed-forward network.
 
     h = act(W_g x + b_g) * (W_v x + b_v)
 
@@ -20,7 +20,7 @@ __all__ = ["GatedLinear"]
 
 
 class GatedLinear(nn.Module):
-    """A linear layer whose output is let through by another: ``act(W_g x + b_g) * (W_v x + b_v)``.
+    """A linear layer whose output is multiplied by an activated gate: ``act(W_g x + b_g) * (W_v x + b_v)``.
 
     Args:
         in_features: Features of the input.
@@ -28,8 +28,8 @@ class GatedLinear(nn.Module):
         act_fn: The activation of the gate, a module or function of one tensor.
         gated_layer_bias: Whether the gate has a bias b_g.
         non_gated_layer_bias: Whether the value has a bias b_v.
-        device: Where the weights are.
-        dtype: Their dtype.
+        device: The device of the parameters.
+        dtype: The dtype of the parameters.
 
     >>> layer = GatedLinear(2, 3, nn.ReLU())
     >>> layer(torch.ones(1, 2)).shape
@@ -60,14 +60,14 @@ class GatedLinear(nn.Module):
         gated_layer_bias: bool = False,
         non_gated_layer_bias: bool = False,
     ) -> GatedLinear:
-        """Make the gated form of a layer that comes before an activation.
+        """Make the gated version of a linear layer that precedes an activation.
 
-        The gate takes over the weights, since it is what the activation sees; the value gets weights drawn with the
-        same spread, and a bias of zero.
+        The gate keeps the weights, since it feeds the activation; the value gets random weights of the same standard
+        deviation, and a bias of zero.
 
         Args:
-            linear: An ``nn.Linear``, the ``Conv1D`` of GPT-2, which has its weights the other way round, or a
-                :class:`.FactorizedLinear`, whose gated form is of two such layers.
+            linear: An ``nn.Linear``, the ``Conv1D`` of GPT-2, whose weight is transposed, or a
+                :class:`.FactorizedLinear`, whose gated version consists of two such layers.
             act_fn: The activation.
             gated_layer_bias: Whether the gate has a bias, that of the layer.
             non_gated_layer_bias: Whether the value has a bias.
@@ -82,7 +82,7 @@ class GatedLinear(nn.Module):
         if not isinstance(linear, nn.Linear):
             weight = nn.Parameter(weight.detach().T.contiguous(), requires_grad=weight.requires_grad)
         features, inputs = weight.shape
-        # Without memory at first, so that nothing is drawn that would be overwritten.
+        # On the meta device at first, so that no random values are sampled that would be overwritten.
         new = GatedLinear(inputs, features, act_fn, gated_layer_bias, non_gated_layer_bias, torch.device("meta"))
         new.gate.weight = weight
         with torch.no_grad():
@@ -102,11 +102,11 @@ class GatedLinear(nn.Module):
 def _from_factorized(
     linear: FactorizedLinear, act_fn: Callable[[Tensor], Tensor], gated_layer_bias: bool, non_gated_layer_bias: bool
 ) -> GatedLinear:
-    """Make gate and value as thin as the layer; the gate computes what the layer did."""
-    whole = nn.Linear(linear.in_features, linear.out_features, device=torch.device("meta"))
-    whole.weight = nn.Parameter(linear.weight.detach())
-    whole.bias = linear.expand.bias
-    new = GatedLinear.from_linear(whole, act_fn, gated_layer_bias, non_gated_layer_bias)
+    """Make gate and value of the same rank as the layer; the gate computes what the layer did."""
+    merged = nn.Linear(linear.in_features, linear.out_features, device=torch.device("meta"))
+    merged.weight = nn.Parameter(linear.weight.detach())
+    merged.bias = linear.expand.bias
+    new = GatedLinear.from_linear(merged, act_fn, gated_layer_bias, non_gated_layer_bias)
     for name in ("gate", "value"):
         thin = FactorizedLinear.from_linear(getattr(new, name), latent_features=linear.latent_features)
         setattr(new, name, thin)

@@ -1,8 +1,8 @@
-"""Norms that compute in the short format of autocast, where torch's take float32.
+"""Norm layers that run in the autocast dtype, whereas torch's run in float32.
 
-Layers of torch are written to give exact results whatever they get, so that under autocast their inputs are widened,
-their outputs are float32, and twice the bytes are moved, here and in what follows. In TorchScript and the graphs of
-torch.fx, which know no autocast, these are torch's norms.
+Under autocast, torch's norm layers cast their inputs to float32 and return float32, so that twice the bytes are moved,
+here and in later layers. In TorchScript and torch.fx graphs, which have no autocast state, these layers are torch's
+norms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["LPGroupNorm", "LPLayerNorm", "LPRMSNorm", "lower_norm"]
 
 
 class LPLayerNorm(nn.LayerNorm):
-    """``LayerNorm`` in the format of autocast where that is on, and in its own otherwise.
+    """``LayerNorm`` that runs in the autocast dtype if autocast is on, and is unchanged otherwise.
 
     >>> with torch.autocast("cpu", torch.bfloat16):
     ...     LPLayerNorm(8)(torch.ones(2, 8)).dtype
@@ -27,7 +27,7 @@ class LPLayerNorm(nn.LayerNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise over the last dimensions, (..., *normalized_shape)."""
+        """Normalize over the last dimensions, (..., *normalized_shape)."""
         if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             return self._norm(input, self.weight, self.bias)
         else:
@@ -38,7 +38,7 @@ class LPLayerNorm(nn.LayerNorm):
 
 
 class LPRMSNorm(nn.RMSNorm):
-    """``RMSNorm`` in the format of autocast where that is on, and in its own otherwise.
+    """``RMSNorm`` that runs in the autocast dtype if autocast is on, and is unchanged otherwise.
 
     >>> with torch.autocast("cpu", torch.bfloat16):
     ...     LPRMSNorm(8)(torch.ones(2, 8)).dtype
@@ -46,7 +46,7 @@ class LPRMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise over the last dimensions, (..., *normalized_shape)."""
+        """Normalize over the last dimensions, (..., *normalized_shape)."""
         if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             return self._norm(x, self.weight, None)
         else:
@@ -57,7 +57,7 @@ class LPRMSNorm(nn.RMSNorm):
 
 
 class LPGroupNorm(nn.GroupNorm):
-    """``GroupNorm`` in the format of autocast where that is on, and in its own otherwise.
+    """``GroupNorm`` that runs in the autocast dtype if autocast is on, and is unchanged otherwise.
 
     >>> with torch.autocast("cpu", torch.bfloat16):
     ...     LPGroupNorm(2, 8)(torch.ones(2, 8, 4, 4)).dtype
@@ -65,7 +65,7 @@ class LPGroupNorm(nn.GroupNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise over groups of channels, (B, C, ...)."""
+        """Normalize over groups of channels, (B, C, ...)."""
         if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             return self._norm(input, self.weight, self.bias)
         else:
@@ -76,14 +76,14 @@ class LPGroupNorm(nn.GroupNorm):
 
 
 def lower_norm(module: nn.Module, module_index: int = -1) -> nn.Module | None:
-    """Make the low-precision form of a norm, with the very parameters of it, under the same names.
+    """Make the low-precision version of a norm, with the same parameter objects and names.
 
     Args:
         module: A ``LayerNorm``, ``RMSNorm`` or ``GroupNorm``.
         module_index: Not used; present so that this is a policy of module surgery.
 
     Returns:
-        The layer, or None for one of a class that computes something of its own.
+        The layer, or None for subclasses with a custom forward pass.
 
     >>> norm = nn.LayerNorm(8)
     >>> lower_norm(norm).weight is norm.weight
@@ -109,7 +109,7 @@ Norm = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
 
 def _lowered(norm: Norm, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Apply a norm in the format of autocast, if that is on; the sums within are float32 in any case."""
+    """Apply a norm in the autocast dtype, if autocast is on; sums are accumulated in float32 in any case."""
     if isinstance(input, fx.Proxy) or (dtype := autocast_dtype(input.device.type)) is None:
         return norm(input, weight, bias)
     lowered = [None if tensor is None else tensor.to(dtype) for tensor in (weight, bias)]

@@ -1,13 +1,13 @@
-"""The best product of two small matrices in place of a large one.
+"""Low-rank factorization: the best product of two small matrices in place of a large one.
 
-    minimise |Y - (X Wa Wb + b)|^2            Wa: (in, rank),  Wb: (rank, out)
+    minimize |Y - (X Wa Wb + b)|^2            Wa: (in, rank),  Wb: (rank, out)
 
 Papers: Izenman 1975, Reduced-rank regression for the multivariate linear model,
 https://doi.org/10.1016/0047-259X(75)90042-1; Khodak et al. 2021, Initialization and Regularization of Factorized
 Neural Layers, https://arxiv.org/abs/2105.01029
 """
 
-# ruff: noqa: N803 - matrices bear the names that callers use
+# ruff: noqa: N803 - matrices have the names that callers use
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class LowRankSolution:
 
     Attributes:
         Wa: The first, (in, rank), or (rank, C_in, kH, kW) for a convolution.
-        Wb: The second, (rank, out), or (C_out, rank, 1, 1); None where one matrix is no larger than two.
+        Wb: The second, (rank, out), or (C_out, rank, 1, 1); None if one matrix is not larger than two.
         bias: Added to the result, (out,).
-        rank: The width in between; -1 where nothing was split.
+        rank: The rank; -1 if nothing was split.
         nmse: Mean squared error over the variance of the result: 0 is exact, 1 no better than the mean.
 
     >>> LowRankSolution().rank
@@ -49,10 +49,10 @@ def latent_size(argument: str, size: float, num_in: int, num_out: int) -> int:
     """Return the width between two layers that replace one, at least 1.
 
     Args:
-        argument: Name of the argument, for the message.
-        size: The width; below 1 a share of the smaller of the widths before and after.
-        num_in: Width before.
-        num_out: Width after.
+        argument: Name of the argument, for the error message.
+        size: The width; below 1, a fraction of the smaller of input and output width.
+        num_in: Input width.
+        num_out: Output width.
 
     Raises:
         ValueError: ``size`` is not positive.
@@ -60,19 +60,19 @@ def latent_size(argument: str, size: float, num_in: int, num_out: int) -> int:
     >>> latent_size("latent_features", 0.25, 64, 100), latent_size("latent_features", 8, 64, 100)
     (16, 8)
     """
-    share = positive(argument, size) < 1
-    return max(int(size * min(num_in, num_out) if share else size), 1)
+    is_fraction = positive(argument, size) < 1
+    return max(int(size * min(num_in, num_out) if is_fraction else size), 1)
 
 
 @torch.no_grad()
 def split_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Split a matrix into two of a rank whose product is as close as can be, by the singular value decomposition.
+    """Split a matrix into the best low-rank approximation, a product of two matrices, by truncated SVD.
 
-    Each has the square roots of the singular values, so that both learn at the same pace.
+    Each factor gets the square roots of the singular values, so that both learn at the same rate.
 
     Args:
         matrix: (in, out).
-        rank: The width in between, at most the smaller size.
+        rank: The rank, at most the smaller size.
 
     Returns:
         Two matrices, (in, rank) and (rank, out).
@@ -83,7 +83,7 @@ def split_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
             [0., 4.]])
     """
     work = matrix.detach().to(torch.promote_types(matrix.dtype, torch.float32))
-    # Eigenvectors on the smaller side cost a fraction of the full decomposition of a long matrix.
+    # Eigenvectors on the smaller side cost a fraction of the SVD of a tall matrix.
     if work.shape[0] >= work.shape[1]:
         basis = torch.linalg.eigh(work.mT @ work).eigenvectors[:, -rank:]
         first, second = work @ basis, basis.mT
@@ -103,28 +103,28 @@ def factorize_matrix(
     rank: float = 0.25,
     n_iters: int = 3,
 ) -> LowRankSolution:
-    """Find the two small matrices that do on given data what a large one does.
+    """Find the two small matrices that best approximate a large one on given data.
 
-        minimise |Y - (X Wa Wb + b)|^2            Wa: (in, rank),  Wb: (rank, out)
+        minimize |Y - (X Wa Wb + b)|^2            Wa: (in, rank),  Wb: (rank, out)
 
-    The minimum is known in closed form: the regression of Y on X, projected on the main directions of its predictions.
-    What the data leave open is taken from the given matrices.
+    The minimum has a closed form: the regression of Y on X, projected onto the principal directions of its predictions.
+    Directions that the data do not determine are taken from the given matrices.
 
     Args:
         X: Inputs, (N, in).
-        Y: Outputs wanted, (N, out).
+        Y: Target outputs, (N, out).
         Wa: The large matrix, (in, out), or with ``Wb`` the first of two.
-        Wb: The second, (k, out), where there are two already, to be made smaller still.
-        bias: What is added to ``X Wa Wb`` so far, (out,).
-        rank: The width in between; below 1 a share of ``in``, but no more than there was.
-        n_iters: Not used; there is nothing to iterate.
+        Wb: The second, (k, out), if there are already two, whose rank is to be reduced.
+        bias: The current bias added to ``X Wa Wb``, (out,).
+        rank: The rank; below 1, a fraction of ``in``, but not more than the current rank.
+        n_iters: Ignored; the solution is not iterative.
 
     Returns:
-        The solution. Where ``rank`` is not below ``in`` and ``out`` it is one matrix; where it is not below the width
-        that two matrices have, they stay.
+        The solution. It is one matrix if ``rank`` is not below ``in`` and ``out``; it is the given two matrices if
+        ``rank`` is not below their rank.
 
     Raises:
-        ValueError: Shapes do not fit, or ``rank`` is not positive.
+        ValueError: Shapes do not match, or ``rank`` is not positive.
 
     >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
     >>> W = torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]])
@@ -137,30 +137,30 @@ def factorize_matrix(
     """
     _check(X, Y, Wa, Wb)
     exact = widest_dtype(X.device)
-    given, wanted = X.to(exact), Y.to(exact)
+    data, expected = X.to(exact), Y.to(exact)
     matrix = Wa.to(exact) if Wb is None else Wa.to(exact) @ Wb.to(exact)
     width = max(int(min(rank * X.shape[1], Wa.shape[1])) if positive("rank", rank) < 1 else int(rank), 1)
     if Wb is not None and width >= Wa.shape[1] and width < min(matrix.shape):
-        kept = torch.zeros_like(wanted[0]) if bias is None else bias.to(exact)
-        return LowRankSolution(Wa, Wb, bias, -1, _error(wanted, given @ matrix + kept))
-    inputs, outputs = given - given.mean(0), wanted - wanted.mean(0)
+        kept = torch.zeros_like(expected[0]) if bias is None else bias.to(exact)
+        return LowRankSolution(Wa, Wb, bias, -1, _error(expected, data @ matrix + kept))
+    inputs, outputs = data - data.mean(0), expected - expected.mean(0)
     gram = inputs.mT @ inputs
     missed = inputs.mT @ (outputs - inputs @ matrix)
     matrix = matrix + torch.linalg.pinv(gram, hermitian=True) @ missed
     first, second = matrix, None
     if width < min(matrix.shape):
-        # A trace of all directions lets the matrix decide where the data do not.
+        # A small multiple of the identity lets the matrix decide where the data do not.
         gram.diagonal().add_(1e-9 * gram.trace() / len(gram) + torch.finfo(exact).tiny)
         basis = torch.linalg.eigh(matrix.mT @ gram @ matrix).eigenvectors[:, -width:]
         first, second = _balanced(matrix @ basis, basis.mT, exact)
     product = first if second is None else first @ second
-    found = wanted.mean(0) - given.mean(0) @ product
+    found = expected.mean(0) - data.mean(0) @ product
     return LowRankSolution(
         first.to(Wa.dtype),
         None if second is None else second.to(Wa.dtype),
         found.to(Wa.dtype),
         -1 if second is None else width,
-        _error(wanted, given @ product + found),
+        _error(expected, data @ product + found),
     )
 
 
@@ -175,18 +175,18 @@ def factorize_conv2d(
     n_iters: int = 3,
     **conv2d_kwargs: Any,
 ) -> LowRankSolution:
-    """Find a convolution to few channels and a 1 x 1 convolution that do on given images what one convolution does.
+    """Find a convolution with few output channels and a 1 x 1 convolution that best approximate one on given images.
 
-    It is :func:`factorize_matrix` of the patches of the images.
+    It applies :func:`factorize_matrix` to the patches of the images.
 
     Args:
         X: Images, (B, C_in, H, W).
         Wa: The kernel, (C_out, C_in, kH, kW), or with ``Wb`` the first of two.
-        Wb: The second, (C_out, k, 1, 1), where there are two already, to be made smaller still.
-        rank: Channels in between; below 1 a share of the size of a patch, but no more than there were.
+        Wb: The second, (C_out, k, 1, 1), if there are already two, whose rank is to be reduced.
+        rank: Channels in between; below 1, a fraction of the patch size, but not more than the current rank.
         biasA: Bias of the first.
         biasB: Bias of the second.
-        n_iters: Not used; there is nothing to iterate.
+        n_iters: Ignored; the solution is not iterative.
         **conv2d_kwargs: ``stride``, ``padding``, ``dilation`` and ``padding_mode``, as for :class:`torch.nn.Conv2d`.
 
     Raises:
@@ -227,9 +227,9 @@ def _patches(
     groups: int = 1,
     padding_mode: str = "zeros",
 ) -> Tensor:
-    """What a convolution sees at each place, (places, C * kH * kW)."""
+    """Return the input patches of a convolution at each position, (positions, C * kH * kW)."""
     if groups != 1:
-        raise NotImplementedError(f"groups must be 1, but got {groups}: grouped convolutions have no low-rank form.")
+        raise NotImplementedError(f"groups must be 1, but got {groups}: grouped convolutions cannot be factorized.")
     steps = dilation if isinstance(dilation, tuple) else (dilation, dilation)
     if padding == "same":
         total = [step * (size - 1) for step, size in zip(steps, kernel_size, strict=True)]
@@ -242,22 +242,22 @@ def _patches(
 
 
 def _balanced(first: Tensor, second: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Give both factors the same norm in each latent direction."""
+    """Scale both factors to the same norm in each latent direction."""
     ratio = (second.norm(dim=1) / first.norm(dim=0).clamp_min(torch.finfo(first.dtype).tiny)).sqrt()
     ratio = ratio.clamp(1e-6, 1e6)  # directions without weight stay finite
     return (first * ratio).to(dtype).contiguous(), (second / ratio[:, None]).to(dtype).contiguous()
 
 
-def _error(wanted: Tensor, found: Tensor) -> float:
-    """Mean squared error over the variance."""
-    variance = (wanted - wanted.mean(0)).square().mean().clamp_min(torch.finfo(wanted.dtype).tiny)
-    return ((wanted - found).square().mean() / variance).item()
+def _error(expected: Tensor, found: Tensor) -> float:
+    """Return the mean squared error relative to the variance."""
+    variance = (expected - expected.mean(0)).square().mean().clamp_min(torch.finfo(expected.dtype).tiny)
+    return ((expected - found).square().mean() / variance).item()
 
 
 def _check(X: Tensor, Y: Tensor, Wa: Tensor, Wb: Tensor | None) -> None:
     num_out = (Wa if Wb is None else Wb).shape[-1]
     shapes = [tuple(X.shape), tuple(Y.shape), tuple(Wa.shape), None if Wb is None else tuple(Wb.shape)]
     if X.ndim != 2 or Y.shape != (X.shape[0], num_out) or Wa.shape[0] != X.shape[1]:
-        raise ValueError(f"X (N, in), Y (N, out), Wa (in, k) and Wb (k, out) do not fit: their shapes are {shapes}.")
+        raise ValueError(f"X (N, in), Y (N, out), Wa (in, k) and Wb (k, out) do not match: their shapes are {shapes}.")
     if Wb is not None and Wb.shape[0] != Wa.shape[1]:
-        raise ValueError(f"Wa (in, k) and Wb (k, out) do not fit: the shapes of X, Y, Wa and Wb are {shapes}.")
+        raise ValueError(f"Wa (in, k) and Wb (k, out) do not match: the shapes of X, Y, Wa and Wb are {shapes}.")

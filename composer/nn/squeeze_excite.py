@@ -1,4 +1,4 @@
-"""Squeeze and excite: weigh the channels of an image by what its average pixel says.
+"""Squeeze-and-excitation: reweight the channels of an image based on their means.
 
     y = x * sigmoid(W2 relu(W1 mean(x)))            mean over the pixels, one weight for each channel
 
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from composer._text import positive
-from composer.nn._forward_context import autocast_dtype, is_followed
+from composer.nn._forward_context import autocast_dtype, is_traced
 
 __all__ = ["SqueezeExcite2d", "SqueezeExciteConv2d"]
 
 
 class SqueezeExcite2d(nn.Module):
-    """Weighs channels by a small network that sees the mean of each.
+    """Reweights channels with a small network of the channel means.
 
     Args:
         num_features: C.
-        latent_channels: Width of the small network: channels, or below 1 a share of ``num_features``; at least one.
+        latent_channels: Width of the hidden layer: channels, or below 1 a fraction of ``num_features``; at least one.
 
     Raises:
         ValueError: ``latent_channels`` is not positive.
@@ -39,36 +39,36 @@ class SqueezeExcite2d(nn.Module):
 
     def __init__(self, num_features: int, latent_channels: float = 0.125) -> None:
         super().__init__()
-        share = positive("latent_channels", latent_channels) < 1
-        latent = max(int(latent_channels * num_features if share else latent_channels), 1)
+        is_fraction = positive("latent_channels", latent_channels) < 1
+        latent = max(int(latent_channels * num_features if is_fraction else latent_channels), 1)
         self.squeeze = nn.Linear(num_features, latent, bias=False)
         self.excite = nn.Linear(latent, num_features, bias=False)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Weigh the channels of images of shape (B, C, H, W)."""
-        # TorchScript compiles one side only.
+        """Reweight the channels of images of shape (B, C, H, W)."""
+        # TorchScript compiles only one branch.
         return self._plain(input) if torch.jit.is_scripting() else self._fused(input)  # pyright: ignore[reportPrivateImportUsage]
 
     def _plain(self, input: Tensor) -> Tensor:
-        """The formula, for what follows it operator by operator."""
+        """Compute the formula with separate operators, for tracers and compilers."""
         hidden = F.relu(self.squeeze(input.mean((2, 3))))
         return input * self.excite(hidden).sigmoid()[..., None, None].to(input.dtype)
 
     def _fused(self, input: Tensor) -> Tensor:
-        """The same by :class:`_Weigh`."""
-        if is_followed(input) or input.dtype not in _DTYPES:
+        """Compute the same with :class:`_SqueezeExcite`."""
+        if is_traced(input) or input.dtype not in _DTYPES:
             return self._plain(input)
         device_type = input.device.type
         squeeze, excite = (layer.weight.to(input.dtype) for layer in (self.squeeze, self.excite))
         if autocast_dtype(device_type) is None:
-            return _Weigh.apply(input, squeeze, excite)
-        # In the format that the convolution before has chosen.
+            return _SqueezeExcite.apply(input, squeeze, excite)
+        # In the dtype that the preceding convolution returned.
         with torch.autocast(device_type, enabled=False):
-            return _Weigh.apply(input, squeeze, excite)
+            return _SqueezeExcite.apply(input, squeeze, excite)
 
 
 class SqueezeExciteConv2d(nn.Module):
-    """A convolution whose output channels :class:`SqueezeExcite2d` weighs.
+    """A convolution whose output channels are reweighted by :class:`SqueezeExcite2d`.
 
     Args:
         *args: As for :class:`torch.nn.Conv2d`.
@@ -89,7 +89,7 @@ class SqueezeExciteConv2d(nn.Module):
 
     @staticmethod
     def from_conv2d(module: nn.Conv2d, module_index: int = -1, latent_channels: float = 0.125) -> SqueezeExciteConv2d:
-        """Put a convolution, the very layer, before a new :class:`SqueezeExcite2d`.
+        """Put an existing convolution before a new :class:`SqueezeExcite2d`.
 
         Args:
             module: The layer.
@@ -107,13 +107,13 @@ class SqueezeExciteConv2d(nn.Module):
         return self.se(self.conv(input))
 
 
-# From here on a matrix product for each channel, which reads both images once, is worth its call.
+# Above this number, one matrix product per channel, which reads both images once, pays off.
 _MANY_PIXELS = 100
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-class _Weigh(torch.autograd.Function):
-    """The whole layer, with a backward pass that reads each image twice and writes it once."""
+class _SqueezeExcite(torch.autograd.Function):
+    """The fused layer, with a backward pass that reads each image twice and writes it once."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, squeeze: Tensor, excite: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -137,7 +137,7 @@ class _Weigh(torch.autograd.Function):
 
 
 def _channel_products(one: Tensor, other: Tensor) -> Tensor:
-    """The inner product of each channel of one image with that of another, (B, C)."""
+    """Return the inner product of each channel of one image with that of another, (B, C)."""
     batch, channels = other.shape[:2]
     if not other.is_contiguous() or other.shape[2] * other.shape[3] < _MANY_PIXELS:
         return (one * other).sum((2, 3))

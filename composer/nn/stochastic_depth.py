@@ -1,4 +1,4 @@
-"""Residual blocks that are left out at random in training.
+"""Stochastic depth: residual blocks that training skips at random.
 
     y = activation(shortcut(x) + b * branch(x))          b ~ Bernoulli(1 - p) in training, 1 - p in evaluation
 
@@ -19,28 +19,28 @@ from composer._device_copies import copied_to
 
 __all__ = ["ResidualForm", "StochasticBlock", "decide_blocks", "make_stochastic", "register_residual_block"]
 
-Part = Callable[..., Tensor]
+BlockFunction = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
 class ResidualForm:
-    """How a kind of residual block computes its output: ``activation(shortcut(x) + branch(x))``.
+    """How a class of residual blocks computes its output: ``activation(shortcut(x) + branch(x))``.
 
     Attributes:
-        branch: Gets the block and its inputs, returns what is left out; None where the whole block is ``x + f(x)``.
-        shortcut: Gets the block and its first input; None leaves that as it is.
-        activation: Gets the block and the sum; None leaves that as it is.
+        branch: Called with the block and its inputs, returns the skippable branch; None if the block is ``x + f(x)``.
+        shortcut: Called with the block and its first input; None is the identity.
+        activation: Called with the block and the sum; None is the identity.
 
     >>> ResidualForm().branch is None
     True
     """
 
-    branch: Part | None = None
-    shortcut: Part | None = None
-    activation: Part | None = None
+    branch: BlockFunction | None = None
+    shortcut: BlockFunction | None = None
+    activation: BlockFunction | None = None
 
 
-# By class, by its name, or by its module and name, so that no model library has to be imported. These are x + f(x).
+# By class, class name, or module and class name, so that no model library is imported. These compute x + f(x).
 _FORMS: dict[type[nn.Module] | str, ResidualForm] = dict.fromkeys(
     (
         "timm.models.convnext.ConvNeXtBlock",
@@ -57,20 +57,20 @@ _FORMS: dict[type[nn.Module] | str, ResidualForm] = dict.fromkeys(
 
 def register_residual_block(
     block: type[nn.Module] | str,
-    branch: Part | None = None,
-    shortcut: Part | None = None,
-    activation: Part | None = None,
+    branch: BlockFunction | None = None,
+    shortcut: BlockFunction | None = None,
+    activation: BlockFunction | None = None,
 ) -> None:
-    """Make a class of residual blocks known to stochastic depth.
+    """Register a class of residual blocks for stochastic depth.
 
-    Blocks whose output is ``x + f(x)``, one tensor, such as those of pre-norm transformers, need no more than their
-    class. For others say what the parts of ``activation(shortcut(x) + branch(x))`` are.
+    Blocks whose output is ``x + f(x)``, one tensor, such as those of pre-norm transformers, need only their class. For
+    others, give the components of ``activation(shortcut(x) + branch(x))``.
 
     Args:
         block: The class, or its name.
-        branch: Gets the block and its inputs, returns what is left out; None where the whole block is ``x + f(x)``.
-        shortcut: Gets the block and its first input; None leaves that as it is.
-        activation: Gets the block and the sum; None leaves that as it is.
+        branch: Called with the block and its inputs, returns the skippable branch; None if the block is ``x + f(x)``.
+        shortcut: Called with the block and its first input; None is the identity.
+        activation: Called with the block and the sum; None is the identity.
 
     Raises:
         ValueError: There is a shortcut or an activation, but no branch.
@@ -87,29 +87,29 @@ def register_residual_block(
     ... )
     """
     if branch is None and (shortcut is not None or activation is not None):
-        raise ValueError("branch must be given where there is a shortcut or an activation.")
+        raise ValueError("branch is required if shortcut or activation is given.")
     _FORMS[block] = ResidualForm(branch, shortcut, activation)
 
 
 class StochasticBlock(nn.Module):
-    """What :func:`make_stochastic` adds to the class of a block.
+    """Mixin that :func:`make_stochastic` adds to the class of a block.
 
     Attributes:
-        block_drop_rate: Probability of being left out; not called ``drop_rate``, as many a block has one.
+        block_drop_rate: Probability of skipping; not called ``drop_rate``, an attribute that many blocks have.
     """
 
     _residual_form = ResidualForm()
     _first_input = "input"
     __jit_unused_properties__ = ("block_drop_rate",)
 
-    if TYPE_CHECKING:  # TorchScript cannot read it
+    if TYPE_CHECKING:  # not supported by TorchScript
         _stochastic_depth: _Depth
         _drop_rate: float
         _drops_samples: bool
 
     @property
     def block_drop_rate(self) -> float:
-        """Probability of being left out."""
+        """Probability of skipping the block."""
         return self._drop_rate
 
     @block_drop_rate.setter
@@ -117,42 +117,42 @@ class StochasticBlock(nn.Module):
         self._drop_rate = float(rate)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the block, or in training perhaps its shortcut only."""
+        """Compute the block, or in training randomly only its shortcut."""
         if not args and self._first_input in kwargs:
             args = (kwargs.pop(self._first_input),)
-        return self._drawn(*args, **kwargs)
+        return self._forward_stochastic(*args, **kwargs)
 
-    def _drawn(self, input: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute it from its first input, on which the shortcut is; all others are the block's own affair."""
+    def _forward_stochastic(self, input: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute the block from its first input, which the shortcut uses; other inputs are passed to the branch."""
         depth = self._stochastic_depth
         if not self.training:
-            return self._weighed(1 - self._drop_rate, input, *args, **kwargs)
+            return self._forward_weighted(1 - self._drop_rate, input, *args, **kwargs)
         if depth.method == "sample":
             shape = (input.shape[0], *(1,) * (input.ndim - 1))
             kept = torch.rand(shape, device=input.device) >= self._drop_rate
-            return self._weighed(kept.to(input.dtype), input, *args, **kwargs)
+            return self._forward_weighted(kept.to(input.dtype), input, *args, **kwargs)
         kept = torch.rand(()) >= self._drop_rate if depth.kept is None else depth.kept
         if torch.compiler.is_compiling():
-            # One graph, which computes the block in any case.
-            return self._weighed(copied_to(kept, input.device, input.dtype), input, *args, **kwargs)
-        if kept:  # on the host, so that no device is waited for
+            # One graph, which always computes the block.
+            return self._forward_weighted(copied_to(kept, input.device, input.dtype), input, *args, **kwargs)
+        if kept:  # on the host, so no device synchronization
             return super().forward(input, *args, **kwargs)
         form = self._residual_form
         output = input if form.shortcut is None else form.shortcut(self, input)
         if form.activation is None:
             return output
-        # Activations may work in place, and the input is not ours.
+        # The activation may be in-place, and must not modify the input.
         return form.activation(self, output.clone() if output is input else output)
 
-    def _weighed(self, weight: float | Tensor, input: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+    def _forward_weighted(self, weight: float | Tensor, input: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
         """Compute the block with a weight on its branch."""
         form = self._residual_form
         if form.branch is None:
             output = super().forward(input, *args, **kwargs)
             if not isinstance(output, (Tensor, fx.Proxy)):
                 raise TypeError(
-                    f"{type(self).__name__} must return one tensor x + f(x) to be left out at random, but returned "
-                    f"{type(output).__name__}. Describe its parts with register_residual_block."
+                    f"{type(self).__name__} must return one tensor x + f(x) to be skipped at random, but returned "
+                    f"{type(output).__name__}. Describe its components with register_residual_block."
                 )
             return torch.lerp(input, cast(Any, output), cast(Any, weight))
         shortcut = input if form.shortcut is None else form.shortcut(self, input)
@@ -160,32 +160,32 @@ class StochasticBlock(nn.Module):
         return output if form.activation is None else form.activation(self, output)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as the block's own class, since the class made from it has no importable name."""
+        """Pickle as the original class, since the derived class has no importable name."""
         bases = type(self).__mro__
         return _restore, (bases[bases.index(StochasticBlock) + 1],), self.__getstate__()
 
 
 @dataclass
 class _Depth:
-    """What a stochastic block knows beside its weights."""
+    """State of a stochastic block in addition to its parameters."""
 
     method: str
     kept: Tensor | None = None
-    """Whether it runs until the next decision, bool, on the host; None where each forward pass decides by itself."""
+    """Whether it runs until the next decision, bool, on the host; None if each forward pass samples."""
 
 
 def make_stochastic(block: nn.Module, stochastic_method: str, drop_rate: float) -> StochasticBlock:
-    """Let a residual block be left out at random, in place: it stays the same object with the same weights.
+    """Make a residual block stochastic, in place: it stays the same object with the same parameters.
 
-    Its class becomes one derived from its own class and :class:`StochasticBlock`.
+    Its class becomes a subclass of its original class and :class:`StochasticBlock`.
 
     Args:
-        block: The block, of a kind that is known, see :func:`register_residual_block`.
-        stochastic_method: ``"block"`` leaves it out for a whole batch, ``"sample"`` for each sample by itself.
-        drop_rate: Probability of being left out.
+        block: The block, of a registered class, see :func:`register_residual_block`.
+        stochastic_method: ``"block"`` skips it for an entire batch, ``"sample"`` for each sample independently.
+        drop_rate: Probability of skipping.
 
     Raises:
-        ValueError: It is not known which part of the block is to be left out.
+        ValueError: The structure of the block is unknown.
 
     >>> register_residual_block(nn.ReLU)  # max(x, 0) = x + max(-x, 0)
     >>> block = make_stochastic(nn.ReLU(), "block", drop_rate=1.0)
@@ -194,7 +194,7 @@ def make_stochastic(block: nn.Module, stochastic_method: str, drop_rate: float) 
     """
     form = _form_of(block)
     block.__dict__["_stochastic_depth"] = _Depth(stochastic_method)
-    # TorchScript sees plain numbers only.
+    # TorchScript supports only plain numbers.
     block.__dict__["_drop_rate"] = float(drop_rate)
     block.__dict__["_drops_samples"] = stochastic_method == "sample"
     block.__class__ = _stochastic_class(type(block), form)
@@ -203,40 +203,40 @@ def make_stochastic(block: nn.Module, stochastic_method: str, drop_rate: float) 
 
 
 def decide_blocks(model: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Decide for each block of a model that may be left out as a whole whether it runs, until the next decision.
+    """Sample for each block with method ``"block"`` whether it runs, until the next call.
 
-    Without this each block decides anew whenever it is called. With generators of one seed all processes of a run
-    decide alike, as they must where each holds a shard of the weights.
+    Without this, each block samples whenever it is called. With generators of the same seed, all ranks decide alike,
+    as they must if parameters are sharded: otherwise a rank would hang in the all-gather of a block that others skip.
 
     Args:
         model: The model.
-        generator: Source of random numbers, on the host; the default one if None.
+        generator: CPU random generator; the default one if None.
 
     >>> decide_blocks(nn.Linear(1, 1))
     """
     blocks = [module for module in model.modules() if isinstance(module, StochasticBlock)]
     blocks = [block for block in blocks if block._stochastic_depth.method == "block"]
-    draws = torch.rand(len(blocks), generator=generator).tolist()
-    for block, draw in zip(blocks, draws, strict=True):
+    samples = torch.rand(len(blocks), generator=generator).tolist()
+    for block, sample in zip(blocks, samples, strict=True):
         depth = block._stochastic_depth
         if depth.kept is None:
             depth.kept = torch.tensor(True)
-        depth.kept.fill_(draw >= block._drop_rate)
+        depth.kept.fill_(sample >= block._drop_rate)
 
 
 def _stochastic_class(cls: type[nn.Module], form: ResidualForm) -> type[nn.Module]:
-    """The class of blocks of a class, always the same as long as that lives."""
+    """Return the stochastic subclass of a class, cached as long as the class lives."""
     base = _StochasticResNetBlock if form is _RESNET else StochasticBlock
-    for known in cls.__subclasses__():
-        if known.__bases__ == (base, cls) and vars(known).get("_residual_form") is form:
-            return known
+    for existing in cls.__subclasses__():
+        if existing.__bases__ == (base, cls) and vars(existing).get("_residual_form") is form:
+            return existing
     names = [*inspect.signature(cls.forward).parameters]
     members = {"_residual_form": form, "_first_input": names[1] if len(names) > 1 else "", "__module__": cls.__module__}
     return type(f"Stochastic{cls.__name__}", (base, cls), members)
 
 
 def _restore(cls: type[nn.Module]) -> nn.Module:
-    """A block without its state, for pickle and copy."""
+    """Return a block without its state, for pickle and copy."""
     block = cls.__new__(_stochastic_class(cls, _registered(cls) or _RESNET))
     assert isinstance(block, nn.Module)
     return block
@@ -256,20 +256,20 @@ def _form_of(block: nn.Module) -> ResidualForm:
         form = _RESNET
     if form is None:
         raise ValueError(
-            f"It is not known which part of a {type(block).__name__} is to be left out. If its output is x + f(x), "
-            f"call composer.functional.register_residual_block({type(block).__name__}); else give that the parts."
+            f"The structure of {type(block).__name__} is unknown, so it cannot be skipped. If its output is x + f(x), "
+            f"call composer.functional.register_residual_block({type(block).__name__}); else also pass its components."
         )
     return form
 
 
 def _is_resnet_block(block: nn.Module) -> bool:
-    """Whether a block has the layers of a residual block of torchvision or timm, and computes the same."""
-    parts = ["conv1", "bn1", "conv2", "bn2", "downsample"]
+    """Return whether a block has the layers of a residual block of torchvision or timm, and computes the same."""
+    required = ["conv1", "bn1", "conv2", "bn2", "downsample"]
     names = block._modules
-    if not all(hasattr(block, part) for part in parts) or not ("relu" in names or {"act1", "act2"} <= names.keys()):
+    if not all(hasattr(block, name) for name in required) or not ("relu" in names or {"act1", "act2"} <= names.keys()):
         return False
     if type(block).forward.__module__ == "torchvision.models.resnet":
-        return True  # the definition, whose classes need no trial
+        return True  # the reference implementation, which needs no check
     weight = next(block.parameters())
     if weight.is_meta:
         return True
@@ -290,16 +290,16 @@ def _is_resnet_block(block: nn.Module) -> bool:
 class _StochasticResNetBlock(StochasticBlock):
     """A stochastic block with the layers of torchvision's or timm's, which TorchScript can compile.
 
-    The parts are methods that ask for layers by ``hasattr``, which TorchScript answers as it compiles where nothing
-    stands beside it in the condition.
+    The methods test for layers with ``hasattr``, which TorchScript evaluates at compile time if it is the entire
+    condition.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Compute the block, or in training perhaps its shortcut only."""
+        """Compute the block, or in training randomly only its shortcut."""
         return self._as_formula(input) if torch.jit.is_scripting() else super().forward(input)  # pyright: ignore[reportPrivateImportUsage]
 
     def _as_formula(self, input: Tensor) -> Tensor:
-        """What TorchScript compiles: each forward pass decides by itself."""
+        """Compute the block in TorchScript: each forward pass samples."""
         shortcut = self._resnet_shortcut(input)
         if not self.training:
             return self._resnet_activation(shortcut + self._resnet_branch(input) * (1 - self._drop_rate))
@@ -310,7 +310,7 @@ class _StochasticResNetBlock(StochasticBlock):
         return self._resnet_activation(shortcut + self._resnet_branch(input) * kept.to(input.dtype))
 
     def _resnet_branch(self: Any, x: Tensor) -> Tensor:
-        """The layers of a basic or a bottleneck block up to the sum; the optional ones are timm's."""
+        """Compute the layers of a basic or a bottleneck block up to the sum; the optional ones are timm's."""
         x = self.bn1(self.conv1(x))
         if hasattr(self, "conv3"):
             x = self.act1(x) if hasattr(self, "act1") else self.relu(x)

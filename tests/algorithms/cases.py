@@ -1,4 +1,4 @@
-"""What the contract test needs to know of a method, and small models and data to try it on."""
+"""Test cases of the algorithms for the contract test, and small models and data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Outcome = dict[str, Tensor]
 
 
 class Net(ComposerModel):
-    """Classifies each of several inputs of a batch against a target each; remembers what it was given."""
+    """Classifies each input of a batch against its target, and records the batches."""
 
     def __init__(self, inputs: Sequence[Any] = (0,), targets: Sequence[Any] = (1,)) -> None:
         super().__init__()
@@ -73,12 +73,12 @@ def make_batches(number: int = 4) -> list[Batch]:
 
 
 def weights(model: nn.Module, algorithm: Algorithm | None = None) -> Outcome:
-    """What training led to."""
+    """The parameters and buffers after training."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def by_hand(step: Callable[[nn.Module, Batch, float], Tensor]) -> Callable[[list[Batch]], Outcome]:
-    """Training in a loop of one's own, given the loss of a batch at an elapsed share of training."""
+    """Train in a custom loop, given the loss of a batch at an elapsed fraction of the run."""
 
     def train(batches: list[Batch]) -> Outcome:
         model = make_model()
@@ -98,7 +98,7 @@ def by_surgery(
     before: Callable[[Any], object] = lambda model: None,
     precision: str = "fp32",
 ) -> Callable[[list[Any]], Outcome]:
-    """Training in a loop of one's own, after a change of the model, and with something done before each batch."""
+    """Train in a custom loop, after model surgery, with a hook before each batch."""
 
     def train(batches: list[Any]) -> Outcome:
         model = (make or make_model)()
@@ -122,15 +122,15 @@ class Case:
 
     Attributes:
         make: Makes it with a setting that does something in four batches.
-        by_hand: Does the same with the functional form, in a loop of one's own; None needs ``why_no_function``.
-        neutral: Makes it with the setting that must change nothing, bit for bit; None needs ``why_not_neutral``.
-        with_keys: Makes it for other places in the batch; only for methods that edit batches.
+        by_hand: Does the same with the function, in a custom loop; None requires ``why_no_function``.
+        neutral: Makes it with the setting that must change nothing, bit for bit; None requires ``why_not_neutral``.
+        with_keys: Makes it with other batch keys; only for methods that edit batches.
         outcome: What to compare after training; the weights by default.
         model: Makes the same model each time; by default one that classifies images.
         batches: Makes the same batches each time, four of them, which the model takes.
-        graphs: In how many graphs a model is compiled at most, where the shapes of the batches stay; 0 for a method
-            after which nothing is compiled.
-        precision: That of the training.
+        graphs: Maximum number of graphs of a compiled model with constant batch shapes; 0 if the method prevents
+            compilation.
+        precision: Precision of the run.
         optimizer: Makes the optimizer of a model; None is SGD with momentum.
     """
 

@@ -28,7 +28,7 @@ CASE = Case(
     make=lambda: Alibi(max_sequence_length=16, train_sequence_length_scaling=0.25),
     by_hand=_by_hand,
     neutral=None,
-    why_not_neutral="A model has the bias or not; whole sequences are the other argument's neutral setting.",
+    why_not_neutral="A model has the bias or not; full sequences are the neutral setting of the other argument.",
     model=make_text_model,
     batches=make_text_batches,
 )
@@ -36,7 +36,7 @@ CASE = Case(
 
 @pytest.fixture
 def _registry():
-    """Leave the registry as it was."""
+    """Restore the registry."""
     before = dict(policy_registry)
     yield
     policy_registry.clear()
@@ -48,7 +48,7 @@ def _registry():
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_encoder_gives_the_same_fused_or_not(norm_first):
-    """The fused kernels of inference know no bias, and nested tensors no mask: neither may be taken."""
+    """The fused inference kernels ignore the bias, and nested tensors the mask: neither may be used."""
     layer = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, norm_first=norm_first)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
     x = torch.randn(3, 7, 16)
@@ -72,7 +72,7 @@ def test_only_self_attention_of_a_decoder_gets_the_bias():
 
 
 def test_order_matters_only_with_the_bias():
-    """Without positions a bidirectional encoder cannot tell the order of what it reads."""
+    """Without positions a bidirectional encoder cannot distinguish the order of tokens."""
     torch.manual_seed(0)
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True), 2)
     x = torch.randn(1, 6, 16)
@@ -83,7 +83,7 @@ def test_order_matters_only_with_the_bias():
 
 
 class _PositionNet(TextNet):
-    """The model of text, wider, with learned positions if asked for."""
+    """The model of text, wider, with optional learned positions."""
 
     def __init__(self, learned):
         super().__init__()
@@ -100,7 +100,7 @@ class _PositionNet(TextNet):
 
 
 def _loss_within_and_beyond(model):
-    """Train at 32 tokens to name the token before each, which only positions tell; the losses of both halves of 64."""
+    """Train at 32 tokens to predict the previous token, which requires positions; losses of both halves of 64."""
 
     def batch(samples, length):
         ids = torch.randint(20, (samples, length))
@@ -150,7 +150,7 @@ class _Positions(nn.Module):
 
 
 @pytest.mark.usefixtures("_registry")
-def test_modules_of_ones_own():
+def test_custom_modules():
     seen = []
 
     @policy_registry.register(_Attention)
@@ -191,7 +191,7 @@ def test_parameters_that_a_function_takes_out_of_a_module_leave_the_optimizer():
 
 def test_wrong_registrations():
     registry = PolicyRegistry()
-    with pytest.raises(ValueError, match="at least one class"):
+    with pytest.raises(ValueError, match="at least one module class"):
         registry.register()
     with pytest.raises(TypeError, match=r"subclasses of torch\.nn\.Module"):
         registry.register(int)
@@ -199,7 +199,7 @@ def test_wrong_registrations():
         registry.register(_Positions)(lambda module: module)
     assert _Positions not in registry
     registry.register(_Positions)(lambda module, module_index, max_sequence_length: None)
-    with pytest.raises(ValueError, match="_Positions has a function already"):
+    with pytest.raises(ValueError, match="_Positions is already registered"):
         registry.register(_Positions)
 
 
@@ -210,7 +210,7 @@ def test_nothing_to_change_and_second_time():
     with pytest.warns(NoEffectWarning, match="TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer"):
         apply_alibi(make_model(), 64)
     model = apply_alibi(make_text_model(), 64)
-    with pytest.warns(NoEffectWarning, match="does not have it already"):
+    with pytest.warns(NoEffectWarning, match="no unconverted module"):
         apply_alibi(model, 64)
 
 
@@ -235,28 +235,28 @@ def test_training_sequences_are_cut_and_no_token_is_lost(scaling, shape):
         assert torch.equal(engine.state.batch[key].flatten(), value.flatten())
 
 
-def test_cuts_that_do_not_fit():
+def test_uneven_cuts():
     engine = loop.start(make_text_model(), [Alibi(16, 0.3)])
     engine.state.batch = make_text_batches(1)[0]
-    with pytest.raises(ValueError, match="does not cut sequences of 16 tokens"):
+    with pytest.raises(ValueError, match="does not split sequences of 16 tokens"):
         engine.run_event("after_dataloader")
     engine = loop.start(make_text_model(), [Alibi(16)])
     engine.state.batch = {"input_ids": torch.zeros(2, 16), "labels": torch.zeros(2)}
-    with pytest.raises(ValueError, match=r"one is of the shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"one has the shape \(2,\)"):
         engine.run_event("after_dataloader")
     engine.state.batch = {"lengths": torch.zeros(2)}
     with pytest.raises(ValueError, match="no tensor of sequences"):
         engine.run_event("after_dataloader")
 
 
-@pytest.mark.parametrize("kind", [tuple, list, lambda parts: {"a": parts[0], "rest": {"b": parts[1]}}])
-def test_batches_of_every_form_are_cut(kind):
-    parts = [torch.arange(12).view(2, 6), torch.arange(24).view(2, 6, 2)]
-    batch = fold_sequences(kind(parts), 3)
+@pytest.mark.parametrize("container", [tuple, list, lambda tensors: {"a": tensors[0], "rest": {"b": tensors[1]}}])
+def test_batches_of_every_form_are_cut(container):
+    tensors = [torch.arange(12).view(2, 6), torch.arange(24).view(2, 6, 2)]
+    batch = fold_sequences(container(tensors), 3)
     first, second = batch if not isinstance(batch, dict) else (batch["a"], batch["rest"]["b"])
     assert first.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
     assert second.shape == (4, 3, 2)
-    assert torch.equal(second.flatten(), parts[1].flatten())
+    assert torch.equal(second.flatten(), tensors[1].flatten())
 
 
 def test_is_declared():

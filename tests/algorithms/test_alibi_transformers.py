@@ -86,7 +86,7 @@ def test_bias_is_that_of_bloom_and_of_mpt(num_heads):
 
 
 def test_gpt2_with_alibi_is_bloom_with_the_same_weights():
-    """End to end: BLOOM is GPT-2 with ALiBi, one more normalisation and another GELU."""
+    """End to end: BLOOM is GPT-2 with ALiBi, one more normalization and another GELU."""
     config = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=50, layer_norm_epsilon=1e-5)
     bloom = transformers.BloomForCausalLM(config).eval()
     model = gpt2(activation_function="gelu_pytorch_tanh").eval()
@@ -130,8 +130,8 @@ def test_bert_attention_equals_the_formula():
     mask = torch.ones(2, 40, dtype=torch.long)
     mask[1, 30:] = 0
     model(input_ids=tokens(2, 40), attention_mask=mask)
-    parts = (getattr(attention, name)(seen["inputs"]) for name in ("query", "key", "value"))
-    query, key, value = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in parts)
+    projections = (getattr(attention, name)(seen["inputs"]) for name in ("query", "key", "value"))
+    query, key, value = (projection.unflatten(-1, (4, 8)).transpose(1, 2) for projection in projections)
     places = torch.arange(40)
     scores = query @ key.transpose(-1, -2) / math.sqrt(8)
     scores = scores - alibi_slopes(4)[:, None, None] * (places[:, None] - places).abs()
@@ -152,9 +152,9 @@ def test_llama_attention_equals_the_formula():
 
     attention.register_forward_hook(keep, with_kwargs=True)
     model(input_ids=tokens(2, 40))
-    parts = (getattr(attention, f"{name}_proj")(seen["inputs"]) for name in "qkv")
-    query, key, value = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in parts)
-    key, value = (part.repeat_interleave(2, 1) for part in (key, value))
+    projections = (getattr(attention, f"{name}_proj")(seen["inputs"]) for name in "qkv")
+    query, key, value = (projection.unflatten(-1, (-1, 8)).transpose(1, 2) for projection in projections)
+    key, value = (projection.repeat_interleave(2, 1) for projection in (key, value))
     places = torch.arange(40)
     scores = query @ key.transpose(-1, -2) / math.sqrt(8)
     scores = scores + alibi_slopes(4)[:, None, None] * (places - places[:, None])
@@ -171,8 +171,8 @@ def test_positions_are_gone_and_longer_sequences_are_read(name):
     model = MODELS[name]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert apply_alibi(model, 64, optimizer) is model
-    kinds = [type(module) for module in model.modules()]
-    assert (NoPositions in kinds) != (NoRotation in kinds)
+    classes = [type(module) for module in model.modules()]
+    assert (NoPositions in classes) != (NoRotation in classes)
     assert not any("position_embeddings" in key or "wpe" in key for key in model.state_dict())
     assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in model.parameters()}
     ids = tokens(2, 64)
@@ -186,7 +186,7 @@ def test_positions_are_gone_and_longer_sequences_are_read(name):
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in CAUSAL])
 def test_encoders_see_order_though_no_embedding_of_positions_is_left(name):
-    """Without any, a bidirectional model gives the same wherever the other tokens stand."""
+    """Without any, a bidirectional model gives the same output wherever the other tokens are."""
     model = apply_alibi(MODELS[name]().eval(), 64)
     ids = tokens(1, 8)
     swapped = ids[:, [0, 2, 1, 3, 4, 5, 6, 7]]
@@ -195,7 +195,7 @@ def test_encoders_see_order_though_no_embedding_of_positions_is_left(name):
 
 @every_model
 def test_what_stands_far_in_front_does_not_shift_attention(name):
-    """The bias is relative: padding on the left changes nothing."""
+    """The bias is relative: padding on the left has no effect."""
     model = apply_alibi(MODELS[name]().eval(), 64)
     ids = tokens(2, 10)
     padded = F.pad(ids, (6, 0), value=1)
@@ -234,12 +234,12 @@ def test_generation_with_a_cache(name):
     """The offset of the queries is that of the cache: one token at a time gives what all at once give."""
     model = apply_alibi(MODELS[name]().eval(), 64)
     ids = tokens(2, 12)
-    whole = logits(model, ids)
+    full = logits(model, ids)
     with torch.no_grad():
         cache = model(input_ids=ids[:, :9], use_cache=True).past_key_values
         for place in range(9, 12):
             step = model(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
-            torch.testing.assert_close(step.logits[:, 0], whole[:, place], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(step.logits[:, 0], full[:, place], rtol=1e-4, atol=1e-5)
 
 
 @every_model
@@ -259,7 +259,7 @@ def test_autocast_and_compile(name):
 
 
 def test_window_of_mistral_still_holds():
-    """Tokens further back than the window, through both layers, change nothing."""
+    """Tokens further back than the window, through both layers, have no effect."""
     model = apply_alibi(MODELS["mistral"]().eval(), 64)
     ids = tokens(1, 40)
     other = ids.clone()
@@ -288,7 +288,7 @@ def test_a_model_inside_another_and_a_second_time():
     engine = loop.fit(loop.start(model, [Alibi(64, train_sequence_length_scaling=0.5)]), batches)
     assert engine.state.batch["input_ids"].shape == (8, 16)
     assert model.inner.config._attn_implementation == "alibi"
-    with pytest.warns(NoEffectWarning, match="have it already"):
+    with pytest.warns(NoEffectWarning, match="no unconverted module"):
         apply_alibi(model, 64)
 
 
@@ -313,10 +313,10 @@ def test_models_that_cannot_have_it():
         apply_alibi(bert, 64)
 
 
-def test_attention_of_a_models_own_stays():
-    """MPNet computes attention without the seam: transformers says so, and nothing is changed by half."""
+def test_custom_attention_is_unchanged():
+    """MPNet does not support attention functions: transformers warns, and nothing is changed."""
     model = transformers.MPNetModel(transformers.MPNetConfig(**SIZES))
     before = model.state_dict().keys()
-    with pytest.warns(NoEffectWarning, match="exchangeable attention"):
+    with pytest.warns(NoEffectWarning, match="replaceable attention"):
         apply_alibi(model, 64)
     assert model.state_dict().keys() == before

@@ -33,15 +33,15 @@ CASE = Case(
 )
 
 
-def fix_shares(monkeypatch, share, weights):
-    """Fix the share of the chains and the weights among them, of images and of tensors."""
-    monkeypatch.setattr(module, "draw_beta", lambda alpha: share)
+def fix_weights(monkeypatch, ratio, weights):
+    """Fix the weight of the chains and the weights among them, for PIL images and tensors."""
+    monkeypatch.setattr(module, "sample_beta", lambda alpha: ratio)
 
-    def draw(alpha, size, number):
-        row = [1 - share, share] if size == 2 else weights
+    def sample(alpha, size, number):
+        row = [1 - ratio, ratio] if size == 2 else weights
         return torch.tensor([row]).expand(number, -1)
 
-    monkeypatch.setattr(module, "draw_dirichlet", draw)
+    monkeypatch.setattr(module, "sample_dirichlet", sample)
 
 
 def images(batch=4, channels=3, height=17, width=12):
@@ -52,12 +52,12 @@ def posterized(x):
     return x & 0b11110000
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_closed_form(monkeypatch, share):
+@pytest.mark.parametrize("ratio", [0.0, 0.25, 1.0])
+def test_closed_form(monkeypatch, ratio):
     """At low severity, to posterize keeps 4 bits, once or several times."""
-    fix_shares(monkeypatch, share, [0.5, 0.2, 0.3])
+    fix_weights(monkeypatch, ratio, [0.5, 0.2, 0.3])
     x = images()
-    expected = x * (1 - share) + posterized(x) * share
+    expected = x * (1 - ratio) + posterized(x) * ratio
     made = augmix_image(x, 1, -1, 3, 1.0, [primitives.posterize])
     assert torch.equal(made, expected.round().to(torch.uint8))
     floats = x / 255
@@ -71,7 +71,7 @@ def test_closed_form(monkeypatch, share):
 
 
 def test_chains_are_weighted(monkeypatch):
-    """One chain moves all to black, the others change nothing, whatever their operations are."""
+    """One chain moves all to black, the others have no effect, whatever their operations are."""
     image_module = pytest.importorskip("PIL.Image")
     calls = []
 
@@ -79,7 +79,7 @@ def test_chains_are_weighted(monkeypatch):
         calls.append(severity)
         return image if len(calls) != 2 else image_module.new("L", image.size, 0)
 
-    fix_shares(monkeypatch, 0.5, [0.5, 0.2, 0.3])
+    fix_weights(monkeypatch, 0.5, [0.5, 0.2, 0.3])
     made = augmix_image(image_module.new("L", (2, 2), 200), 3, 1, 3, 1.0, [nothing])
     # 0.5 * 200 + 0.5 * (0.5 + 0.3) * 200
     assert made.getpixel((0, 0)) == 180
@@ -87,20 +87,20 @@ def test_chains_are_weighted(monkeypatch):
 
 
 def test_exact_floats_are_kept_where_the_image_itself_is_mixed_in(monkeypatch):
-    fix_shares(monkeypatch, 0.0, [1.0])
+    fix_weights(monkeypatch, 0.0, [1.0])
     x = torch.rand(2, 3, 8, 8)
     torch.testing.assert_close(augmix_image(x, width=1), x)
 
 
 def test_lengths_of_chains():
     torch.manual_seed(0)
-    plan = module._draw_chains(3000, -1, 5)
+    plan = module._sample_chains(3000, -1, 5)
     lengths = (plan.choices < 5).sum(0)
     assert torch.equal(torch.bincount(lengths, minlength=4).bool(), torch.tensor([False, True, True, True]))
     torch.testing.assert_close(torch.bincount(lengths)[1:] / 3000, torch.full((3,), 1 / 3), atol=0.04, rtol=0)
     # Nothing follows an operation of nothing.
     assert (plan.choices.diff(dim=0)[plan.choices[:-1] == 5] == 0).all()
-    assert module._draw_chains(7, 2, 5).choices.shape == (2, 7)
+    assert module._sample_chains(7, 2, 5).choices.shape == (2, 7)
     image_module = pytest.importorskip("PIL.Image")
     count = []
     augmix_image(image_module.new("L", (2, 2)), 3, 4, 2, 1.0, [lambda image, severity: count.append(1) or image])
@@ -129,7 +129,7 @@ def test_bytes_and_floats_agree(severity, depth, width, alpha, channels, name, s
 
 
 def test_black_and_flat_images_stay_what_they_are():
-    """Whatever the shares, since they sum to one."""
+    """Whatever the weights, since they sum to one."""
     torch.manual_seed(0)
     x = torch.full((50, 3, 8, 8), 77, dtype=torch.uint8)
     kept = [primitives.autocontrast, primitives.equalize, primitives.contrast, primitives.sharpness, primitives.color]

@@ -43,7 +43,7 @@ def model():
     )
 
 
-def kinds(module):
+def classes(module):
     return [type(layer).__name__ for layer in module]
 
 
@@ -51,7 +51,15 @@ def test_layers_that_leave_out_pixels_are_replaced():
     net = model()
     parameters = {id(p) for p in net.parameters()}
     assert apply_blurpool(net) is net
-    assert kinds(net) == ["Conv2d", "Conv2d", "BlurConv2d", "MaxPool2d", "BlurMaxPool2d", "MaxPool2d", "BlurConv2d"]
+    assert classes(net) == [
+        "Conv2d",
+        "Conv2d",
+        "BlurConv2d",
+        "MaxPool2d",
+        "BlurMaxPool2d",
+        "MaxPool2d",
+        "BlurConv2d",
+    ]
     assert {id(p) for p in net.parameters()} == parameters
 
 
@@ -67,7 +75,7 @@ def test_layers_that_leave_out_pixels_are_replaced():
 )
 def test_choice_of_layers(arguments, expected):
     net = apply_blurpool(model(), **arguments)
-    assert (kinds(net).count("BlurConv2d"), kinds(net).count("BlurMaxPool2d")) == expected
+    assert (classes(net).count("BlurConv2d"), classes(net).count("BlurMaxPool2d")) == expected
     assert all(layer.blur_first == arguments.get("blur_first", True) for layer in net if isinstance(layer, BlurConv2d))
 
 
@@ -124,7 +132,7 @@ def test_logs_how_many_layers_there_are():
 
 
 def test_less_aliasing():
-    """The point of it: the output changes less when the image moves by a pixel."""
+    """The purpose of the method: the output changes less when the image moves by a pixel."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, 2, 1))
     x = torch.randn(8, 1, 32, 32)

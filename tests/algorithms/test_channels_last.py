@@ -24,7 +24,7 @@ CASE = Case(
     make=ChannelsLast,
     by_hand=_by_hand,
     neutral=None,
-    why_not_neutral="It has no setting; other kernels give the same up to rounding, which is tested on its own.",
+    why_not_neutral="It has no setting; other kernels give the same up to rounding, which is tested separately.",
 )
 
 

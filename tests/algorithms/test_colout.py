@@ -37,7 +37,7 @@ CASES = [
 
 
 def grid(batch, height, width):
-    """Images (B, 2, H, W) whose values tell row and column."""
+    """Images (B, 2, H, W) whose values encode row and column."""
     rows = torch.arange(height).view(-1, 1).expand(height, width)
     columns = torch.arange(width).expand(height, width)
     return torch.stack((rows, columns)).expand(batch, 2, height, width).clone()
@@ -73,8 +73,8 @@ def test_every_row_is_as_likely_to_go():
     for per_sample in (False, True):
         x = grid(300 if per_sample else 1, 10, 1)
         kept = torch.cat([colout_batch(x, 0.3, 0.0, per_sample=per_sample)[:, 0].flatten() for _ in range(300)])
-        share = torch.bincount(kept, minlength=10) / len(kept)
-        torch.testing.assert_close(share, torch.full((10,), 0.1), atol=0.015, rtol=0)
+        frequency = torch.bincount(kept, minlength=10) / len(kept)
+        torch.testing.assert_close(frequency, torch.full((10,), 0.1), atol=0.015, rtol=0)
     rows = colout_batch(grid(40, 10, 1), 0.3, 0.0, per_sample=True)[:, 0]
     assert len(rows.unique(dim=0)) > 20
 
@@ -96,7 +96,7 @@ def test_targets_of_the_size_of_the_images_lose_the_same_pixels():
     assert torch.equal(two, one[:, :1] * 3)
 
 
-def test_full_size_comes_back_whole():
+def test_full_size_is_unchanged():
     x = torch.randn(2, 3, 8, 8)
     assert torch.equal(colout_batch(x, 0.0, 0.0), x)
     assert colout_batch(x, 1.0, 1.0).shape == (2, 3, 1, 1)
@@ -155,7 +155,7 @@ def test_wrong_arguments():
             make(resize_target="yes")
     with pytest.raises(NotImplementedError, match="batch=True"):
         ColOut(batch=False, resize_target=True)
-    with pytest.raises(ValueError, match="3 parts"):
+    with pytest.raises(ValueError, match="3 elements"):
         colout_batch((x, y, y))
     with pytest.raises(ValueError, match=r"\(2,\)"):
         colout_batch((x, y), resize_target=True)

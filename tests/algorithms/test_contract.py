@@ -1,4 +1,4 @@
-"""What every method promises."""
+"""Contract tests that every algorithm must pass."""
 
 from __future__ import annotations
 
@@ -102,17 +102,17 @@ def test_leaves_the_batch_as_found(case):
     seen: list[Any] = []
 
     class Watch(Algorithm):
-        """Stands first, so that it is first before the forward pass and last after the backward pass."""
+        """Given first, so that it is first before the forward pass and last after the backward pass."""
 
         def before_forward(self, state, logger):
-            seen.append((parts(state.batch), parts(copied(state.batch))))
+            seen.append((leaves(state.batch), leaves(copied(state.batch))))
 
         def after_backward(self, state, logger):
             found, values = seen.pop()
-            assert all(now is then for now, then in zip(parts(state.batch), found, strict=True))
-            assert all(torch.equal(now, then) for now, then in zip(parts(state.batch), values, strict=True))
+            assert all(now is then for now, then in zip(leaves(state.batch), found, strict=True))
+            assert all(torch.equal(now, then) for now, then in zip(leaves(state.batch), values, strict=True))
 
-    def parts(batch):
+    def leaves(batch):
         return list(trees.leaves(batch))
 
     batches = case.batches()
@@ -120,12 +120,12 @@ def test_leaves_the_batch_as_found(case):
     assert not seen
     # The data itself is never written to, either.
     for batch, fresh in zip(batches, case.batches(), strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(parts(batch), parts(fresh), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(leaves(batch), leaves(fresh), strict=True))
 
 
 # What stays as long as the method itself is kept, and why.
 KEPT = {
-    "EMA": ({"parameters", "buffers"}, "get_ema_model() tells the trained model from a copy"),
+    "EMA": ({"parameters", "buffers"}, "get_ema_model() distinguishes the trained model from a copy"),
     "NEFTune": ({"parameters"}, "the embedding is found at INIT, before the model is wrapped"),
     "ScheduleFree": ({"batch"}, "calibration_batches, for the next fit()"),
 }
@@ -133,7 +133,7 @@ KEPT = {
 
 @every_case
 def test_keeps_nothing_of_a_closed_run(case):
-    """Model, batches and outputs are freed while the method itself lives on; what it does keep goes with it."""
+    """Model, batches and outputs are freed although the algorithm lives; what it keeps is freed with it."""
     algorithm, watch = case.make(), Lives()
     torch.manual_seed(3)
     model = case.model()
@@ -173,7 +173,7 @@ def test_resumes_bit_for_bit(case):
     first = case.make()
     engine = _start(case, first)
     # Two batches of an epoch of four: the events of its end must not fire yet.
-    loop_events = _fit_part(engine, batches[:2], begin=True)
+    loop_events = _fit_batches(engine, batches[:2], begin=True)
     assert loop_events == 2
     file = io.BytesIO()
     torch.save(
@@ -207,8 +207,8 @@ def _start(case, algorithm):
     return loop.start(model, [algorithm], case.optimizer(model), precision=case.precision)
 
 
-def _fit_part(engine, batches, begin):
-    """Train without coming to the end of the epoch."""
+def _fit_batches(engine, batches, begin):
+    """Train without reaching the end of the epoch."""
     engine.run_event("fit_start")
     if begin:
         engine.run_event("epoch_start")
@@ -224,7 +224,7 @@ def _fit_part(engine, batches, begin):
 
 @every_case
 def test_SyncFree(case):
-    """The host waits for the device only where that is declared."""
+    """The host synchronizes with the device only where declared."""
     with FakeAccelerator() as accelerator:
         trainer = _trainer(case, Step(lambda step: setattr(accelerator, "step", step)))
         trainer.fit()
@@ -234,7 +234,7 @@ def test_SyncFree(case):
 
 @every_case
 def test_after_loading_tensors_lie_where_the_first_step_put_them(case, tmp_path):
-    """Device by device: at the first batch after loading, nothing that belongs on the accelerator lies on the host."""
+    """Device by device: at the first batch after loading, nothing that belongs on the accelerator is on the host."""
     found = []
     with FakeAccelerator():
         for more in (
@@ -255,7 +255,7 @@ def test_after_loading_tensors_lie_where_the_first_step_put_them(case, tmp_path)
 
 
 def test_losses_on_the_accelerator_are_those_on_the_cpu():
-    """Nothing depends on where it runs, but for what is sampled there."""
+    """Results do not depend on the device, except for values sampled there."""
     for case in CASES:
         if case.precision == "fp32":
             with FakeAccelerator():
@@ -299,7 +299,7 @@ def test_repr_shows_the_arguments(case):
 
 @every_case
 def test_runs_under_compile(case):
-    """CompileMatrix: the same result, in as many graphs as the method declares, and without odd names."""
+    """CompileMatrix: the same result, in as many graphs as the method declares, and without unexpected names."""
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -309,7 +309,7 @@ def test_runs_under_compile(case):
     algorithm, compiled = case.make(), case.make()
     plain = case.outcome(train(case, algorithm).state.model, algorithm)
     outcome = case.outcome(train(case, compiled, compile_with=backend).state.model, compiled)
-    # A first size, then any size; the full one may need a graph of its own.
+    # A first size, then any size; the full one may need a separate graph.
     assert min(case.graphs, 1) <= len(graphs) <= (3 if compiled.__traits__.changes_shapes else case.graphs)
     assert outcome.keys() == plain.keys()
     for name, value in outcome.items():
@@ -339,7 +339,7 @@ FORMS = {
 @editing_case
 @pytest.mark.parametrize("form", FORMS)
 def test_takes_batches_of_every_form(case, form):
-    """MultiInput: whatever the form, the model sees what it sees of a tuple."""
+    """MultiInput: whatever the type of the batch, the model gets the same values as from a tuple."""
     reference = train(case, case.with_keys(0, 1)).state.model.seen
     convert, input_key, target_key = FORMS[form]
     several = isinstance(input_key, list)
@@ -347,9 +347,9 @@ def test_takes_batches_of_every_form(case, form):
     torch.manual_seed(3)
     engine = loop.start(make_model(**keys), [case.with_keys(input_key, target_key)])
     loop.fit(engine, [convert(batch) for batch in make_batches()])
-    for parts, (x, y) in zip(engine.state.model.seen, reference, strict=True):
+    for leaves, (x, y) in zip(engine.state.model.seen, reference, strict=True):
         expected = [x, x, y, y] if several else [x, y]
-        assert all(torch.equal(part, other) for part, other in zip(parts, expected, strict=True))
+        assert all(torch.equal(part, other) for part, other in zip(leaves, expected, strict=True))
 
 
 @editing_case

@@ -59,7 +59,7 @@ def test_closed_form(dtype):
     assert torch.equal(x, pair(dtype=dtype))
 
 
-def test_boxes_of_their_own_in_closed_form():
+def test_boxes_per_sample_in_closed_form():
     boxes = torch.tensor([[0, 0, 2, 3], [1, 1, 1, 4]])
     mixed, _, kept, returned = cutmix_batch(pair(), torch.tensor([0, 1]), bbox=boxes, indices=SWAP)
     assert mixed[0, 0, :2, :3].eq(1).all()
@@ -115,7 +115,7 @@ def test_length_is_the_side_of_the_box(uniform, per_sample):
 
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_area_follows_the_beta_distribution(per_sample):
-    """The side of a box before it was cut off is known of those that touch no edge."""
+    """The side before clipping is known for boxes that touch no edge."""
     torch.manual_seed(0)
     x = torch.zeros(500 if per_sample else 1, 1, 64, 64)
     sides = []
@@ -126,7 +126,7 @@ def test_area_follows_the_beta_distribution(per_sample):
             for top, left, bottom, right in torch.as_tensor(box).view(-1, 4).tolist()
             if top > 0 and bottom < 64 and left > 0 and right < 64
         ]
-    # 1 - l is uniform and the side is floor(64 * sqrt(1 - l)); a box of side b stands at 63 + b places, 63 - b of which
+    # 1 - l is uniform and the side is floor(64 * sqrt(1 - l)); a box of side b has 63 + b positions, 63 - b of which
     # touch no edge.
     side = torch.arange(64)
     weight = ((side + 1) ** 2 - side**2) * ((63 - side) / (63 + side)) ** 2
@@ -142,7 +142,7 @@ def test_uniform_sampling_covers_all_pixels_alike(per_sample):
     for _ in range(6 if per_sample else 3000):
         mixed = cutmix_batch(x, indices, length=0.5, indices=indices, uniform_sampling=True, per_sample=per_sample)[0]
         count += mixed[::2].mean((0, 1)) / (6 if per_sample else 3000)
-    # A side of 4 meets a side of 8 at 11 places, 4 of which cover a given pixel.
+    # A side of 4 overlaps a side of 8 at 11 positions, 4 of which cover a given pixel.
     torch.testing.assert_close(count, torch.full((8, 8), (4 / 11) ** 2), atol=0.03, rtol=0)
 
 
@@ -184,7 +184,7 @@ def mixed_target(outputs, target, boxes, size=(2, 2), **keys):
     state.batch = (torch.zeros(2, 1, *size), target)
     engine.run_event("before_forward")
     _, algorithm._permuted, kept, algorithm._box = cutmix_batch(state.batch[0], target, bbox=boxes, indices=SWAP)
-    algorithm._share = 1 - kept
+    algorithm._partner_weight = 1 - kept
     state.outputs = outputs
     engine.run_event("before_loss")
     made = state.batch[1]
@@ -193,7 +193,7 @@ def mixed_target(outputs, target, boxes, size=(2, 2), **keys):
     return made
 
 
-def test_targets_of_every_kind():
+def test_targets_of_every_type():
     indices, box = torch.tensor([0, 2]), (0, 1, 1, 2)
     expected = torch.tensor([[0.75, 0.0, 0.25], [0.25, 0.0, 0.75]])
     assert torch.equal(mixed_target(torch.zeros(2, 3), indices, box), expected)
@@ -269,7 +269,7 @@ def test_wrong_arguments():
         cutmix_batch(torch.zeros(2, 3), y)
     with pytest.raises(ValueError, match=r"\(2, 4, 4\)"):
         cutmix_batch(torch.zeros(2, 4, 4), y)
-    with pytest.raises(ValueError, match="one height and width"):
+    with pytest.raises(ValueError, match="the same height and width"):
         cutmix_batch((x, torch.zeros(2, 1, 8, 8)), y)
     with pytest.raises(ValueError, match="str"):
         cutmix_batch("x", y)

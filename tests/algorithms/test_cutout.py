@@ -60,7 +60,7 @@ def test_a_hole_is_a_square_cut_off_at_the_edges(height, width, length, uniform,
             assert hole.any()
 
 
-def test_whole_images_share_holes_unless_each_has_its_own():
+def test_images_have_the_same_holes_unless_per_sample():
     torch.manual_seed(0)
     x = torch.ones(40, 1, 16, 16)
     assert len(cutout_batch(x).unique(dim=0)) == 1
@@ -72,12 +72,12 @@ def test_uniform_sampling_covers_all_pixels_alike(per_sample):
     torch.manual_seed(0)
     runs = 6 if per_sample else 3000
     x = torch.ones(500 if per_sample else 1, 1, 8, 8)
-    share = sum(1 - cutout_batch(x, 1, 0.5, True, per_sample).mean((0, 1)) for _ in range(runs)) / runs
-    torch.testing.assert_close(share, torch.full((8, 8), (4 / 11) ** 2), atol=0.03, rtol=0)
-    share = sum(1 - cutout_batch(x, 1, 0.5, False, per_sample).mean((0, 1)) for _ in range(runs)) / runs
-    # Centres at 2 to 5 of 8 cover the middle, those at 0 to 2 the edge.
-    assert share[4, 4].item() == pytest.approx((4 / 8) ** 2, abs=0.03)
-    assert share[0, 0].item() == pytest.approx((3 / 8) ** 2, abs=0.03)
+    frequency = sum(1 - cutout_batch(x, 1, 0.5, True, per_sample).mean((0, 1)) for _ in range(runs)) / runs
+    torch.testing.assert_close(frequency, torch.full((8, 8), (4 / 11) ** 2), atol=0.03, rtol=0)
+    frequency = sum(1 - cutout_batch(x, 1, 0.5, False, per_sample).mean((0, 1)) for _ in range(runs)) / runs
+    # Centers at 2 to 5 of 8 cover the middle, those at 0 to 2 the edge.
+    assert frequency[4, 4].item() == pytest.approx((4 / 8) ** 2, abs=0.03)
+    assert frequency[0, 0].item() == pytest.approx((3 / 8) ** 2, abs=0.03)
 
 
 def test_several_holes():

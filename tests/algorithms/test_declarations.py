@@ -1,4 +1,4 @@
-"""What methods declare of themselves is complete, and true where that can be tried."""
+"""The traits that methods declare are complete, and true if that can be tested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 
 @every_method
-def test_says_how_it_gets_on_with_several_processes(name):
+def test_declares_how_it_works_with_multiple_ranks(name):
     method = METHODS[name]
     declared = [cls for cls in method.__mro__ if "__traits__" in vars(cls)]
     assert declared[0] is not Algorithm, "declare sharding and sharding_reason"
@@ -33,12 +33,12 @@ def test_says_how_it_gets_on_with_several_processes(name):
 
 
 @every_method
-def test_bad_company_is_known_and_comes_with_a_remedy(name):
+def test_conflicts_name_a_method_and_a_remedy(name):
     for other, reason in METHODS[name].__traits__.conflicts_with.items():
-        assert other in METHODS, f"{name} composes badly with {other}, which is no method"
+        assert other in METHODS, f"{name} conflicts with {other}, which is not a method"
         assert other != name
         # A reason, and a sentence that says what to do.
-        assert re.fullmatch(r"[a-z].+[.] (Take|Use|Set|Leave|Clip) .+[.]", reason), reason
+        assert re.fullmatch(r"[a-z].+[.] (Use|Set|Omit|Clip) .+[.]", reason), reason
         assert name not in METHODS[other].__traits__.conflicts_with, f"declared by both {name} and {other}"
 
 
@@ -73,21 +73,21 @@ def test_arguments_narrow_what_is_declared():
 @every_method
 def test_docstring_says_when_and_how(name):
     doc = inspect.cleandoc(METHODS[name].__doc__)  # as Python 3.13 has it
-    places = [doc.find(f"\n{section}:\n    ") for section in SECTIONS]
-    assert min(places) > 0, f"a section of {', '.join(SECTIONS)} is missing"
-    assert places == sorted(places)
+    positions = [doc.find(f"\n{section}:\n    ") for section in SECTIONS]
+    assert min(positions) > 0, f"a section of {', '.join(SECTIONS)} is missing"
+    assert positions == sorted(positions)
 
 
 @pytest.fixture
-def one_process():
-    """A process group of this process alone, in which weights can be divided."""
+def one_rank():
+    """A process group of one rank, in which parameters can be sharded."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
 
 
-def _divided(case, algorithm):
-    """Train a case on weights that are divided after INIT, as a strategy does; among one process here."""
+def _train_sharded(case, algorithm):
+    """Train a case with parameters sharded after INIT, as a strategy does; on one rank here."""
     from torch.distributed.fsdp import fully_shard
 
     model = case.model()
@@ -109,42 +109,42 @@ def _outcome(model):
     return {name: getattr(value, "full_tensor", lambda v=value: v)() for name, value in weights(model).items()}
 
 
-# The small models of the cases end in a view, which nobody writes into.
+# The small models of the cases end in a view, which must not be modified in place.
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor:UserWarning")
-@pytest.mark.usefixtures("one_process")
+@pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
-def test_weights_may_be_divided_as_declared(case):
+def test_parameters_may_be_sharded_as_declared(case):
     torch.manual_seed(3)
     algorithm = case.make()
     if not algorithm.__traits__.sharding.supports_sharded_weights:
         with pytest.raises(NotImplementedError):
-            _divided(case, algorithm)
+            _train_sharded(case, algorithm)
         return
-    divided = _outcome(_divided(case, algorithm).state.model)
+    sharded = _outcome(_train_sharded(case, algorithm).state.model)
     torch.manual_seed(3)
     model = case.model()
     engine = loop.start(model, [case.make()], case.optimizer(model), precision=case.precision)
-    whole = weights(loop.fit(engine, case.batches()).state.model)
-    for name, value in whole.items():
-        torch.testing.assert_close(divided[name], value, rtol=1e-5, atol=1e-6)
+    unsharded = weights(loop.fit(engine, case.batches()).state.model)
+    for name, value in unsharded.items():
+        torch.testing.assert_close(sharded[name], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("kind", ["norm", "value", "adaptive"])
-def test_divided_gradients_are_clipped_like_whole_ones(kind):
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("clipping_type", ["norm", "value", "adaptive"])
+def test_sharded_gradients_are_clipped_like_unsharded_ones(clipping_type):
     from torch.distributed.tensor import distribute_tensor
 
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
     layers = [torch.nn.Linear(4, 3) for _ in range(2)]
     layers[1].load_state_dict(layers[0].state_dict())
-    parts = [torch.nn.Parameter(distribute_tensor(p.detach(), mesh)) for p in layers[1].parameters()]
-    for whole, part in zip(layers[0].parameters(), parts, strict=True):
-        whole.grad = torch.randn_like(whole)
-        part.grad = distribute_tensor(whole.grad.clone(), mesh)
-    apply_gradient_clipping(layers[0].parameters(), kind, 0.1)
-    apply_gradient_clipping(parts, kind, 0.1)
-    for whole, part in zip(layers[0].parameters(), parts, strict=True):
-        torch.testing.assert_close(part.grad.full_tensor(), whole.grad)
+    shards = [torch.nn.Parameter(distribute_tensor(p.detach(), mesh)) for p in layers[1].parameters()]
+    for unsharded, shard in zip(layers[0].parameters(), shards, strict=True):
+        unsharded.grad = torch.randn_like(unsharded)
+        shard.grad = distribute_tensor(unsharded.grad.clone(), mesh)
+    apply_gradient_clipping(layers[0].parameters(), clipping_type, 0.1)
+    apply_gradient_clipping(shards, clipping_type, 0.1)
+    for unsharded, shard in zip(layers[0].parameters(), shards, strict=True):
+        torch.testing.assert_close(shard.grad.full_tensor(), unsharded.grad)
 
 
 # As in MosaicML Composer 0.32, where WeightStandardization is not among them: docs/migrating.md says why.

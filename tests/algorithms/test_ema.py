@@ -81,7 +81,7 @@ def test_average_of_half_precision_weights_does_not_stall():
     for _ in range(1000):
         compute_ema(model, ema_model, smoothing=0.999)
     assert ema_model.weight.item() == pytest.approx(1 - math.exp(-1), abs=1e-3)
-    # The class does so by itself.
+    # The class does so automatically.
     algorithm = EMA(half_life=None, smoothing=0.999)
     engine = loop.start(model, [algorithm], max_duration="5ba")
     for _ in range(2):
@@ -91,16 +91,16 @@ def test_average_of_half_precision_weights_does_not_stall():
 
 
 def test_models_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"1 name in one of them only.*bias"):
+    with pytest.raises(ValueError, match=r"1 name missing in one of them.*bias"):
         compute_ema(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
-    with pytest.raises(ValueError, match="another shape there, such as 'weight'"):
+    with pytest.raises(ValueError, match="different shape, such as 'weight'"):
         compute_ema(nn.Linear(2, 2, bias=False), nn.Linear(3, 2, bias=False))
     with pytest.raises(ValueError, match="smoothing"):
         compute_ema(nn.Linear(2, 2), nn.Linear(2, 2), smoothing=2)
 
 
 def tick(engine):
-    """One batch that changes nothing by itself."""
+    """One batch without effect."""
     engine.run_event("batch_start")
     engine.state.timestamp = engine.state.timestamp.to_next_batch(samples=1)
     engine.run_event("batch_end")
@@ -257,7 +257,7 @@ def test_no_python_loop_over_weights_in_a_step(monkeypatch):
     tick(engine)
     original = torch._foreach_lerp_
     monkeypatch.setattr(torch, "_foreach_lerp_", lambda *a: (calls.append(len(a[0])), original(*a)))
-    monkeypatch.setattr(nn.Module, "state_dict", None)  # nothing is collected anew
+    monkeypatch.setattr(nn.Module, "state_dict", None)  # nothing is collected again
     tick(engine)
     assert calls == [9]  # seven parameters and two running statistics, in one call
 

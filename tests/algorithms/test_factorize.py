@@ -33,7 +33,7 @@ def model():
     )
 
 
-def kinds(net):
+def class_names(net):
     return "".join({FactorizedConv2d: "c", FactorizedLinear: "l"}.get(type(layer), ".") for layer in net)
 
 
@@ -54,7 +54,7 @@ def test_choice_of_layers(arguments, expected):
     net = model()
     given = {"min_channels": 32, "latent_channels": 0.25, "min_features": 32, "latent_features": 0.25} | arguments
     assert apply_factorization(net, **given) is net
-    assert kinds(net) == expected
+    assert class_names(net) == expected
 
 
 def test_second_time_changes_nothing_and_says_so():

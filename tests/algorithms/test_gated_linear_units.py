@@ -15,7 +15,7 @@ from tests.algorithms.text import make_text_batches, make_text_model, train_by_h
 
 CASE = Case(
     make=GatedLinearUnits,
-    by_hand=lambda batches: train_by_hand(batches, surgery=_with_the_same_draw),
+    by_hand=lambda batches: train_by_hand(batches, surgery=_with_the_same_random_state),
     neutral=None,
     why_not_neutral="A network has a gate or not.",
     model=make_text_model,
@@ -23,7 +23,7 @@ CASE = Case(
 )
 
 
-def _with_the_same_draw(model, optimizer):
+def _with_the_same_random_state(model, optimizer):
     apply_gated_linear_units(model, optimizer)
 
 
@@ -39,7 +39,7 @@ def test_encoder_layer_equals_the_formula(act_fn, norm_first):
 
     def feed_forward(h):
         act = F.relu if act_fn is None else act_fn
-        gate, value = (F.linear(h, part.weight, part.bias) for part in (gated.gate, gated.value))
+        gate, value = (F.linear(h, block.weight, block.bias) for block in (gated.gate, gated.value))
         return F.linear(act(gate) * value, layer.linear2.weight, layer.linear2.bias)
 
     if norm_first:
@@ -53,7 +53,7 @@ def test_encoder_layer_equals_the_formula(act_fn, norm_first):
 
 
 def test_encoder_gives_the_same_fused_or_not():
-    """The fused kernels of inference know no gate."""
+    """The fused inference kernels ignore the gate."""
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True), 2)
     apply_gated_linear_units(encoder, None)
     x = torch.randn(3, 5, 8)
@@ -88,7 +88,7 @@ def test_optimizers_follow_and_keep_the_state_of_the_gate():
     assert linear.bias not in optimizer.state
 
 
-def test_each_layer_has_an_activation_of_its_own():
+def test_each_layer_has_a_separate_activation():
     act_fn = nn.PReLU()
     model = make_text_model(num_layers=2)
     apply_gated_linear_units(model, None, act_fn)
@@ -107,7 +107,7 @@ def test_nothing_to_change_and_second_time():
     assert model.encoder.layers[0].linear1 is linear
 
 
-def test_modules_of_ones_own(monkeypatch):
+def test_custom_modules(monkeypatch):
     monkeypatch.setattr(home, "_registered", dict(home._registered))
 
     class FeedForward(nn.Module):
@@ -120,11 +120,11 @@ def test_modules_of_ones_own(monkeypatch):
 
     home.register_feed_forward(FeedForward, "up", "act")
     model = apply_gated_linear_units(nn.Sequential(FeedForward(), FeedForward()), None)
-    assert all(isinstance(part.up, GatedLinear) for part in model)
+    assert all(isinstance(block.up, GatedLinear) for block in model)
     x = torch.randn(2, 4)
-    part = model[0]
-    expected = part.down(F.relu(x @ part.up.gate.weight.T) * (x @ part.up.value.weight.T))
-    torch.testing.assert_close(part(x), expected)
+    block = model[0]
+    expected = block.down(F.relu(x @ block.up.gate.weight.T) * (x @ block.up.value.weight.T))
+    torch.testing.assert_close(block(x), expected)
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         home.register_feed_forward("FeedForward", "up", "act")
 
@@ -151,12 +151,12 @@ def test_learns_and_is_declared():
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 50}
 
 
-@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Electra"])
-def test_models_of_the_bert_kind(kind):
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra"])
+def test_bert_style_models(family):
     transformers = pytest.importorskip("transformers")
-    config = getattr(transformers, f"{kind}Config")(**SIZES, hidden_act="relu")
-    model = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
-    block = next(module for module in model.modules() if type(module).__name__ == f"{kind}Layer")
+    config = getattr(transformers, f"{family}Config")(**SIZES, hidden_act="relu")
+    model = getattr(transformers, f"{family}ForMaskedLM")(config).eval()
+    block = next(module for module in model.modules() if type(module).__name__ == f"{family}Layer")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     weight = block.intermediate.dense.weight
     apply_gated_linear_units(model, optimizer)

@@ -83,21 +83,21 @@ def test_adaptive_bounds_every_unit_and_keeps_its_direction(seed, threshold):
         assert torch.equal(new[inside], old[inside])
 
 
-@pytest.mark.parametrize("kind", ["norm", "value", "adaptive"])
-def test_zero_gradients_and_none_are_left_alone(kind):
+@pytest.mark.parametrize("clipping_type", ["norm", "value", "adaptive"])
+def test_zero_gradients_and_none_are_left_alone(clipping_type):
     model = filled(scale=0.0)
     model[0].weight.grad = None
-    apply_gradient_clipping(model, kind, 0.1)
+    apply_gradient_clipping(model, clipping_type, 0.1)
     assert model[0].weight.grad is None
     assert all((gradient == 0).all() for gradient in grads(model)[1:])
-    apply_gradient_clipping(nn.Linear(1, 1), kind, 0.1)
+    apply_gradient_clipping(nn.Linear(1, 1), clipping_type, 0.1)
 
 
 def test_infinite_threshold_is_off_bit_for_bit():
     model = filled()
     before = copy.deepcopy(grads(model))
-    for kind in ("norm", "value", "adaptive"):
-        apply_gradient_clipping(model, kind, INF)
+    for clipping_type in ("norm", "value", "adaptive"):
+        apply_gradient_clipping(model, clipping_type, INF)
     assert all(torch.equal(new, old) for new, old in zip(grads(model), before, strict=True))
 
 
@@ -153,12 +153,12 @@ def test_function_checks_its_arguments():
     apply_gradient_clipping(filled(), "norm", 1.0, fsdp_enabled=False)
 
 
-@pytest.mark.parametrize("kind", ["value", "adaptive"])
-def test_large_tensors_go_another_way_to_the_same_result(kind, monkeypatch):
+@pytest.mark.parametrize("clipping_type", ["value", "adaptive"])
+def test_large_tensors_go_another_way_to_the_same_result(clipping_type, monkeypatch):
     from composer.algorithms import gradient_clipping
 
     few, many = filled(), filled()
-    apply_gradient_clipping(few, kind, 0.05)
+    apply_gradient_clipping(few, clipping_type, 0.05)
     monkeypatch.setattr(gradient_clipping, "_LARGE", 0)
-    apply_gradient_clipping(many, kind, 0.05)
+    apply_gradient_clipping(many, clipping_type, 0.05)
     torch.testing.assert_close(grads(few), grads(many))

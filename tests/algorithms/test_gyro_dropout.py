@@ -26,7 +26,7 @@ CASE = Case(
     make=lambda: GyroDropout(p=0.3, sigma=4, tau=2),
     by_hand=_by_hand,
     neutral=None,
-    why_not_neutral="it takes the place of dropout; that of p = 0 differs by what it saves",
+    why_not_neutral="it replaces dropout; with p = 0 it still differs in its saved state",
     graphs=2,  # the masks are made in the first pass
 )
 
@@ -57,9 +57,9 @@ def test_max_duration_in_any_unit(max_duration, length, microbatches, period):
     assert layer.period == period
 
 
-def test_length_that_is_not_known():
+def test_unknown_duration():
     engine = loop.start(make_model(), [GyroDropout()], max_duration="1h")
-    with pytest.raises(ValueError, match="how many batches"):
+    with pytest.raises(ValueError, match="the number of batches"):
         engine.run_event("fit_start")
 
 

@@ -116,7 +116,7 @@ def test_finds_the_logits_in_outputs_of_other_forms(outputs):
 def test_outputs_without_logits_and_odd_targets_are_named():
     engine = loop.start(make_model(), [LabelSmoothing(0.4)])
     engine.state.batch, engine.state.outputs = (torch.zeros(1, 1), torch.tensor([2])), {"loss": torch.tensor(0.0)}
-    with pytest.raises(TypeError, match="No logits"):
+    with pytest.raises(TypeError, match="contain no logits"):
         engine.run_event("before_loss")
     engine.state.batch = (torch.zeros(1, 1), "label")
     with pytest.raises(TypeError, match="target_key"):

@@ -60,11 +60,11 @@ def test_closed_form():
 )
 def test_frozen_share_equals_the_schedule(number, elapsed, start, level):
     model = nn.Sequential(*(nn.PReLU() for _ in range(number)))
-    depth, share = freeze_layers(model, SGD(model.parameters(), lr=0.1), elapsed, start, level)
+    depth, fraction = freeze_layers(model, SGD(model.parameters(), lr=0.1), elapsed, start, level)
     expected = level * (elapsed - start) / (1 - start) if elapsed > start else 0.0
-    assert share == pytest.approx(expected)
+    assert fraction == pytest.approx(expected)
     assert sum(not trained for trained in trains(model)) == depth < max(number, 1)
-    assert depth <= share * (number - 1) + 1e-6 < depth + 1 + 1e-6
+    assert depth <= fraction * (number - 1) + 1e-6 < depth + 1 + 1e-6
 
 
 def test_share_of_a_hundred_layers_is_exact():
@@ -72,7 +72,7 @@ def test_share_of_a_hundred_layers_is_exact():
     assert freeze_layers(model, [], 1.0, 0.0, 0.29)[0] == 29
 
 
-def test_backward_stops_at_the_frozen_part():
+def test_backward_stops_at_the_frozen_layers():
     model = chain(4)
     optimizer = SGD(model.parameters(), lr=0.1)
     freeze_layers(model, optimizer, 0.75, freeze_start=0.0)

@@ -68,7 +68,7 @@ def test_norms_are_lowered_and_weights_stay():
     assert [type(layer).__name__ for layer in net] == ["LPLayerNorm", "LPRMSNorm", "Own", "BatchNorm1d"]
     assert [id(p) for p in net.parameters()] == parameters
     assert list(net.state_dict()) == names
-    with pytest.warns(NoEffectWarning, match="no LayerNorm or RMSNorm of torch that is not lowered already"):
+    with pytest.warns(NoEffectWarning, match="no LayerNorm or RMSNorm of torch that is not replaced already"):
         apply_low_precision_layernorm(net)
 
 

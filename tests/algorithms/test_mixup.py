@@ -47,7 +47,7 @@ def test_closed_form():
 
 
 @given(alpha=st.floats(0.01, 20), seed=st.integers(0, 1000))
-def test_share_of_the_partner_is_at_most_half(alpha, seed):
+def test_weight_of_the_partner_is_at_most_half(alpha, seed):
     torch.manual_seed(seed)
     _, _, mixing = mixup_batch(torch.zeros(2, 1), torch.zeros(2), alpha=alpha)
     assert 0 <= mixing <= 0.5
@@ -72,13 +72,13 @@ def test_mean_of_the_batch_stays_under_a_permutation(mixing, seed):
 def test_mixing_follows_the_beta_distribution():
     torch.manual_seed(0)
     x = torch.zeros(1, 1)
-    draws = torch.tensor([mixup_batch(x, x, alpha=1.0)[2] for _ in range(4000)])
+    samples = torch.tensor([mixup_batch(x, x, alpha=1.0)[2] for _ in range(4000)])
     # min(l, 1 - l) of a uniform l is uniform in [0, 0.5]: mean 1/4, variance 1/48.
-    assert draws.mean().item() == pytest.approx(0.25, abs=0.01)
-    assert draws.var().item() == pytest.approx(1 / 48, abs=0.002)
-    draws = torch.tensor([mixup_batch(x, x, alpha=0.2)[2] for _ in range(4000)])
+    assert samples.mean().item() == pytest.approx(0.25, abs=0.01)
+    assert samples.var().item() == pytest.approx(1 / 48, abs=0.002)
+    samples = torch.tensor([mixup_batch(x, x, alpha=0.2)[2] for _ in range(4000)])
     reference = torch.distributions.Beta(0.2, 0.2).sample((200_000,))
-    assert draws.mean().item() == pytest.approx(torch.minimum(reference, 1 - reference).mean().item(), abs=0.01)
+    assert samples.mean().item() == pytest.approx(torch.minimum(reference, 1 - reference).mean().item(), abs=0.01)
 
 
 def test_zero_alpha_mixes_nothing():
@@ -115,7 +115,7 @@ def mixed_target(outputs, target, mixing=0.25):
     state = engine.state
     state.batch = (torch.zeros(target.shape[0], 1), target)
     engine.run_event("before_forward")
-    algorithm._share, algorithm._permuted = mixing, target.roll(1, 0)
+    algorithm._partner_weight, algorithm._permuted = mixing, target.roll(1, 0)
     state.outputs = outputs
     engine.run_event("before_loss")
     made = state.batch[1]
@@ -124,7 +124,7 @@ def mixed_target(outputs, target, mixing=0.25):
     return made
 
 
-def test_targets_of_every_kind():
+def test_targets_of_every_type():
     indices = torch.tensor([0, 2])
     expected = torch.tensor([[0.75, 0.0, 0.25], [0.25, 0.0, 0.75]])
     assert torch.equal(mixed_target(torch.zeros(2, 3), indices), expected)
@@ -139,7 +139,7 @@ def test_targets_of_every_kind():
     assert torch.equal(made[1, :, 0, 1], torch.tensor([0.0, 0.0, 0.25]))
 
 
-def test_several_inputs_share_the_partners():
+def test_several_inputs_have_the_same_partners():
     left = torch.arange(8.0).view(8, 1)
     (one, two), permuted, m = mixup_batch((left, left * 10), {"a": torch.arange(8)}, mixing=0.5)
     torch.testing.assert_close(two, one * 10)
@@ -149,12 +149,12 @@ def test_several_inputs_share_the_partners():
 
 @pytest.mark.parametrize("interpolate", [False, True])
 def test_label_smoothing_composes(interpolate):
-    """In whatever order they are given, labels are mixed first and smoothed then."""
+    """In whatever order they are given, labels are mixed first and then smoothed."""
     outcomes = []
     for flip in (False, True):
         torch.manual_seed(3)
         pair = [MixUp(1.0, interpolate), LabelSmoothing(0.2)]
-        warned = pytest.warns(NotIntendedUseWarning, match="would stay unsmoothed") if interpolate else nullcontext()
+        warned = pytest.warns(NotIntendedUseWarning, match="are not smoothed") if interpolate else nullcontext()
         with warned:
             engine = loop.start(make_model(), pair[::-1] if flip else pair)
         outcomes.append(weights(loop.fit(engine, make_batches()).state.model))
@@ -174,7 +174,7 @@ def test_label_smoothing_composes(interpolate):
             torch.testing.assert_close(value, expected[name])
 
 
-def test_losses_in_collections_are_mixed_part_by_part():
+def test_losses_in_collections_are_mixed_one_by_one():
     class Parts(torch.nn.Linear):
         def loss(self, outputs, batch):
             distance = (outputs - batch[1]).square().mean()
@@ -185,7 +185,7 @@ def test_losses_in_collections_are_mixed_part_by_part():
     state = engine.state
     state.batch = (torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
     engine.run_event("before_forward")
-    algorithm._permuted, algorithm._share = torch.tensor([[3.0], [1.0]]), 0.25
+    algorithm._permuted, algorithm._partner_weight = torch.tensor([[3.0], [1.0]]), 0.25
     state.outputs = torch.tensor([[1.0], [1.0]])
     state.loss = state.model.loss(state.outputs, state.batch)  # 2; with the partners' targets also 2
     state.outputs = torch.tensor([[3.0], [3.0]])

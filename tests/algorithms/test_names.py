@@ -9,7 +9,7 @@ from composer.core import Algorithm
 
 
 def test_the_list_of_methods_has_classes_only() -> None:
-    """Scripts go through it to find every method."""
+    """Scripts iterate over it to find every method."""
     classes = [getattr(algorithms, name) for name in algorithms.__all__]
     assert all(inspect.isclass(found) for found in classes)
     assert sum(issubclass(found, Algorithm) for found in classes) > 30
@@ -18,7 +18,7 @@ def test_the_list_of_methods_has_classes_only() -> None:
     assert set(algorithms.__all__) == set(namespace) - {"__builtins__"}
 
 
-def test_functions_are_in_both_places() -> None:
+def test_functions_are_in_both_modules() -> None:
     assert functional.__all__
     for name in functional.__all__:
         assert inspect.isfunction(getattr(functional, name))

@@ -21,7 +21,7 @@ from tests.models import tiny
 CASE = Case(
     make=NoOpModel,
     by_hand=None,
-    why_no_function="it replaces the model as a whole",
+    why_no_function="it replaces the entire model",
     neutral=None,
     why_not_neutral="it has no setting",
     graphs=0,
@@ -94,7 +94,7 @@ def language_model() -> HuggingFaceModel:
     ],
 )
 def test_any_model_with_its_metrics_and_evaluators(make, data, metric):
-    """The metrics are there under their names, for evaluators, trackers and what watches them, and say nothing."""
+    """The metrics keep their names, for evaluators, trackers and monitors, and have no values."""
     model = make()
     names = {is_train: list(model.get_metrics(is_train)) for is_train in (True, False)}
     evaluators = [
@@ -118,7 +118,7 @@ def test_any_model_with_its_metrics_and_evaluators(make, data, metric):
 
 
 def test_batch_without_tensors():
-    with pytest.raises(TypeError, match="needs a tensor among the targets"):
+    with pytest.raises(TypeError, match="requires a tensor among the targets"):
         NoOpModelClass(nn.Linear(1, 1))(("text", "text"))
 
 

@@ -1,4 +1,4 @@
-"""Every two methods compose, and random threes: errors only for declared conflicts, and batches left as found."""
+"""All pairs of methods, and random triples, compose: errors only for declared conflicts, and batches unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _body() -> nn.Sequential:
 
 
 class ImageNet(ComposerModel):
-    """Classifies images of any size by convolutions, then as patches by attention: every method finds its part."""
+    """Classifies images of any size by convolutions, then as patches by attention: every method finds its modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ KEYS = {True: {"input_key": "input_ids", "target_key": "labels"}, False: {"input
 
 
 def _pairs() -> list[tuple[str, str]]:
-    """Every two that one model can have; those of one slot in both orders, since the user's counts there."""
+    """All pairs for one model; those of one slot in both orders, since the order given matters there."""
     slots = {
         name: Slot.AUGMENT if cls.__traits__.slot is None else cls.__traits__.slot
         for name, cls in public_classes().items()
@@ -160,15 +160,15 @@ def _pairs() -> list[tuple[str, str]]:
 
 
 class Watch(Algorithm):
-    """Stands first, so that it is first before the forward pass and last after the backward pass."""
+    """Given first, so that it is first before the forward pass and last after the backward pass."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[list[Tensor], list[Tensor]]] = []
         self.steps = 0
 
     def before_forward(self, state: Any, logger: Any) -> None:
-        parts = list(trees.leaves(state.batch))
-        self.seen.append((parts, copied(parts)))
+        leaves = list(trees.leaves(state.batch))
+        self.seen.append((leaves, copied(leaves)))
 
     def after_backward(self, state: Any, logger: Any) -> None:
         found, values = self.seen.pop()
@@ -186,13 +186,13 @@ def _make(name: str, text: bool) -> Algorithm:
 
 
 def _conflicts(made: list[Algorithm]) -> list[str]:
-    """The reasons that the methods give against each other."""
+    """The conflict reasons that the methods declare."""
     names = {type(one).__name__ for one in made}
     return [reason for one in made for other, reason in one.__traits__.conflicts_with.items() if other in names]
 
 
 def _train(*names: str) -> None:
-    """Train two steps with some methods; warnings are errors but for those that are declared."""
+    """Train two steps with some methods; undeclared warnings are errors."""
     text = bool(set(names) & set(FOR_TEXT))
     torch.manual_seed(3)
     made, watch = [_make(name, text) for name in names], Watch()
@@ -221,7 +221,7 @@ def _train(*names: str) -> None:
     assert all(any(reason in message for message in messages) for reason in conflicts)
 
 
-def test_every_method_takes_part():
+def test_every_method_is_included():
     assert set(MAKE) == set(public_classes())
 
 

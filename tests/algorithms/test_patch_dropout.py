@@ -18,7 +18,7 @@ from tests.on_device import place
 
 
 class PatchNet(ComposerModel):
-    """A vision transformer as small as can be: 16 patches behind a token of the class."""
+    """A vision transformer as small as can be: 16 patches after a class token."""
 
     def __init__(self):
         super().__init__()
@@ -77,16 +77,16 @@ def test_keeps_the_share_in_order_and_the_prefix(samples, prefix, patches, rate,
     kept = drop_patches(tokens, rate, prefix)
     assert kept.shape == (samples, prefix + max(1, round((1 - rate) * patches)), 2)
     assert torch.equal(kept[:, :prefix], tokens[:, :prefix])
-    places = kept[..., 0]
-    assert (places.diff(dim=1) > 0).all()
-    assert (places[:, prefix:] >= prefix).all()
+    positions = kept[..., 0]
+    assert (positions.diff(dim=1) > 0).all()
+    assert (positions[:, prefix:] >= prefix).all()
 
 
 def test_each_patch_is_as_likely_and_samples_differ():
     tokens = torch.arange(17).float().view(1, -1, 1).expand(4000, -1, 1)
     kept = drop_patches(tokens, 0.75)[:, 1:, 0]
-    share = torch.bincount(kept.flatten().long(), minlength=17)[1:] / 4000
-    torch.testing.assert_close(share, torch.full((16,), 0.25), atol=0.03, rtol=0)
+    frequency = torch.bincount(kept.flatten().long(), minlength=17)[1:] / 4000
+    torch.testing.assert_close(frequency, torch.full((16,), 0.25), atol=0.03, rtol=0)
     assert len(kept.unique(dim=0)) > 1000
 
 

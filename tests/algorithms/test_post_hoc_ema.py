@@ -51,9 +51,9 @@ def _by_hand(batches):
     snapshots = []
     for number in range(1, len(path) + 1):
         for length in LENGTHS:
-            shares = _profile(length, number).tolist()
+            coefficients = _profile(length, number).tolist()
             made = {
-                name: sum(share * one[name] for share, one in zip(shares, path, strict=False))
+                name: sum(coefficient * one[name] for coefficient, one in zip(coefficients, path, strict=False))
                 if last.is_floating_point()
                 else path[number - 1][name]
                 for name, last in path[-1].items()
@@ -66,7 +66,7 @@ CASE = Case(make=_make, by_hand=_by_hand, neutral=_make, outcome=_averaged)
 
 
 def walk(number, features=50):
-    """Weights as training leaves them: a slow way with noise around it."""
+    """Weights as in training: a slow drift with noise."""
     generator = torch.Generator().manual_seed(5)
     steps = torch.randn(2, number, features, generator=generator, dtype=torch.float64)
     return 0.1 * steps[0].cumsum(0) + steps[1]
@@ -102,18 +102,18 @@ def test_a_tracked_length_is_its_snapshot(length):
 def test_the_length_is_the_deviation_of_the_profile(length):
     number = 100_000
     times = (torch.arange(number, dtype=torch.float64) + 0.5) / number
-    shares = _profile(length, number)
-    mean = shares @ times
-    assert math.sqrt(shares @ (times - mean).square()) == pytest.approx(length, rel=1e-3)
+    coefficients = _profile(length, number)
+    mean = coefficients @ times
+    assert math.sqrt(coefficients @ (times - mean).square()) == pytest.approx(length, rel=1e-3)
 
 
 @given(length=st.floats(0.01, 0.28), number=st.integers(1, 60))
 def test_steps_give_the_profile(length, number):
     average = torch.zeros(number, dtype=torch.float64)
-    for place in range(number):
+    for index in range(number):
         unit = torch.zeros(number, dtype=torch.float64)
-        unit[place] = 1.0
-        average.lerp_(unit, step_of(exponent_of(length), place + 1))
+        unit[index] = 1.0
+        average.lerp_(unit, step_of(exponent_of(length), index + 1))
     torch.testing.assert_close(average, _profile(length, number))
 
 
@@ -188,9 +188,9 @@ def test_bad_arguments(arguments, message):
 
 def test_bad_use():
     algorithm = _make()
-    with pytest.raises(ValueError, match="no snapshot up to 0 updates, among 0"):
+    with pytest.raises(ValueError, match="first 0 updates, among the 0 given"):
         algorithm.get_ema_model(make_model(), 0.1)
-    with pytest.raises(ValueError, match="no snapshot up to 5 updates, among 2"):
+    with pytest.raises(ValueError, match="first 5 updates, among the 2 given"):
         reconstruct_ema(_snapshots(walk(10), [10]), 0.1, updates=5)
     with pytest.raises(ValueError, match=r"lengths=.*3 lengths"):
         algorithm.load_state_dict(PostHocEMA(lengths=(0.05, 0.1, 0.2)).state_dict())

@@ -102,7 +102,7 @@ def test_wrong_arguments():
         resize_batch(torch.zeros(1, 1, 4, 4), None, 0.5, "zoom")
     with pytest.raises(ValueError, match="delay_fraction"):
         ProgressiveResizing(delay_fraction=1.5)
-    with pytest.raises(ValueError, match="exceed 1 together"):
+    with pytest.raises(ValueError, match="must not exceed 1"):
         ProgressiveResizing(delay_fraction=0.7, finetune_fraction=0.7)
     with pytest.raises(ValueError, match="size_increment"):
         ProgressiveResizing(size_increment=0)
@@ -125,7 +125,7 @@ class Notes(LoggerDestination):
 
 
 def size_at(algorithm, elapsed, full=(32, 32)):
-    """Height and width of a batch at a share of training."""
+    """Height and width of a batch at a fraction of the run."""
     notes = Notes()
     state = State(model=make_model(), max_duration=None if elapsed is None else "1000ba")
     if elapsed is not None:
@@ -148,7 +148,7 @@ def test_schedule_in_closed_form():
     assert algorithm.scale_at(0.65) == pytest.approx(0.75)
 
 
-def test_sizes_are_multiples_each_side_of_its_own():
+def test_each_side_is_a_multiple():
     algorithm = ProgressiveResizing(initial_scale=0.5, delay_fraction=0.0, finetune_fraction=0.0, size_increment=8)
     assert size_at(algorithm, 0, full=(30, 50)) == (16, 24)
     assert size_at(algorithm, 1.0, full=(30, 50)) == (30, 50)

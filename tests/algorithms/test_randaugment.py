@@ -66,7 +66,7 @@ def test_bytes_and_floats_agree(severity, depth, batch, channels, height, width,
     torch.testing.assert_close(shifted, by_floats * 2 - 1)
 
 
-def test_each_image_gets_operations_of_its_own():
+def test_each_image_gets_different_operations():
     torch.manual_seed(0)
     x = images(1).expand(60, -1, -1, -1)
     assert len(randaugment_image(x, depth=1).unique(dim=0)) > 30
@@ -124,14 +124,14 @@ def test_pillow_images_get_the_operations():
     assert len(seen) == 400
     assert {severity for _, severity in seen} == {5}
     assert 140 < sum(name == "one" for name, _ in seen) < 260
-    # Tensors go through functions of one's own image by image.
+    # Tensors go through custom functions image by image.
     x = images(2)
     assert torch.equal(randaugment_image(x, 5, 1, [one]), x)
     assert seen[-2:] == [("one", 5)] * 2
 
 
 def test_pillow_images_and_tensors_agree():
-    """The same numbers are drawn for one operation, so the same image comes out but for rounding."""
+    """The same values are sampled for one operation, so the same image is returned up to rounding."""
     image_module = pytest.importorskip("PIL.Image")
     x = images(1)[0]
     picture = image_as_type(x, image_module.Image)
@@ -183,7 +183,7 @@ def test_nothing_is_added_to_the_data_set_for_work_on_the_device():
     assert engine.state.batch["image"].shape == (4, 3, 17, 12)
 
 
-def test_warns_once_of_images_that_are_normalised():
+def test_warns_once_of_images_that_are_normalized():
     engine = start(Images(), RandAugment(on_device=True))
     engine.state.batch = [torch.full((1, 3, 4, 4), -1.5), torch.zeros(1)]
     with pytest.warns(NotIntendedUseWarning, match=r"-1.5 to -1.5.*value_range=\(0.0, 1.0\)"):

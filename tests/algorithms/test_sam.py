@@ -23,10 +23,10 @@ def _by_hand(batches):
     """Written out: the worst point, the gradient there, the step from where the weights were."""
     model = make_model()
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for place, batch in enumerate(batches):
+    for index, batch in enumerate(batches):
         optimizer.zero_grad()
         model.loss(model(batch), batch).backward()
-        if place % 2 == 1:
+        if index % 2 == 1:
             parameters = list(model.parameters())
             norm = torch.cat([p.grad.flatten() for p in parameters]).norm()
             before = copy.deepcopy(model.state_dict())
@@ -43,7 +43,7 @@ _CASE = Case(
     make=lambda: SAM(rho=0.5, interval=2),
     by_hand=_by_hand,
     neutral=lambda: SAM(rho=0.0),
-    why_no_function="it wraps the optimizer: SAMOptimizer is the form for loops of one's own",
+    why_no_function="it wraps the optimizer: use SAMOptimizer in custom loops",
 )
 _LOOKSAM = Case(
     make=lambda: SAM(rho=0.5, interval=2, reuse=0.7),
@@ -188,38 +188,38 @@ def test_copies_and_hooks():
     assert "interval=3" in repr(sam)
 
 
-def assert_both_evaluations_draw_the_same(draw):
+def assert_both_evaluations_sample_the_same(sample):
     weight = nn.Parameter(torch.ones(100))
-    sam, drawn = SAMOptimizer(SGD([weight], lr=0.1)), []
+    sam, sampled = SAMOptimizer(SGD([weight], lr=0.1)), []
 
     def closure():
         sam.zero_grad()
-        drawn.append(draw())
-        (weight * drawn[-1]).sum().backward()
+        sampled.append(sample())
+        (weight * sampled[-1]).sum().backward()
 
     sam.step(closure)
     sam.step(closure)
-    assert torch.equal(drawn[0], drawn[1])
-    assert torch.equal(drawn[2], drawn[3])
-    assert not torch.equal(drawn[1], drawn[2])
+    assert torch.equal(sampled[0], sampled[1])
+    assert torch.equal(sampled[2], sampled[3])
+    assert not torch.equal(sampled[1], sampled[2])
 
 
-def test_both_evaluations_draw_the_same_random_numbers():
-    assert_both_evaluations_draw_the_same(lambda: torch.rand(100))
+def test_both_evaluations_sample_the_same_values():
+    assert_both_evaluations_sample_the_same(lambda: torch.rand(100))
 
 
-@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
-def test_both_evaluations_draw_the_same_random_numbers_on_any_accelerator(kind, monkeypatch):
-    # As with weights that are offloaded: the parameters are on the host, and the device draws.
+@pytest.mark.parametrize("device", ["cuda", "xpu", "mps"])
+def test_both_evaluations_sample_the_same_values_on_any_accelerator(device, monkeypatch):
+    # As with offloaded parameters: the parameters are on the host, and the device samples.
     generator = torch.Generator().manual_seed(5)
     module = SimpleNamespace(
         get_rng_state=generator.get_state, set_rng_state=lambda state, index=0: generator.set_state(state)
     )
-    if kind != "mps":
+    if device != "mps":
         module.get_rng_state_all = lambda: [generator.get_state()]
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind))
-    monkeypatch.setattr(torch, "get_device_module", lambda kind: module)
-    assert_both_evaluations_draw_the_same(lambda: torch.rand(100, generator=generator))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(device))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    assert_both_evaluations_sample_the_same(lambda: torch.rand(100, generator=generator))
 
 
 def test_several_optimizers_go_to_the_worst_point_together():
@@ -270,7 +270,7 @@ def test_in_the_trainer():
 
 
 def test_microbatches_give_the_same():
-    """The loss is a mean over examples, without batch normalisation: parts or whole make no difference."""
+    """The loss is a mean over examples, without batch normalization: microbatches make no difference."""
 
     def train(**arguments):
         torch.manual_seed(0)
@@ -283,9 +283,9 @@ def test_microbatches_give_the_same():
         trainer.fit()
         return weights(trainer.state.model)
 
-    whole, parts = train(), train(device_train_microbatch_size=3)
-    for name, value in whole.items():
-        torch.testing.assert_close(value, parts[name])
+    full, in_microbatches = train(), train(device_train_microbatch_size=3)
+    for name, value in full.items():
+        torch.testing.assert_close(value, in_microbatches[name])
 
 
 def test_schedules_and_a_missing_optimizer():

@@ -34,7 +34,7 @@ def _by_hand(batches):
 
 
 def parameters_of(model, algorithm=None):
-    """Without the statistics, which are those of the batches that this process has seen."""
+    """Without the statistics, which are those of the batches that this rank has seen."""
     return {name: value for name, value in weights(model).items() if "running" not in name}
 
 
@@ -67,7 +67,7 @@ def trained(algorithm=None, batches=None):
 
 
 def test_averages_of_the_paper():
-    """x is the mean of the z, and y lies between them; the loss is linear, so that z moves by the same each step."""
+    """x is the mean of the z, and y is between them; the loss is linear, so that z moves by the same each step."""
     weight = nn.Linear(1, 1, bias=False)
     nn.init.constant_(weight.weight, 1.0)
     optimizer = schedulefree.SGDScheduleFree(weight.parameters(), lr=0.1, momentum=0.9)
@@ -230,7 +230,7 @@ def test_checkpoints_have_the_averages_and_training_is_as_without(interval):
     optimizer = schedulefree.AdamWScheduleFree(model.parameters(), lr=0.01)
     model.load_state_dict(saved["algorithm"]["training"])
     optimizer.load_state_dict(saved["optimizer"])
-    # The statistics come from the batches, which this process has not seen.
+    # The statistics come from the batches, which this rank has not seen.
     optimizer.param_groups[0]["train_mode"] = True
     with use_averaged_weights(model, optimizer):
         assert same(parameters_of(model), {n: v for n, v in saved["model"].items() if "running" not in n})
@@ -286,7 +286,7 @@ def test_after_training_the_averages_stay_and_another_fit_goes_on():
     assert same(weights(twice.state.model), before)  # the averages stay after an evaluation, too
     assert algorithm.is_averaged
 
-    # Two trainings of one epoch are one of two.
+    # Two runs of one epoch equal one run of two.
     model = classifier()
     long = trainer_of(
         model,
@@ -302,7 +302,7 @@ def test_after_training_the_averages_stay_and_another_fit_goes_on():
         assert same(parameters_of(trainer.state.model), parameters_of(long.state.model))
 
 
-def test_with_microbatches_and_other_optimizers_beside():
+def test_with_microbatches_and_other_optimizers():
     model = classifier()
     optimizers = [
         schedulefree.AdamWScheduleFree(model.module[0].parameters(), lr=0.01),
@@ -326,7 +326,7 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match="calibration_batches must be 0 or greater"):
         ScheduleFree(calibration_batches=-1)
     model = nn.Linear(1, 1)
-    with pytest.raises(ValueError, match=r"but got SGD\. Give one such as schedulefree\.AdamWScheduleFree"):
+    with pytest.raises(ValueError, match=r"but got SGD\. Use one such as schedulefree\.AdamWScheduleFree"):
         loop.start(model, [ScheduleFree()])
     with pytest.raises(ValueError, match="but got none"), use_averaged_weights(model, []):
         pass

@@ -24,8 +24,8 @@ def _by_hand(batches):
     def loss(outputs, target, reduction):
         return nn.functional.cross_entropy(outputs, target, reduction=reduction)
 
-    for place, batch in enumerate(batches):
-        if should_selective_backprop(place / len(batches), place, 0.0, 0.75, 2):
+    for index, batch in enumerate(batches):
+        if should_selective_backprop(index / len(batches), index, 0.0, 0.75, 2):
             batch = select_using_loss(*batch, model.net, loss, keep=0.5)
         optimizer.zero_grad()
         model.loss(model(batch), batch).backward()
@@ -65,7 +65,7 @@ def test_when(arguments, expected):
 
 
 @given(number=st.integers(1, 120), percent=st.integers(1, 100))
-def test_count_is_exact_and_examples_are_whole(number, percent):
+def test_count_is_exact_and_examples_are_complete(number, percent):
     x = torch.arange(float(number))
     kept, target = select_using_loss(x, x + 0.5, nn.Identity(), squares, keep=percent / 100)
     assert len(kept) == max(number * percent // 100, 1)
@@ -118,7 +118,7 @@ def test_collections():
     assert torch.equal(target[0].float(), kept["a"])
 
 
-def test_batch_normalisation_and_modes_stay():
+def test_batch_normalization_and_modes_are_kept():
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Flatten(0))
     model[1].eval()
     before = weights(model)
@@ -166,8 +166,8 @@ def fit(algorithm, batch_size=10, batches=4, **arguments):
 
 def test_one_extra_forward_on_pruned_steps_only():
     model = fit(SelectiveBackprop(start=0.25, end=1.0, keep=0.3, interrupt=2))
-    whole, scores, pruned = (10, True), (10, False), (3, True)
-    assert model.passes == [whole, whole, scores, pruned, whole]
+    full, scores, pruned = (10, True), (10, False), (3, True)
+    assert model.passes == [full, full, scores, pruned, full]
     assert model.module[1].num_batches_tracked == 4
 
 

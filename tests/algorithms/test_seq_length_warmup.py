@@ -81,7 +81,7 @@ def test_reshapes():
     first, second = set_batch_sequence_length(batch, 3, truncate=False)
     assert first.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert second.tolist() == torch.arange(18).view(3, 3, 2).tolist()
-    with pytest.raises(ValueError, match="every tensor is of the shape"):
+    with pytest.raises(ValueError, match="every tensor has a shape that starts with"):
         set_batch_sequence_length((batch[0], torch.zeros(2)), 3, truncate=False)
 
 

@@ -40,16 +40,16 @@ lists_of_documents = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=8
 
 
 @given(documents=lists_of_documents)
-def test_every_document_is_there_once_and_whole(documents):
+def test_every_document_is_complete_and_unique(documents):
     packed = pack_sequences(documents, 8)
     found = []
     for row in range(len(packed["input_ids"])):
         ids, numbers = packed["input_ids"][row], packed["document_ids"][row]
         for number in range(1, int(numbers.max()) + 1):
-            places = (numbers == number).nonzero()[:, 0]
-            assert places.tolist() == list(range(int(places[0]), int(places[-1]) + 1))
-            assert packed["position_ids"][row, places].tolist() == list(range(len(places)))
-            found.append(ids[places].tolist())
+            positions = (numbers == number).nonzero()[:, 0]
+            assert positions.tolist() == list(range(int(positions[0]), int(positions[-1]) + 1))
+            assert packed["position_ids"][row, positions].tolist() == list(range(len(positions)))
+            found.append(ids[positions].tolist())
     assert sorted(found) == sorted(documents)
     assert int((packed["document_ids"] > 0).sum()) == sum(map(len, documents))
 
@@ -61,7 +61,7 @@ def test_no_two_rows_could_be_one(documents):
 
 
 @given(documents=lists_of_documents, seed=st.integers(0, 99))
-def test_mean_over_documents_is_that_of_rows_of_their_own(documents, seed):
+def test_mean_over_documents_is_that_of_separate_rows(documents, seed):
     packed = pack_sequences(documents, 8, causal=False, weights="document")
     # Any loss that depends on the token and its position alone.
     losses = torch.rand(10, 8, generator=torch.Generator().manual_seed(seed))
@@ -87,9 +87,9 @@ def test_attention_in_a_row_is_that_of_each_document_alone(causal):
     documents = [list(range(n)) for n in (5, 2, 3, 6)]
     packed = pack_sequences(documents, 8, causal)
     queries, keys, values = torch.randn(3, 6, 4)  # by token, which here is the position in the document
-    parts = [table[packed["input_ids"]].unsqueeze(1) for table in (queries, keys, values)]
+    projections = [table[packed["input_ids"]].unsqueeze(1) for table in (queries, keys, values)]
     mask = block_diagonal_mask(packed["document_ids"], causal)
-    outputs = F.scaled_dot_product_attention(*parts, attn_mask=mask)[:, 0]
+    outputs = F.scaled_dot_product_attention(*projections, attn_mask=mask)[:, 0]
     assert outputs.isfinite().all()  # of padding too
     for row, numbers in enumerate(packed["document_ids"]):
         for number in range(1, int(numbers.max()) + 1):
@@ -124,7 +124,7 @@ def test_in_a_loader():
         ([[]], r"documents\[0\] has 0 tokens"),
         ([[1], [1, 2, 3, 4, 5]], r"documents\[1\] has 5 tokens"),
         ([{"labels": [1]}], "no 'input_ids'"),
-        ([{"input_ids": [1, 2], "label": 3}], "as a whole"),
+        ([{"input_ids": [1, 2], "label": 3}], "entire document"),
         ([{"input_ids": [1]}, {"input_ids": [1], "labels": [1]}], "same keys"),
     ],
 )
@@ -146,9 +146,9 @@ def test_wrong_arguments():
 
 @pytest.mark.parametrize("by", ["positions", "mask"])
 def test_llama_gives_each_document_what_it_gets_alone(by):
-    """Causal models of transformers tell documents by their positions, or take the mask.
+    """Causal models of transformers distinguish documents by their positions, or accept the mask.
 
-    With a cache, which they use unless told otherwise, they would mix documents in silence.
+    With a cache, which they use by default, they would silently mix documents.
     """
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

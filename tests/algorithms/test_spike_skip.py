@@ -85,10 +85,10 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 @pytest.mark.parametrize("others", [[], [GradientClipping("norm", 1.0)]], ids=["alone", "clipping"])
-def test_a_broken_batch_does_not_move_the_weights(kind, others):
-    make, fused = OPTIMIZERS[kind]
+def test_a_broken_batch_does_not_move_the_weights(optimizer_name, others):
+    make, fused = OPTIMIZERS[optimizer_name]
     first, second, third = make_batches(3)
     before = fit([SpikeSkip(), *others], make, [first])
     after = fit([SpikeSkip(), *others], make, [first, poisoned(second, NAN)])

@@ -20,7 +20,7 @@ def _make(**arguments):
 
 
 def _by_hand(batches):
-    """By torch's own average: of the weights after batches 2 and 3, loaded before batch 4."""
+    """By torch's average: of the weights after batches 2 and 3, loaded before batch 4."""
     model = make_model()
     average = AveragedModel(model)
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -41,7 +41,7 @@ CASE = Case(
     by_hand=_by_hand,
     # The average of one, put in when training is over.
     neutral=lambda: SWA(swa_start="0.99dur", swa_end="1dur", update_interval="1ba"),
-    why_no_function="torch.optim.swa_utils has it for loops of one's own",
+    why_no_function="torch.optim.swa_utils provides it for custom loops",
 )
 
 

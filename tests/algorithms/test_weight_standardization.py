@@ -74,7 +74,7 @@ def test_last_layers_stay():
 
 
 def test_filters_of_one_element_stay():
-    """Their variance is 0: they would be 0 for ever."""
+    """Their variance is 0: they would stay 0."""
     net = nn.Sequential(nn.Conv2d(4, 4, 1, groups=4), nn.Conv2d(4, 4, 3, groups=4))
     assert apply_weight_standardization(net) == 1
     assert not nn.utils.parametrize.is_parametrized(net[0])

@@ -1,4 +1,4 @@
-"""A small language model and small batches of text, for methods that want these."""
+"""A small language model and small text batches, for methods that require them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TextBatch = dict[str, Tensor]
 
 
 class TextNet(ComposerModel):
-    """Predicts a label for each token, from those before it; knows no positions."""
+    """Predicts a label for each token from earlier tokens, without position embeddings."""
 
     def __init__(self, num_layers: int = 1) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def train_by_hand(
     surgery: Callable[[nn.Module, torch.optim.Optimizer], Any] = lambda model, optimizer: None,
     edit: Callable[[TextBatch, float], TextBatch] = lambda batch, elapsed: batch,
 ) -> Outcome:
-    """Training in a loop of one's own: the model is changed at the start, each batch by the elapsed share."""
+    """Train in a custom loop: change the model at the start, and each batch based on the elapsed fraction."""
     model = make_text_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     surgery(model, optimizer)

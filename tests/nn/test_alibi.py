@@ -61,8 +61,8 @@ def test_bias_knows_nothing_but_distance(num_heads, queries, keys, shift):
 
 
 def test_bias_near_a_token_is_exact_in_half_precision():
-    places = torch.arange(4096)
-    half, full = (alibi_bias(8, places[-1:], places, dtype) for dtype in (torch.bfloat16, torch.float32))
+    positions = torch.arange(4096)
+    half, full = (alibi_bias(8, positions[-1:], positions, dtype) for dtype in (torch.bfloat16, torch.float32))
     assert torch.equal(half[..., -128:].float(), full[..., -128:])
 
 
@@ -74,10 +74,10 @@ def _attention(**arguments):
 def _by_hand(attention, x, allowed):
     """Attention written out; x (B, L, E), allowed (B or 1, 1, L, L)."""
     queries, keys, values = F.linear(x, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1)
-    queries, keys, values = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in (queries, keys, values))
+    queries, keys, values = (projection.unflatten(-1, (2, 4)).transpose(1, 2) for projection in (queries, keys, values))
     scores = queries @ keys.transpose(-1, -2) / 4**0.5
-    places = torch.arange(x.shape[1])
-    scores = scores - alibi_slopes(2)[:, None, None] * (places[:, None] - places).abs()
+    positions = torch.arange(x.shape[1])
+    scores = scores - alibi_slopes(2)[:, None, None] * (positions[:, None] - positions).abs()
     scores = scores.masked_fill(~allowed, -torch.inf)
     return attention.out_proj((scores.softmax(-1) @ values).transpose(1, 2).flatten(-2))
 

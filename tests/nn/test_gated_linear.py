@@ -62,6 +62,6 @@ def test_a_layer_split_in_two_stays_so():
     new = GatedLinear.from_linear(thin, torch.relu, gated_layer_bias=True)
     x = torch.randn(5, 8)
     torch.testing.assert_close(new.gate(x), thin(x))
-    assert [(part.latent_features, part.out_features) for part in (new.gate, new.value)] == [(2, 6)] * 2
+    assert [(layer_.latent_features, layer_.out_features) for layer_ in (new.gate, new.value)] == [(2, 6)] * 2
     assert new.value.bias is None
     assert new(x).shape == (5, 6)

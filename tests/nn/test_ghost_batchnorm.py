@@ -16,7 +16,7 @@ SHAPES = [(10, 4, 5, 5), (8, 4), (7, 4, 3), (6, 3, 2, 2, 2)]
 
 @pytest.fixture(autouse=True, params=[0, 10**9], ids=["large", "small"])
 def _both_ways(request, monkeypatch):
-    """What is large is treated in another way, to the same end."""
+    """Large inputs take another code path, with the same result."""
     monkeypatch.setattr("composer.nn.ghost_batchnorm._LARGE", request.param)
 
 
@@ -31,11 +31,11 @@ def norm_for(shape, **arguments):
 
 
 def one_by_one(norm, x, size):
-    """The definition: each ghost batch through the plain layer, which forgets a part of what it would for a batch."""
+    """The definition: each ghost batch through the plain layer, with a fraction of the momentum."""
     number = -(-len(x) // size)
     if norm.momentum is not None:
         norm.momentum /= number
-    return torch.cat([norm(part) for part in x.tensor_split(number)])
+    return torch.cat([norm(chunk) for chunk in x.tensor_split(number)])
 
 
 def test_by_hand():
@@ -73,7 +73,7 @@ def test_equals_plain_layer_on_each_ghost_batch(shape, momentum, compiled):
 
 @given(batch=st.integers(1, 40), size=st.integers(1, 40))
 def test_ghost_batches_are_of_even_sizes_below_the_limit(batch, size):
-    """The law: what one sample does, only its ghost batch sees."""
+    """A sample affects only its ghost batch."""
     layer = GhostBatchNorm2d(1, ghost_batch_size=size)
     x = torch.randn(batch, 1, 2, 2)
     changed = x.clone()

@@ -80,7 +80,7 @@ def test_dtype_memory_order_and_empty_batches():
     assert layer(torch.ones(0, 6)).shape == (0, 6)
 
 
-def test_one_module_in_two_places():
+def test_one_module_registered_twice():
     layer = GyroDropoutLayer(0.5, sigma=4, tau=2)
     layer(torch.ones(4, 6))
     with pytest.raises(ValueError, match="masks for 6 features, but the input has 7"):

@@ -68,7 +68,7 @@ def test_other_layers_stay():
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("make", NORMS)
 def test_meta_tensors(make, autocast):
-    """Which have no autocast to ask for."""
+    """Meta tensors have no autocast dtype."""
     norm = lower_norm(make()).to("meta")
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         output = norm(torch.empty(3, 4, 5, device="meta"))

@@ -31,7 +31,7 @@ def test_split_of_nothing_is_finite():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_split_keeps_the_dtype(dtype):
-    assert {part.dtype for part in split_matrix(torch.randn(4, 3).to(dtype), 2)} == {dtype}
+    assert {factor.dtype for factor in split_matrix(torch.randn(4, 3).to(dtype), 2)} == {dtype}
 
 
 def test_matrix_of_low_rank_is_found_exactly():
@@ -90,7 +90,7 @@ def test_two_matrices_become_thinner_or_stay():
     assert stays.Wa is Wa
     assert stays.rank == -1
     assert stays.nmse < 1e-9
-    # A share is one of the inputs, and no more than there was.
+    # A fraction is one of the inputs, and not more than the current rank.
     assert factorize_matrix(X, Y, Wa, Wb, rank=0.125).rank == 1
     assert factorize_matrix(X, Y, Wa @ Wb, rank=0.25).rank == 2
 
@@ -123,9 +123,9 @@ def test_convolution_of_low_rank_is_found_exactly(arguments):
 
 def test_wrong_arguments():
     X = torch.zeros(3, 4)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         factorize_matrix(X, torch.zeros(3, 2), torch.zeros(4, 3))
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         factorize_matrix(X, torch.zeros(3, 2), torch.zeros(4, 3), torch.zeros(2, 2))
     with pytest.raises(ValueError, match="rank"):
         factorize_matrix(X, torch.zeros(3, 3), torch.zeros(4, 3), rank=0)

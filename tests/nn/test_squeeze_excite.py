@@ -9,8 +9,8 @@ from composer.nn import SqueezeExcite2d, SqueezeExciteConv2d
 
 
 def plain(layer, x):
-    """The formula, with the gradient that torch finds."""
-    squeeze, excite = (part.weight.to(x.dtype) for part in (layer.squeeze, layer.excite))
+    """The formula, with the gradient of autograd."""
+    squeeze, excite = (layer_.weight.to(x.dtype) for layer_ in (layer.squeeze, layer.excite))
     weights = torch.sigmoid(F.linear(F.relu(F.linear(x.mean((2, 3)), squeeze)), excite))
     return x * weights[:, :, None, None]
 
@@ -71,7 +71,7 @@ def test_of_a_convolution():
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_meta_tensors(autocast):
-    """Which have no autocast to ask for."""
+    """Meta tensors have no autocast dtype."""
     layer = SqueezeExciteConv2d(3, 16, 3).to("meta")
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         output = layer(torch.empty(2, 3, 8, 8, device="meta"))

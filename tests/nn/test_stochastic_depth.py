@@ -27,7 +27,7 @@ def images(block):
     return torch.randn(5, next(block.parameters()).shape[1], 6, 6)
 
 
-def parts(block, x):
+def components(block, x):
     """The shortcut and the branch, the latter from the block itself with the last activation turned off."""
     shortcut = x if block.downsample is None else block.downsample(x)
     bare = copy.deepcopy(block)
@@ -43,7 +43,7 @@ def parts(block, x):
 def test_evaluation_scales_the_branch(make, method):
     block = make().eval()
     x = images(block)
-    shortcut, branch = parts(block, x)
+    shortcut, branch = components(block, x)
     make_stochastic(block, method, 0.25)
     torch.testing.assert_close(block(x), (shortcut + 0.75 * branch).relu(), rtol=1e-4, atol=1e-5)
 
@@ -66,7 +66,7 @@ def test_blocks_of_torchvision_are_known_without_a_trial(name):
 def test_blocks_are_left_out_or_run_as_they_were(make):
     block = make()
     x = images(block)
-    shortcut, _ = parts(block, x)
+    shortcut, _ = components(block, x)
     plain = copy.deepcopy(block)
     make_stochastic(block, "block", 0.5)
     calls = []
@@ -89,22 +89,22 @@ def decided(block, x, calls):
 def test_samples_are_left_out_by_themselves(make):
     block = make()
     x = images(block)
-    shortcut, branch = parts(block, x)
+    shortcut, branch = components(block, x)
     make_stochastic(block, "sample", 0.5)
     seen = set()
     for _ in range(20):
         out = block(x)
-        for place in range(len(x)):
-            without, full = shortcut[place].relu(), (shortcut + branch)[place].relu()
-            is_full = torch.allclose(out[place], full, atol=1e-5)
-            assert is_full or torch.allclose(out[place], without, atol=1e-5)
-            seen.add((place, is_full))
+        for index in range(len(x)):
+            without, full = shortcut[index].relu(), (shortcut + branch)[index].relu()
+            is_full = torch.allclose(out[index], full, atol=1e-5)
+            assert is_full or torch.allclose(out[index], without, atol=1e-5)
+            seen.add((index, is_full))
     assert len(seen) == 2 * len(x)
 
 
 @given(rate=st.floats(0, 1), seed=st.integers(0, 99))
 def test_mean_over_training_is_evaluation(rate, seed):
-    """The law that both modes are made for, exact for a block that is x + f(x)."""
+    """The expected training output is the evaluation output, exact for a block x + f(x)."""
     torch.manual_seed(seed)
     block = make_stochastic(PreNorm(4), "block", rate)
     x = torch.randn(3, 4)
@@ -129,7 +129,7 @@ def test_same_object_same_names():
 
 @pytest.mark.parametrize("copying", [copy.deepcopy, copy.copy, lambda block: pickle.loads(pickle.dumps(block))])
 @pytest.mark.parametrize("make", [lambda: Bottleneck(8, 4, 8), lambda: PreNorm(8)])
-def test_copies_work_on_their_own(make, copying):
+def test_copies_are_independent(make, copying):
     block = make_stochastic(make(), "sample", 0.5)
     x = images(block) if isinstance(block, Bottleneck) else torch.randn(5, 8)
     twin = copying(block)
@@ -172,10 +172,10 @@ def test_decisions_hold_until_the_next_one():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_blocks_of_unknown_kinds():
-    with pytest.raises(ValueError, match=r"part of a Linear.*register_residual_block\(Linear\)"):
+def test_blocks_of_unknown_structure():
+    with pytest.raises(ValueError, match=r"structure of Linear is unknown.*register_residual_block\(Linear\)"):
         make_stochastic(nn.Linear(2, 2), "block", 0.5)
-    with pytest.raises(ValueError, match="part of a Hollow"):
+    with pytest.raises(ValueError, match="structure of Hollow is unknown"):
         make_stochastic(Hollow(8, 8, 8), "block", 0.5)  # the layers of a ResNet, another order
     with pytest.raises(ValueError, match="branch"):
         register_residual_block(nn.Linear, shortcut=lambda block, x: x)
@@ -191,7 +191,7 @@ def test_probing_leaves_a_block_as_it_was():
     assert block.training and not block.bn1.training
 
 
-def test_registered_by_name_with_parts():
+def test_registered_by_name_with_components():
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
@@ -223,7 +223,7 @@ def test_block_that_returns_more_than_a_tensor():
 
 
 class Conditioned(nn.Module):
-    """A block whose arguments have names that the wrapper could have for its own."""
+    """A block whose arguments have names that the wrapper might use."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the methods that augment images are made of; scripts import it from here."""
+"""Building blocks of image augmentation: operations, conversions and dataset transforms."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The operations of :mod:`.augmentation_primitives` on batches of tensors, wherever these lie.
+"""The operations of :mod:`.augmentation_primitives` on batches of tensors, on any device.
 
-Images are uint8, (B, C, H, W); each operation takes one parameter for each image, (B,). Values come out as those of
-PIL, give or take one where PIL rounds otherwise. A chain sorts the images by the operation that each has drawn, so
-that every image is worked on once a step, and nothing is read back from the device.
+Images are uint8, (B, C, H, W); each operation takes one parameter per image, (B,). Results match those of PIL up to a
+difference of one due to rounding. A chain groups the images by the sampled operation, so that every image is processed
+once per step, without device synchronization.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from composer._device_copies import copied_to
-from composer.algorithms.utils._levels import NUM_DRAWS, parameters
+from composer.algorithms.utils._levels import NUM_UNIFORMS, parameters
 
-__all__ = ["OPERATIONS", "Plan", "apply_plan", "as_bytes", "draw_plan", "from_bytes"]
+__all__ = ["OPERATIONS", "Plan", "apply_plan", "as_bytes", "from_bytes", "sample_plan"]
 
 # The luma of ITU-R 601, in 1 / 65536.
 _LUMA = (19595, 38470, 7471)
 
-# What a coordinate may miss by, in float32, before a value is cut to an integer.
+# Tolerance for float32 rounding of coordinates before they are truncated.
 _SLACK = 1e-3
 
 
 def _autocontrast(images: Tensor, parameter: Tensor) -> Tensor:
     lowest = images.amin((2, 3), keepdim=True).float()
     extent = images.amax((2, 3), keepdim=True) - lowest
-    # All whole numbers below 2**16, so that the quotient is cut off where an exact one would be.
+    # All integers below 2**16, so that the quotient is truncated where an exact one would be.
     stretched = (images - lowest).mul_(255).div_(extent.clamp(min=1)).to(torch.uint8)
     return torch.where(extent > 0, stretched, images)
 
@@ -57,7 +57,7 @@ def _solarize(images: Tensor, parameter: Tensor) -> Tensor:
 def _rotate(images: Tensor, parameter: Tensor) -> Tensor:
     angle = torch.deg2rad(parameter)
     cosine, sine = torch.cos(angle), torch.sin(angle)
-    return _affine(images, (cosine, -sine), (sine, cosine), about_centre=True)
+    return _affine(images, (cosine, -sine), (sine, cosine), about_center=True)
 
 
 def _shear_x(images: Tensor, parameter: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ def _translate_y(images: Tensor, parameter: Tensor) -> Tensor:
 
 
 def _color(images: Tensor, parameter: Tensor) -> Tensor:
-    return _blend(_grey(images).float(), images, parameter)
+    return _blend(_gray(images).float(), images, parameter)
 
 
 def _contrast(images: Tensor, parameter: Tensor) -> Tensor:
-    mean = _grey(images).float().mean((1, 2, 3), keepdim=True)
+    mean = _gray(images).float().mean((1, 2, 3), keepdim=True)
     return _blend((mean + 0.5).floor_(), images, parameter)
 
 
@@ -95,11 +95,11 @@ def _sharpness(images: Tensor, parameter: Tensor) -> Tensor:
         return images
     values = images.float()
     inner = values[..., 1:-1, 1:-1]
-    # The sum of the nine, the centre five times.
+    # The sum of the nine pixels, with five times the center.
     smooth = F.avg_pool2d(values, 3, stride=1, divisor_override=1) + 4 * inner
-    made = images.clone()
-    made[..., 1:-1, 1:-1] = _blend(smooth.div_(13).add_(0.5).floor_(), images[..., 1:-1, 1:-1], parameter)
-    return made
+    result = images.clone()
+    result[..., 1:-1, 1:-1] = _blend(smooth.div_(13).add_(0.5).floor_(), images[..., 1:-1, 1:-1], parameter)
+    return result
 
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -121,29 +121,29 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sharpness": _sharpness,
     "sharpness_original": _sharpness,
 }
-"""Operation by the name of its function: images (B, C, H, W) and parameters (B, 1, 1, 1) -> images."""
+"""Operations by function name: images (B, C, H, W) and parameters (B, 1, 1, 1) -> images."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done to each image, as numbers on the host: drawing and sorting wait for no device.
+    """The operations to apply to each image, on the host, so that sampling and sorting do not synchronize.
 
     Attributes:
-        choices: Which operation in each step, (steps, B); one past the last is none.
-        draws: Numbers in [0, 1) that give the strengths, (steps, NUM_DRAWS, B).
+        choices: Index of the operation in each step, (steps, B); one past the last is a no-op.
+        uniforms: Values in [0, 1) that determine the strengths, (steps, NUM_UNIFORMS, B).
     """
 
     choices: Tensor
-    draws: Tensor
+    uniforms: Tensor
 
 
-def draw_plan(size: int, steps: int, num_operations: int) -> Plan:
-    """Draw an operation and its strength for each image and step.
+def sample_plan(size: int, steps: int, num_operations: int) -> Plan:
+    """Sample an operation and its strength for each image and step.
 
-    >>> draw_plan(4, 2, 13).choices.shape
+    >>> sample_plan(4, 2, 13).choices.shape
     torch.Size([2, 4])
     """
-    return Plan(torch.randint(num_operations, (steps, size)), torch.rand(steps, NUM_DRAWS, size))
+    return Plan(torch.randint(num_operations, (steps, size)), torch.rand(steps, NUM_UNIFORMS, size))
 
 
 def apply_plan(images: Tensor, plan: Plan, names: Sequence[str], severity: float) -> Tensor:
@@ -154,27 +154,27 @@ def apply_plan(images: Tensor, plan: Plan, names: Sequence[str], severity: float
     >>> apply_plan(images, plan, ["posterize"], 1.0)[:, 0, 0, 0]
     tensor([240, 255], dtype=torch.uint8)
     """
-    for choices, draws in zip(plan.choices, plan.draws, strict=True):
-        images = _apply_step(images, choices, draws, names, severity)
+    for choices, uniforms in zip(plan.choices, plan.uniforms, strict=True):
+        images = _apply_step(images, choices, uniforms, names, severity)
     return images
 
 
-def _apply_step(images: Tensor, choices: Tensor, draws: Tensor, names: Sequence[str], severity: float) -> Tensor:
-    """Bring together the images that share an operation, work on each group, and put them back."""
+def _apply_step(images: Tensor, choices: Tensor, uniforms: Tensor, names: Sequence[str], severity: float) -> Tensor:
+    """Group the images by operation, apply it to each group, and restore the order."""
     order = choices.argsort(stable=True)
     sizes: list[int] = torch.bincount(choices, minlength=len(names) + 1).tolist()
-    sorted_draws = draws[:, order].split(sizes, dim=1)
-    strengths = [parameters(name, severity, part) for name, part in zip(names, sorted_draws, strict=False)]
-    places = copied_to(torch.stack((order, order.argsort())), images.device)
-    strength = copied_to(torch.cat([*strengths, sorted_draws[-1][0]]), images.device).view(-1, 1, 1, 1)
-    made = [
-        OPERATIONS[names[kind]](part, own) if kind < len(names) else part
-        for kind, (part, own) in enumerate(
-            zip(images.index_select(0, places[0]).split(sizes), strength.split(sizes), strict=True)
+    sorted_uniforms = uniforms[:, order].split(sizes, dim=1)
+    strengths = [parameters(name, severity, group) for name, group in zip(names, sorted_uniforms, strict=False)]
+    permutations = copied_to(torch.stack((order, order.argsort())), images.device)
+    strength = copied_to(torch.cat([*strengths, sorted_uniforms[-1][0]]), images.device).view(-1, 1, 1, 1)
+    result = [
+        OPERATIONS[names[index]](group, group_strength) if index < len(names) else group
+        for index, (group, group_strength) in enumerate(
+            zip(images.index_select(0, permutations[0]).split(sizes), strength.split(sizes), strict=True)
         )
-        if sizes[kind]
+        if sizes[index]
     ]
-    return torch.cat(made).index_select(0, places[1])
+    return torch.cat(result).index_select(0, permutations[1])
 
 
 def as_bytes(images: Tensor, value_range: tuple[float, float]) -> Tensor:
@@ -190,24 +190,24 @@ def as_bytes(images: Tensor, value_range: tuple[float, float]) -> Tensor:
 
 
 def from_bytes(images: Tensor, like: Tensor, value_range: tuple[float, float]) -> Tensor:
-    """Return images of values from 0 to 255 in the dtype, range and memory order of others.
+    """Return images with values from 0 to 255 in the dtype, value range and memory format of others.
 
     >>> from_bytes(torch.tensor([0, 255], dtype=torch.uint8), torch.zeros(2), (-1, 1))
     tensor([-1.,  1.])
     """
     if like.dtype == torch.uint8:
-        made = images if images.dtype == torch.uint8 else images.round().clamp_(0, 255).to(torch.uint8)
+        result = images if images.dtype == torch.uint8 else images.round().clamp_(0, 255).to(torch.uint8)
     else:
         low, high = value_range
-        # Divided rather than multiplied, so that k / 255 comes out as it went in.
-        made = (images.float() * (high - low)).div_(255).add_(low).to(like.dtype)
+        # Divided rather than multiplied, so that k / 255 round-trips.
+        result = (images.float() * (high - low)).div_(255).add_(low).to(like.dtype)
     if like.ndim == 4 and not like.is_contiguous() and like.is_contiguous(memory_format=torch.channels_last):
-        return made.contiguous(memory_format=torch.channels_last)
-    return made
+        return result.contiguous(memory_format=torch.channels_last)
+    return result
 
 
-def _grey(images: Tensor) -> Tensor:
-    """The brightness of each pixel, (B, 1, H, W), from 0 to 255; the mean of channels that are not red, green, blue."""
+def _gray(images: Tensor) -> Tensor:
+    """Return the luminance of each pixel, (B, 1, H, W), from 0 to 255; the channel mean if images are not RGB."""
     if images.shape[1] != 3:
         return images.float().mean(1, keepdim=True).floor_()
     red, green, blue = images.int().split(1, 1)
@@ -215,32 +215,32 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
-    """Go from the base to the images, and beyond for a factor above one; fractions are cut off."""
+    """Interpolate from the base to the images, or extrapolate for a factor above 1; fractions are truncated."""
     values = images.float()
     return values.sub_(base).mul_(factor.clamp(min=0)).add_(base).clamp_(0, 255).to(torch.uint8)
 
 
-def _shift(images: Tensor, share: Tensor, dim: int) -> Tensor:
-    """Fill each pixel from so large a share of the side further on; black comes in."""
+def _shift(images: Tensor, fraction: Tensor, dim: int) -> Tensor:
+    """Shift images by a fraction of a side; the border is black."""
     side = images.shape[dim]
     shape = [len(images), 1, 1, 1]
     shape[dim] = side
     pixels = torch.arange(side, device=images.device)
-    source = ((share * side).trunc().long().view(-1, 1) + pixels).view(shape)
+    source = ((fraction * side).trunc().long().view(-1, 1) + pixels).view(shape)
     moved = images.gather(dim, source.clamp(0, side - 1).expand_as(images))
     return moved * ((source >= 0) & (source < side))
 
 
 def _affine(
-    images: Tensor, for_x: Sequence[Tensor | int], for_y: Sequence[Tensor | int], about_centre: bool = False
+    images: Tensor, for_x: Sequence[Tensor | int], for_y: Sequence[Tensor | int], about_center: bool = False
 ) -> Tensor:
-    """Fill each pixel from ``(for_x . (x, y), for_y . (x, y))``, between four pixels; black from outside."""
+    """Sample each pixel at ``(for_x . (x, y), for_y . (x, y))``, bilinearly; black outside."""
     height, width = images.shape[2:]
-    half_x, half_y = (width / 2, height / 2) if about_centre else (0.0, 0.0)
-    # Centres of pixels lie at halves.
+    half_x, half_y = (width / 2, height / 2) if about_center else (0.0, 0.0)
+    # Pixel centers are at half-integers.
     x = torch.arange(width, device=images.device).add(0.5 - half_x).view(1, 1, -1)
     y = torch.arange(height, device=images.device).add(0.5 - half_y).view(1, -1, 1)
-    across, down = ([_flat(part) for part in parts] for parts in (for_x, for_y))
+    across, down = ([_flat(group) for group in coefficients] for coefficients in (for_x, for_y))
     source_x = (across[0] * x + across[1] * y + half_x).expand(-1, height, width)
     source_y = (down[0] * x + down[1] * y + half_y).expand(-1, height, width)
     inside = (source_x >= 0) & (source_x < width) & (source_y >= 0) & (source_y < height)
@@ -249,5 +249,5 @@ def _affine(
     return sampled.add_(_SLACK).to(torch.uint8) * inside.unsqueeze(1)
 
 
-def _flat(part: Tensor | int) -> Tensor | int:
-    return part.view(-1, 1, 1) if isinstance(part, Tensor) else part
+def _flat(group: Tensor | int) -> Tensor | int:
+    return group.view(-1, 1, 1) if isinstance(group, Tensor) else group

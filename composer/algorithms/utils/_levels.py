@@ -1,7 +1,7 @@
-"""How strong an operation is made, as one formula each: of numbers for one image, of tensors for a batch.
+"""Strengths of augmentation operations as formulas, for scalars (one image) or tensors (a batch).
 
-Each takes the drawn level, the severity it was drawn under, a coin (0 or 1) and a number in [0, 1), and returns the
-parameter of the operation. The levels, from 0 to 10, are those of AugMix (https://arxiv.org/abs/1912.02781).
+Each takes the sampled level, the severity it was sampled with, a coin flip (0 or 1) and a value in [0, 1), and returns
+the parameter of the operation. The levels, from 0 to 10, are those of AugMix (https://arxiv.org/abs/1912.02781).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["NUM_DRAWS", "PARAMETERS", "draw_parameter", "parameters"]
+__all__ = ["NUM_UNIFORMS", "PARAMETERS", "parameters", "sample_parameter"]
 
-NUM_DRAWS = 3
-"""Random numbers in [0, 1) that the strength of one operation takes."""
+NUM_UNIFORMS = 3
+"""Number of random values in [0, 1) that determine the strength of one operation."""
 
 _LOWEST_LEVEL = 0.1
 
@@ -24,47 +24,47 @@ def _signed(coin: Any) -> Any:
     return 1 - 2 * coin
 
 
-def _none(level: Any, severity: float, coin: Any, place: Any) -> Any:
+def _none(level: Any, severity: float, coin: Any, position: Any) -> Any:
     return level
 
 
-def _posterize(level: Any, severity: float, coin: Any, place: Any) -> Any:
-    """Bits kept: 4 to 1."""
+def _posterize(level: Any, severity: float, coin: Any, position: Any) -> Any:
+    """Number of bits to keep: 4 to 1."""
     return 4 - _at_most(level * 0.4 // 1, 3)
 
 
-def _rotate(level: Any, severity: float, coin: Any, place: Any) -> Any:
-    """Degrees, whole ones, up to 30."""
+def _rotate(level: Any, severity: float, coin: Any, position: Any) -> Any:
+    """Integer degrees, up to 30."""
     return _signed(coin) * (level * 3 // 1)
 
 
-def _solarize(level: Any, severity: float, coin: Any, place: Any) -> Any:
-    """The value from which on pixels are inverted."""
+def _solarize(level: Any, severity: float, coin: Any, position: Any) -> Any:
+    """The threshold above which pixels are inverted."""
     return 256 - _at_most(level * 25.6 // 1, 256)
 
 
-def _shear(level: Any, severity: float, coin: Any, place: Any) -> Any:
-    """Pixels of shift for each pixel, up to 0.3."""
+def _shear(level: Any, severity: float, coin: Any, position: Any) -> Any:
+    """Shift in pixels per pixel, up to 0.3."""
     return _signed(coin) * level * 0.03
 
 
-def _translate(level: Any, severity: float, coin: Any, place: Any) -> Any:
-    """Share of the side, up to a third."""
+def _translate(level: Any, severity: float, coin: Any, position: Any) -> Any:
+    """Fraction of the side, up to a third."""
     return _signed(coin) * level / 30
 
 
-def _factor(level: Any, severity: float, coin: Any, place: Any) -> Any:
-    """From 1 to the severity, or from 1 - 0.09 * severity to 1: stronger or weaker, at even odds."""
-    return coin * (1 + (severity - 1) * place) + (1 - coin) * (1 - 0.09 * severity * (1 - place))
+def _factor(level: Any, severity: float, coin: Any, position: Any) -> Any:
+    """From 1 to the severity, or from 1 - 0.09 * severity to 1: stronger or weaker, with equal probability."""
+    return coin * (1 + (severity - 1) * position) + (1 - coin) * (1 - 0.09 * severity * (1 - position))
 
 
-def _brightness(level: Any, severity: float, coin: Any, place: Any) -> Any:
-    """As the others, but what brightens does so by three quarters: white shows nothing."""
-    factor = _factor(level, severity, coin, place)
+def _brightness(level: Any, severity: float, coin: Any, position: Any) -> Any:
+    """As for the others, but brightening is scaled by 0.75: white images show nothing."""
+    factor = _factor(level, severity, coin, position)
     return factor - 0.25 * factor * ((factor > 1) * 1.0)
 
 
-def _original(level: Any, severity: float, coin: Any, place: Any) -> Any:
+def _original(level: Any, severity: float, coin: Any, position: Any) -> Any:
     """The factor of the paper: from 0.1 to 1.9."""
     return level * 0.18 + 0.1
 
@@ -90,23 +90,23 @@ PARAMETERS: dict[str, Callable[[Any, float, Any, Any], Any]] = {
 }
 
 
-def parameters(name: str, severity: float, draws: Any) -> Any:
-    """The parameter of an operation, of ``NUM_DRAWS`` random numbers or tensors of them.
+def parameters(name: str, severity: float, uniforms: Any) -> Any:
+    """Return the parameter of an operation from ``NUM_UNIFORMS`` random values or tensors.
 
     >>> round(parameters("shear_x", 10.0, (1.0, 0.9, 0.0)), 3)
     0.3
     """
-    level = _LOWEST_LEVEL + (severity - _LOWEST_LEVEL) * draws[0]
-    return PARAMETERS[name](level, severity, (draws[1] < 0.5) * 1.0, draws[2])
+    level = _LOWEST_LEVEL + (severity - _LOWEST_LEVEL) * uniforms[0]
+    return PARAMETERS[name](level, severity, (uniforms[1] < 0.5) * 1.0, uniforms[2])
 
 
-def draw_parameter(name: str, severity: float) -> float:
-    """Draw the parameter of an operation, from torch's generator of the host.
+def sample_parameter(name: str, severity: float) -> float:
+    """Sample the parameter of an operation, from torch's CPU generator.
 
-    >>> draw_parameter("posterize", 1.0)
+    >>> sample_parameter("posterize", 1.0)
     4.0
     """
-    return parameters(name, severity, torch.rand(NUM_DRAWS).tolist())
+    return parameters(name, severity, torch.rand(NUM_UNIFORMS).tolist())
 
 
 def _at_most(value: Any, limit: float) -> Any:

@@ -1,4 +1,4 @@
-"""Images as PIL images and as tensors, and the way from one to the other."""
+"""Convert images between PIL and tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["image_as_type", "is_pillow_image", "map_pillow_function"]
 
 
 def is_pillow_image(image: Any) -> bool:
-    """Tell whether something is a PIL image, without an import of PIL.
+    """Return whether an object is a PIL image, without importing PIL.
 
     Args:
         image: Anything.
@@ -25,7 +25,7 @@ def is_pillow_image(image: Any) -> bool:
     >>> is_pillow_image(torch.zeros(3, 4, 4))
     False
     """
-    return any(f"{kind.__module__}.{kind.__name__}" == "PIL.Image.Image" for kind in type(image).__mro__)
+    return any(f"{cls.__module__}.{cls.__name__}" == "PIL.Image.Image" for cls in type(image).__mro__)
 
 
 def image_as_type(image: Image | Tensor, typ: type) -> Any:
@@ -33,10 +33,10 @@ def image_as_type(image: Image | Tensor, typ: type) -> Any:
 
     Args:
         image: A PIL image, or a tensor of shape (C, H, W) or (H, W): uint8, or floats from 0 to 1.
-        typ: ``PIL.Image.Image`` or ``torch.Tensor``. A tensor comes out as floats from 0 to 1, (C, H, W).
+        typ: ``PIL.Image.Image`` or ``torch.Tensor``. Tensors are returned as floats from 0 to 1, (C, H, W).
 
     Raises:
-        TypeError: The image, or ``typ``, is neither.
+        TypeError: The image, or ``typ``, has another type.
         ValueError: The tensor is not one image.
 
     >>> from PIL import Image
@@ -58,17 +58,17 @@ def image_as_type(image: Image | Tensor, typ: type) -> Any:
 def map_pillow_function(f_pil: Callable[[Any], Any], imgs: Image | Tensor) -> Any:
     """Apply a function of one PIL image to an image or to each image of a batch.
 
-    Tensors are brought to the host and taken image by image, which is slow.
+    Tensors are moved to the CPU and processed image by image, which is slow.
 
     Args:
         f_pil: ``(PIL image) -> PIL image``, of the same size for all images of a batch.
         imgs: A PIL image, or a tensor of shape (C, H, W) or (B, C, H, W): uint8, or floats from 0 to 1.
 
     Returns:
-        What went in: a PIL image, or a tensor of the same dtype, on the same device.
+        The same type as the input: a PIL image, or a tensor of the same dtype, on the same device.
 
     Raises:
-        TypeError: ``imgs`` is neither.
+        TypeError: ``imgs`` has another type.
         ValueError: The tensor has another number of dimensions.
 
     >>> map_pillow_function(lambda image: image.rotate(180), torch.tensor([[[1, 2]]], dtype=torch.uint8))
@@ -86,7 +86,7 @@ def map_pillow_function(f_pil: Callable[[Any], Any], imgs: Image | Tensor) -> An
 
 
 def _as_bytes(image: Any) -> Tensor:
-    """The pixels of a PIL image, (C, H, W), uint8."""
+    """Return the pixels of a PIL image, (C, H, W), uint8."""
     numpy = import_extra("numpy", "vision", "A PIL image as a tensor")
     if image.mode in ("1", "P"):
         image = image.convert("L" if image.mode == "1" else "RGB")
@@ -95,10 +95,10 @@ def _as_bytes(image: Any) -> Tensor:
 
 
 def _as_pillow(image: Tensor) -> Any:
-    """A tensor as a PIL image of mode L, RGB or RGBA."""
+    """Return a tensor as a PIL image of mode L, RGB or RGBA."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[0] not in (1, 3, 4)):
         raise ValueError(
-            f"A PIL image is made of a tensor of shape (H, W) or (C, H, W) with 1, 3 or 4 channels, but its shape is "
+            f"A PIL image requires a tensor of shape (H, W) or (C, H, W) with 1, 3 or 4 channels, but got the shape "
             f"{tuple(image.shape)}."
         )
     pillow = import_extra("PIL.Image", "vision", "A tensor as a PIL image", install="pillow")

@@ -1,7 +1,7 @@
-"""Operations on PIL images, each of a random strength up to a severity, as AugMix and RandAugment chain them.
+"""Operations on PIL images, each of random strength up to a severity, for AugMix and RandAugment.
 
-The strength is a level drawn evenly from [0.1, severity]; at level 10 an operation is as strong as it gets. Random
-numbers come from torch's generator of the host, which loaders seed in each of their workers.
+The strength is a level sampled uniformly from [0.1, severity]; level 10 is the strongest. Random values come from
+torch's CPU generator, which DataLoaders seed in each worker.
 
 Paper: AugMix, Hendrycks et al. 2020, https://arxiv.org/abs/1912.02781
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from composer._lazy import import_extra
 from composer._text import did_you_mean
-from composer.algorithms.utils._levels import draw_parameter
+from composer.algorithms.utils._levels import sample_parameter
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -46,7 +46,7 @@ AugmentationFn: TypeAlias = "Callable[[Image, float], Image]"
 
 
 def autocontrast(pil_img: Image, level: float = 0.0) -> Image:
-    """Stretch the values of each channel over the whole range.
+    """Stretch the values of each channel to the full range.
 
     Args:
         pil_img: The image.
@@ -61,7 +61,7 @@ def autocontrast(pil_img: Image, level: float = 0.0) -> Image:
 
 
 def equalize(pil_img: Image, level: float = 0.0) -> Image:
-    """Map the values of each channel so that all are about equally frequent.
+    """Equalize the histogram of each channel.
 
     Args:
         pil_img: The image.
@@ -85,11 +85,11 @@ def posterize(pil_img: Image, level: float) -> Image:
     >>> posterize(Image.new("L", (1, 1), 255), 1.0).getpixel((0, 0))
     240
     """
-    return _pil("ImageOps").posterize(pil_img, int(draw_parameter("posterize", level)))
+    return _pil("ImageOps").posterize(pil_img, int(sample_parameter("posterize", level)))
 
 
 def rotate(pil_img: Image, level: float) -> Image:
-    """Turn the image about its centre, either way.
+    """Rotate the image about its center, in either direction.
 
     Args:
         pil_img: The image.
@@ -99,7 +99,7 @@ def rotate(pil_img: Image, level: float) -> Image:
     >>> rotate(Image.new("L", (5, 5), 9), 10.0).getpixel((2, 2))
     9
     """
-    degrees = draw_parameter("rotate", level)
+    degrees = sample_parameter("rotate", level)
     return pil_img.copy() if degrees == 0 else pil_img.rotate(degrees, resample=_pil("Image").Resampling.BILINEAR)
 
 
@@ -108,45 +108,45 @@ def solarize(pil_img: Image, level: float) -> Image:
 
     Args:
         pil_img: The image.
-        level: The severity; everything is inverted at 10.
+        level: The severity; at 10 everything is inverted.
 
     >>> from PIL import Image
     >>> solarize(Image.new("L", (1, 1), 3), 5.0).getpixel((0, 0))
     3
     """
-    return _pil("ImageOps").solarize(pil_img, int(draw_parameter("solarize", level)))
+    return _pil("ImageOps").solarize(pil_img, int(sample_parameter("solarize", level)))
 
 
 def shear_x(pil_img: Image, level: float) -> Image:
-    """Shift each row the further the lower it is, either way.
+    """Shear the image horizontally, in either direction.
 
     Args:
         pil_img: The image.
-        level: The severity; 0.3 pixels a row at 10.
+        level: The severity; 0.3 pixels per row at 10.
 
     >>> from PIL import Image
     >>> shear_x(Image.new("L", (5, 5), 9), 1.0).getpixel((2, 0))
     9
     """
-    return _affine(pil_img, (1, draw_parameter("shear_x", level), 0, 0, 1, 0))
+    return _affine(pil_img, (1, sample_parameter("shear_x", level), 0, 0, 1, 0))
 
 
 def shear_y(pil_img: Image, level: float) -> Image:
-    """Shift each column the further the more to the right it is, either way.
+    """Shear the image vertically, in either direction.
 
     Args:
         pil_img: The image.
-        level: The severity; 0.3 pixels a column at 10.
+        level: The severity; 0.3 pixels per column at 10.
 
     >>> from PIL import Image
     >>> shear_y(Image.new("L", (5, 5), 9), 1.0).getpixel((0, 2))
     9
     """
-    return _affine(pil_img, (1, 0, 0, draw_parameter("shear_y", level), 1, 0))
+    return _affine(pil_img, (1, 0, 0, sample_parameter("shear_y", level), 1, 0))
 
 
 def translate_x(pil_img: Image, level: float) -> Image:
-    """Shift the image to the left or right, by whole pixels; black comes in.
+    """Shift the image left or right, by integer pixels; the border is black.
 
     Args:
         pil_img: The image.
@@ -156,11 +156,11 @@ def translate_x(pil_img: Image, level: float) -> Image:
     >>> translate_x(Image.new("L", (5, 5), 9), 10.0).getpixel((2, 0))
     9
     """
-    return _shift(pil_img, int(draw_parameter("translate_x", level) * pil_img.size[0]), 0)
+    return _shift(pil_img, int(sample_parameter("translate_x", level) * pil_img.size[0]), 0)
 
 
 def translate_y(pil_img: Image, level: float) -> Image:
-    """Shift the image up or down, by whole pixels; black comes in.
+    """Shift the image up or down, by integer pixels; the border is black.
 
     Args:
         pil_img: The image.
@@ -170,15 +170,15 @@ def translate_y(pil_img: Image, level: float) -> Image:
     >>> translate_y(Image.new("L", (5, 5), 9), 10.0).getpixel((0, 2))
     9
     """
-    return _shift(pil_img, 0, int(draw_parameter("translate_y", level) * pil_img.size[1]))
+    return _shift(pil_img, 0, int(sample_parameter("translate_y", level) * pil_img.size[1]))
 
 
 def color(pil_img: Image, level: float) -> Image:
-    """Make colours stronger or weaker; a factor of 0 is grey.
+    """Increase or decrease color saturation; a factor of 0 is gray.
 
     Args:
         pil_img: The image.
-        level: The severity; the factor is drawn from [1, level] or from [1 - 0.09 * level, 1].
+        level: The severity; the factor is sampled from [1, level] or from [1 - 0.09 * level, 1].
 
     >>> from PIL import Image
     >>> color(Image.new("RGB", (1, 1), (9, 9, 9)), 5.0).getpixel((0, 0))
@@ -188,11 +188,11 @@ def color(pil_img: Image, level: float) -> Image:
 
 
 def color_original(pil_img: Image, level: float) -> Image:
-    """Make colours stronger or weaker, as in the paper.
+    """Increase or decrease color saturation, as in the paper.
 
     Args:
         pil_img: The image.
-        level: The severity; the factor is 0.18 times the drawn level plus 0.1.
+        level: The severity; the factor is 0.18 times the sampled level plus 0.1.
 
     >>> from PIL import Image
     >>> color_original(Image.new("RGB", (1, 1), (9, 9, 9)), 5.0).getpixel((0, 0))
@@ -202,11 +202,11 @@ def color_original(pil_img: Image, level: float) -> Image:
 
 
 def contrast(pil_img: Image, level: float) -> Image:
-    """Move values away from their mean, or towards it.
+    """Increase or decrease contrast: move values away from their mean, or towards it.
 
     Args:
         pil_img: The image.
-        level: The severity; the factor is drawn from [1, level] or from [1 - 0.09 * level, 1].
+        level: The severity; the factor is sampled from [1, level] or from [1 - 0.09 * level, 1].
 
     >>> from PIL import Image
     >>> contrast(Image.new("L", (1, 1), 9), 5.0).getpixel((0, 0))
@@ -216,11 +216,11 @@ def contrast(pil_img: Image, level: float) -> Image:
 
 
 def contrast_original(pil_img: Image, level: float) -> Image:
-    """Move values away from their mean, or towards it, as in the paper.
+    """Increase or decrease contrast, as in the paper.
 
     Args:
         pil_img: The image.
-        level: The severity; the factor is 0.18 times the drawn level plus 0.1.
+        level: The severity; the factor is 0.18 times the sampled level plus 0.1.
 
     >>> from PIL import Image
     >>> contrast_original(Image.new("L", (1, 1), 9), 5.0).getpixel((0, 0))
@@ -230,12 +230,12 @@ def contrast_original(pil_img: Image, level: float) -> Image:
 
 
 def brightness(pil_img: Image, level: float) -> Image:
-    """Multiply the values.
+    """Increase or decrease brightness: multiply the values.
 
     Args:
         pil_img: The image.
-        level: The severity; the factor is drawn from [1, level] or from [1 - 0.09 * level, 1], and one above 1 is
-            multiplied by 0.75.
+        level: The severity; the factor is sampled from [1, level] or from [1 - 0.09 * level, 1], and factors above 1
+            are multiplied by 0.75.
 
     >>> from PIL import Image
     >>> brightness(Image.new("L", (1, 1), 0), 5.0).getpixel((0, 0))
@@ -245,11 +245,11 @@ def brightness(pil_img: Image, level: float) -> Image:
 
 
 def brightness_original(pil_img: Image, level: float) -> Image:
-    """Multiply the values, as in the paper.
+    """Increase or decrease brightness, as in the paper.
 
     Args:
         pil_img: The image.
-        level: The severity; the factor is 0.18 times the drawn level plus 0.1.
+        level: The severity; the factor is 0.18 times the sampled level plus 0.1.
 
     >>> from PIL import Image
     >>> brightness_original(Image.new("L", (1, 1), 0), 5.0).getpixel((0, 0))
@@ -259,11 +259,11 @@ def brightness_original(pil_img: Image, level: float) -> Image:
 
 
 def sharpness(pil_img: Image, level: float) -> Image:
-    """Sharpen or blur.
+    """Sharpen or blur the image.
 
     Args:
         pil_img: The image.
-        level: The severity; the factor is drawn from [1, level] or from [1 - 0.09 * level, 1], and 0 is blurred.
+        level: The severity; the factor is sampled from [1, level] or from [1 - 0.09 * level, 1]; 0 is blurred.
 
     >>> from PIL import Image
     >>> sharpness(Image.new("L", (3, 3), 9), 5.0).getpixel((1, 1))
@@ -273,11 +273,11 @@ def sharpness(pil_img: Image, level: float) -> Image:
 
 
 def sharpness_original(pil_img: Image, level: float) -> Image:
-    """Sharpen or blur, as in the paper.
+    """Sharpen or blur the image, as in the paper.
 
     Args:
         pil_img: The image.
-        level: The severity; the factor is 0.18 times the drawn level plus 0.1.
+        level: The severity; the factor is 0.18 times the sampled level plus 0.1.
 
     >>> from PIL import Image
     >>> sharpness_original(Image.new("L", (3, 3), 9), 5.0).getpixel((1, 1))
@@ -300,11 +300,11 @@ _SAFE: tuple[AugmentationFn, ...] = (
 
 augmentation_sets: dict[str, list[AugmentationFn]] = {
     "all": [*_SAFE, color, contrast, brightness, sharpness],
-    # What the corruptions of ImageNet-C, on which robustness is measured, have nothing in common with.
+    # Without the operations that resemble the corruptions of ImageNet-C, which measures robustness.
     "safe": [*_SAFE],
     "original": [*_SAFE, color_original, contrast_original, brightness_original, sharpness_original],
 }
-"""The sets of operations by name: ``"all"``, ``"safe"`` (without colour, contrast, brightness and sharpness) and
+"""The sets of operations by name: ``"all"``, ``"safe"`` (without color, contrast, brightness and sharpness) and
 ``"original"`` (with the factors of the paper)."""
 
 
@@ -315,8 +315,8 @@ def operations_of(augmentation_set: str | Sequence[AugmentationFn]) -> list[Augm
         augmentation_set: The name of a set, or operations.
 
     Raises:
-        KeyError: There is no set of that name.
-        ValueError: There is no operation.
+        KeyError: ``augmentation_set`` is an unknown name.
+        ValueError: The sequence is empty, or contains an object that is not callable.
 
     >>> len(operations_of("all")), operations_of([rotate]) == [rotate]
     (13, True)
@@ -330,7 +330,7 @@ def operations_of(augmentation_set: str | Sequence[AugmentationFn]) -> list[Augm
         return augmentation_sets[augmentation_set]
     operations = list(augmentation_set)
     if not operations or not all(map(callable, operations)):
-        raise ValueError(f"augmentation_set must hold functions (image, severity) -> image, but got {operations!r}.")
+        raise ValueError(f"augmentation_set must contain functions (image, severity) -> image; got {operations!r}.")
     return operations
 
 
@@ -339,18 +339,18 @@ def _pil(module: str) -> Any:
 
 
 def _affine(image: Image, matrix: tuple[float, ...]) -> Image:
-    """Fill each pixel from where the matrix maps it to; black from outside."""
+    """Sample each pixel at the coordinates that the matrix maps it to; black outside."""
     pil = _pil("Image")
     return image.transform(image.size, pil.Transform.AFFINE, matrix, resample=pil.Resampling.BILINEAR)
 
 
 def _shift(image: Image, right: int, down: int) -> Image:
-    """Fill each pixel from so many pixels to the right and below; a crop beyond the edges fills with black."""
+    """Shift the image left and up by some pixels; cropping beyond the edges fills with black."""
     width, height = image.size
     return image.crop((right, down, right + width, down + height))
 
 
-def _enhance(name: str, kind: str, image: Image, level: float) -> Image:
+def _enhance(name: str, enhancer: str, image: Image, level: float) -> Image:
     # Extreme severities would give negative factors, which invert.
-    factor = max(draw_parameter(name, level), 0.0)
-    return getattr(_pil("ImageEnhance"), kind)(image).enhance(factor)
+    factor = max(sample_parameter(name, level), 0.0)
+    return getattr(_pil("ImageEnhance"), enhancer)(image).enhance(factor)

@@ -1,4 +1,4 @@
-"""Adding a transform to a data set of images, as those of torchvision are made."""
+"""Add a transform to the ``transform`` of a torchvision-style image dataset."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetTransform", "add_vision_dataset_transform"]
 
-# Transforms that turn a PIL image into a tensor, by name, so that torchvision need not be there.
+# Names of transforms that convert a PIL image to a tensor, so that torchvision need not be installed.
 _TO_TENSOR = frozenset({"PILToTensor", "ToImage", "ToImageTensor", "ToTensor"})
 
 
 def add_vision_dataset_transform(
     dataset: Any, transform: Callable[[Any], Any], is_tensor_transform: bool = False
 ) -> None:
-    """Add a transform of images to those of a data set, in place.
+    """Add an image transform to the transforms of a dataset, in place.
 
-    It goes before the step that makes tensors, such as ``ToTensor``, or after the last such step for a transform of
-    tensors; to the end where there is no such step. The data set gets new objects: a ``Compose`` that it shares with
-    another data set stays as it is.
+    It is inserted before the step that converts to tensors, such as ``ToTensor``, or after the last such step if it is
+    a transform of tensors; without such a step it is appended. The dataset gets new objects: a ``Compose`` that it
+    shares with another dataset is not modified.
 
     Args:
         dataset: A torchvision ``VisionDataset``, or any object with the attribute ``transform``, a function or None.
         transform: ``(image) -> image``.
-        is_tensor_transform: Whether it takes tensors rather than PIL images.
+        is_tensor_transform: Whether it operates on tensors rather than PIL images.
 
     Raises:
-        TypeError: The data set takes no transform.
+        TypeError: The dataset does not accept a transform.
 
     >>> class Images:
     ...     transform = None
@@ -51,7 +51,7 @@ def add_vision_dataset_transform(
         )
     joint: Any = getattr(dataset, "transforms", None)
     if dataset.transform is None and callable(joint) and not hasattr(joint, "transform"):
-        # Given as one function of image and target, which nobody can look into.
+        # Given as one function of image and target, which cannot be inspected.
         dataset.transforms = _Joint(joint, transform)
         return
     dataset.transform = _inserted(dataset.transform, transform, is_tensor_transform)
@@ -64,11 +64,11 @@ def add_vision_dataset_transform(
 
 
 class DatasetTransform:
-    """Adds a transform to the training data of a run, once.
+    """Adds a transform to the training dataset, once.
 
     Args:
-        name: The method that wants it, for messages.
-        remedy: What to do where the data takes none.
+        name: The name of the algorithm, for error messages.
+        remedy: What to do if the dataset does not accept a transform.
 
     >>> DatasetTransform("ColOut", "Use ColOut(batch=True).").name
     'ColOut'
@@ -80,36 +80,36 @@ class DatasetTransform:
         self._done: list[Any] = []
 
     def add(self, state: State, transform: Callable[[Any], Any]) -> None:
-        """Add the transform to the data set, unless that was done.
+        """Add the transform to the dataset, unless it was added before.
 
         Args:
             state: The state of the run.
             transform: ``(image) -> image``.
 
         Raises:
-            TypeError: The training data is no ``DataLoader``, or its data set takes no transform.
+            TypeError: The training data is not a ``DataLoader``, or its dataset does not accept a transform.
         """
         loader = state.train_dataloader
         if not isinstance(loader, DataLoader):
             raise TypeError(
-                f"{self.name} adds a transform to the data set of a torch.utils.data.DataLoader, but the training data "
+                f"{self.name} adds a transform to the dataset of a torch.utils.data.DataLoader, but the training data "
                 f"is of type {type(loader).__name__}. {self.remedy}"
             )
         dataset: Any = cast("Any", loader).dataset
         if any(dataset is done for done in self._done):
             return
         if isinstance(dataset, Subset) or not hasattr(dataset, "transform"):
-            why = ", whose other parts would be changed as well" if isinstance(dataset, Subset) else ""
+            why = ", whose parent dataset would be changed as well" if isinstance(dataset, Subset) else ""
             raise TypeError(
-                f"{self.name} adds a transform to a torchvision VisionDataset, or one like it with the attribute "
-                f"'transform', but the data set is of type {type(dataset).__name__}{why}. {self.remedy} Or put a "
-                f"{type(transform).__name__} into the transform of your data set."
+                f"{self.name} adds a transform to a torchvision VisionDataset, or a similar one with the attribute "
+                f"'transform', but the dataset is of type {type(dataset).__name__}{why}. {self.remedy} Or add a "
+                f"{type(transform).__name__} to the transform of your dataset."
             )
         for evaluator in state.evaluators:
             if getattr(evaluator.dataloader.dataloader, "dataset", None) is dataset:
                 warnings.warn(
-                    f"{self.name} adds a transform to a data set that the evaluator {evaluator.label!r} reads too: its "
-                    f"images will be changed as well. Give it a data set of its own.",
+                    f"{self.name} adds a transform to a dataset that the evaluator {evaluator.label!r} uses too: its "
+                    f"images will be augmented as well. Use a separate dataset for evaluation.",
                     NotIntendedUseWarning,
                     stacklevel=2,
                 )
@@ -118,7 +118,7 @@ class DatasetTransform:
 
 
 class _Chain:
-    """Transforms one after the other, where there is no ``Compose`` to copy; a class, so that workers can load it."""
+    """A sequence of transforms, if there is no ``Compose`` to copy; a class, so that workers can unpickle it."""
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
         self.transforms = list(transforms)
@@ -133,7 +133,7 @@ class _Chain:
 
 
 class _Joint:
-    """A transform of image and target, then one of the image."""
+    """A joint transform of image and target, followed by a transform of the image."""
 
     def __init__(self, joint: Callable[..., Any], transform: Callable[[Any], Any]) -> None:
         self.joint, self.last = joint, transform
@@ -147,7 +147,7 @@ class _Joint:
 
 
 class _ImageOnly:
-    """A transform of the image as one of image and target."""
+    """A transform of the image as a joint transform of image and target."""
 
     def __init__(self, transform: Callable[[Any], Any]) -> None:
         self.transform = transform
@@ -160,18 +160,18 @@ class _ImageOnly:
 
 
 def _inserted(existing: Any, transform: Callable[[Any], Any], is_tensor_transform: bool) -> Any:
-    """The existing transforms with another one at its place."""
+    """Return the existing transforms with another one inserted."""
     if existing is None:
         return transform
     steps = getattr(existing, "transforms", None)
     is_compose = isinstance(steps, list)
     chain: list[Any] = list(cast("list[Any]", steps)) if is_compose else [existing]
-    converting = [place for place, step in enumerate(chain) if type(step).__name__ in _TO_TENSOR]
-    if not converting:
-        place = len(chain)
+    to_tensor = [index for index, step in enumerate(chain) if type(step).__name__ in _TO_TENSOR]
+    if not to_tensor:
+        index = len(chain)
     else:
-        place = converting[-1] + 1 if is_tensor_transform else converting[0]
-    chain.insert(place, transform)
+        index = to_tensor[-1] + 1 if is_tensor_transform else to_tensor[0]
+    chain.insert(index, transform)
     if not is_compose:
         return _Chain(chain)
     composed = copy.copy(existing)

@@ -15,7 +15,7 @@ NAMES = list(OPERATIONS)
 
 
 def pictures():
-    """Noise, a smooth picture, one of few values, a flat one, a grey one."""
+    """Noise, a smooth picture, one of few values, a flat one, a gray one."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(256, (3, 41, 50), generator=generator)
     rows, columns = torch.arange(41).view(-1, 1), torch.arange(50)
@@ -25,14 +25,14 @@ def pictures():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_get_what_pillow_gives(name):
-    """One by one, under the same random numbers; where values lie between pixels one may be rounded otherwise."""
+    """One by one, under the same random numbers; values between pixels may be rounded differently."""
     operation = getattr(augmentation_primitives, name)
     for picture in pictures():
         for seed in range(12):
             torch.manual_seed(seed)
             by_pillow = map_pillow(lambda image: operation(image, 9.0), picture)
             torch.manual_seed(seed)
-            parameter = torch.tensor(_levels.draw_parameter(name, 9.0)).view(1, 1, 1, 1)
+            parameter = torch.tensor(_levels.sample_parameter(name, 9.0)).view(1, 1, 1, 1)
             by_tensor = OPERATIONS[name](picture.unsqueeze(0), parameter)[0]
             difference = (by_pillow.int() - by_tensor.int()).abs()
             assert difference.max() <= 1
@@ -40,10 +40,10 @@ def test_tensors_get_what_pillow_gives(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(severity=st.floats(0, 30), draws=st.tuples(*[st.floats(0, 1, exclude_max=True)] * 3))
-def test_one_formula_for_numbers_and_for_tensors(name, severity, draws):
-    one = _levels.parameters(name, severity, draws)
-    many = _levels.parameters(name, severity, torch.tensor(draws, dtype=torch.float64).unsqueeze(1))
+@given(severity=st.floats(0, 30), uniforms=st.tuples(*[st.floats(0, 1, exclude_max=True)] * 3))
+def test_one_formula_for_numbers_and_for_tensors(name, severity, uniforms):
+    one = _levels.parameters(name, severity, uniforms)
+    many = _levels.parameters(name, severity, torch.tensor(uniforms, dtype=torch.float64).unsqueeze(1))
     assert many.shape == (1,)
     assert many.item() == pytest.approx(one)
 
@@ -69,7 +69,7 @@ HALF = [(0.999999, coin, place) for coin in (0.2, 0.8) for place in (0.0, 0.9999
     ],
 )
 def test_strongest_level_in_closed_form(name, expected):
-    found = {round(_levels.parameters(name, 10.0, draws), 3) for draws in HALF}
+    found = {round(_levels.parameters(name, 10.0, uniforms), 3) for uniforms in HALF}
     assert found == {round(value, 3) for value in expected}
 
 
@@ -82,9 +82,9 @@ def test_weakest_level_changes_nothing_but_what_has_no_strength():
 
 def test_signs_are_fair():
     torch.manual_seed(0)
-    signs = torch.tensor([_levels.draw_parameter("shear_x", 10.0) for _ in range(2000)]).sign()
+    signs = torch.tensor([_levels.sample_parameter("shear_x", 10.0) for _ in range(2000)]).sign()
     assert signs.mean().abs() < 0.08
-    factors = torch.tensor([_levels.draw_parameter("color", 5.0) for _ in range(2000)])
+    factors = torch.tensor([_levels.sample_parameter("color", 5.0) for _ in range(2000)])
     assert (factors > 1).float().mean().item() == pytest.approx(0.5, abs=0.04)
 
 
@@ -126,12 +126,12 @@ def test_values_in_closed_form():
 def test_a_step_sorts_and_puts_back(choices):
     names = ["posterize", "solarize", "equalize"]
     x = torch.arange(len(choices) * 12, dtype=torch.uint8).view(-1, 3, 2, 2) * 3
-    draws = torch.rand(1, 3, len(choices), generator=torch.Generator().manual_seed(0))
-    made = apply_plan(x, Plan(torch.tensor([choices]), draws), names, 9.0)
+    uniforms = torch.rand(1, 3, len(choices), generator=torch.Generator().manual_seed(0))
+    made = apply_plan(x, Plan(torch.tensor([choices]), uniforms), names, 9.0)
     for place, choice in enumerate(choices):
         expected = x[place : place + 1]
         if choice < 3:
-            parameter = _levels.parameters(names[choice], 9.0, draws[0, :, place]).view(1, 1, 1, 1)
+            parameter = _levels.parameters(names[choice], 9.0, uniforms[0, :, place]).view(1, 1, 1, 1)
             expected = OPERATIONS[names[choice]](expected, parameter)
         assert torch.equal(made[place], expected[0])
 

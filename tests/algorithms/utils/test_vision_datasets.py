@@ -84,7 +84,7 @@ def both(image, target):
         (Images(transforms=both), 40, 7),
     ],
 )
-def test_added_at_its_place(dataset, image, target):
+def test_added_at_the_right_position(dataset, image, target):
     add_vision_dataset_transform(dataset, double)
     dataset = pickle.loads(pickle.dumps(dataset))
     found = dataset[2]
@@ -133,7 +133,7 @@ def test_data_that_takes_no_transform():
         adding.add(state([1]), double)
     with pytest.raises(TypeError, match=r"VisionDataset.*type list\. Use Halving\."):
         adding.add(state(DataLoader([1])), double)
-    with pytest.raises(TypeError, match=r"type Subset, whose other parts would be changed"):
+    with pytest.raises(TypeError, match=r"type Subset, whose parent dataset would be changed"):
         adding.add(state(DataLoader(Subset(Images(), [0]))), double)
 
 
@@ -154,5 +154,5 @@ def test_warns_of_an_evaluator_on_the_same_data():
         train_dataloader=DataLoader(dataset),
         evaluators=Evaluator(label="test", dataloader=DataLoader(dataset)),
     )
-    with pytest.warns(NotIntendedUseWarning, match=r"RandAugment .* 'test' reads too"):
+    with pytest.warns(NotIntendedUseWarning, match=r"RandAugment .* 'test' uses too"):
         DatasetTransform("RandAugment", "").add(state, RandAugment().transform())
