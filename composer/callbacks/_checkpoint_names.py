@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from composer.core.state import State
 
 
-__all__ = ["in_folder", "name_now", "names_for_loggers", "remote", "times_from", "times_of"]
+__all__ = [
+    "current_name",
+    "in_folder",
+    "remote",
+    "remote_names",
+    "times_from",
+    "times_of",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +67,7 @@ def remote(argument: str, name: str | Path | None) -> PartialFilePath | None:
     return PartialFilePath(check_remote_name(argument, check_template(argument, os.fspath(name), timed=True)))
 
 
-def name_now(template: PartialFilePath | None, state: State) -> str | None:
+def current_name(template: PartialFilePath | None, state: State) -> str | None:
     """Format a template with the current timestamp, without its folder; None for None.
 
     Args:
@@ -68,13 +75,13 @@ def name_now(template: PartialFilePath | None, state: State) -> str | None:
         state: The state of the run.
 
     >>> from composer import State
-    >>> name_now(in_folder("filename", "ep{epoch}.pt", "runs"), State(model=torch.nn.Linear(1, 1)))
+    >>> current_name(in_folder("filename", "ep{epoch}.pt", "runs"), State(model=torch.nn.Linear(1, 1)))
     'ep0.pt'
     """
     return None if template is None else format_name(template.filename, state.run_name, state.timestamp, rank=0)
 
 
-def names_for_loggers(saver: CheckpointSaver, state: State) -> tuple[str | None, str | None]:
+def remote_names(saver: CheckpointSaver, state: State) -> tuple[str | None, str | None]:
     """Return the names of a checkpoint and of the link for loggers that store files; None if not uploaded.
 
     Args:
@@ -83,16 +90,14 @@ def names_for_loggers(saver: CheckpointSaver, state: State) -> tuple[str | None,
 
     >>> from composer import State
     >>> from composer.callbacks import CheckpointSaver
-    >>> names_for_loggers(
-    ...     CheckpointSaver(latest_filename=None), State(torch.nn.Linear(1, 1), run_name="night")
-    ... )
+    >>> remote_names(CheckpointSaver(latest_filename=None), State(torch.nn.Linear(1, 1), run_name="night"))
     ('night/checkpoints/ep0-ba0-rank0.pt', None)
     """
     latest = None if saver.latest_filename is None else saver.latest_remote_file_name
     name = saver.remote_file_name
     if name is not None:
         name = PartialFilePath(template_for(state, name.filename, weights_only=saver.weights_only))
-    return name_now(name, state), name_now(latest, state)
+    return current_name(name, state), current_name(latest, state)
 
 
 def times_of(times: Mapping[str, Timestamp], saved: SavedList) -> list[tuple[str, dict[str, int | float]]]:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from composer.callbacks._flamegraph import draw_flamegraph
+from composer.callbacks._flamegraph import render_flamegraph
 
 if TYPE_CHECKING:
     from composer.core.callback import Callback
@@ -85,13 +85,13 @@ def _write_segment_flamegraph(snapshot: dict[str, Any], path: Path) -> None:
     from torch.cuda._memory_viz import segments
 
     # torch's own renderer downloads a script from the network.
-    path.write_text(segments(snapshot, format_flamegraph=draw_flamegraph))
+    path.write_text(segments(snapshot, format_flamegraph=render_flamegraph))
 
 
 def _write_memory_flamegraph(snapshot: dict[str, Any], path: Path) -> None:
     from torch.cuda._memory_viz import memory
 
-    path.write_text(memory(snapshot, format_flamegraph=draw_flamegraph))
+    path.write_text(memory(snapshot, format_flamegraph=render_flamegraph))
 
 
 WRITERS: Final[Mapping[str, Callable[[dict[str, Any], Path], None]]] = {

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["draw_flamegraph"]
+__all__ = ["render_flamegraph"]
 
 _WIDTH = 1200
 _ROW = 16
@@ -30,7 +30,7 @@ class _Frame:
         return 1 + max((frame.depth for frame in self.callees.values()), default=0)
 
 
-def draw_flamegraph(folded: str, unit: str = "bytes") -> str:
+def render_flamegraph(folded: str, unit: str = "bytes") -> str:
     """Render stacks as an SVG flame graph: a box per frame, on top of its caller, as wide as its fraction of the total.
 
     Hovering over a frame shows its name, size and percentage.
@@ -43,7 +43,7 @@ def draw_flamegraph(folded: str, unit: str = "bytes") -> str:
     Raises:
         ValueError: A line has no size.
 
-    >>> picture = draw_flamegraph("main;a 1\\nmain;b 3")
+    >>> picture = render_flamegraph("main;a 1\\nmain;b 3")
     >>> picture.count("<rect"), "b: 3 bytes (75.0 %)" in picture
     (4, True)
     """

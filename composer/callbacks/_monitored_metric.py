@@ -20,12 +20,12 @@ __all__ = [
     "Comparison",
     "as_comparison",
     "comparison_for",
+    "comparison_word",
     "mode_for",
-    "monitored",
-    "monitored_now",
-    "read_monitored",
+    "read_metric",
     "read_score",
-    "word_for",
+    "resolve_current_metric",
+    "resolve_metric",
 ]
 
 Comparison = Callable[[Any, Any], Any]
@@ -75,13 +75,13 @@ def comparison_for(state: State, metric: MetricName) -> Comparison:
     return torch.gt if require_direction(metric.name, found, "comp='less' or comp='greater'") else torch.lt
 
 
-def word_for(comparison: Comparison) -> str:
+def comparison_word(comparison: Comparison) -> str:
     """Return the word for a comparison in a message: "above", "below" or, for a custom function, "better than".
 
     Args:
         comparison: A function ``(value, reference) -> bool``.
 
-    >>> word_for(torch.lt), word_for(lambda value, best: value <= best)
+    >>> comparison_word(torch.lt), comparison_word(lambda value, best: value <= best)
     ('below', 'better than')
     """
     # torch.less and torch.greater are not aliases of the same function objects.
@@ -89,7 +89,7 @@ def word_for(comparison: Comparison) -> str:
     return words.get(comparison, "better than")
 
 
-def monitored(state: State, monitor: str, label: str | None) -> MetricName:
+def resolve_metric(state: State, monitor: str, label: str | None) -> MetricName:
     """Return the metric to monitor; raise before training if it does not exist.
 
     Args:
@@ -103,7 +103,7 @@ def monitored(state: State, monitor: str, label: str | None) -> MetricName:
     return find_metric(metrics_of_run(state), monitor, label, training=state.train_phase.label or "train")
 
 
-def monitored_now(state: State, monitor: str, label: str | None) -> MetricName | None:
+def resolve_current_metric(state: State, monitor: str, label: str | None) -> MetricName | None:
     """Return the metric to monitor if it belongs to the data just processed, outside of fit; None otherwise.
 
     Args:
@@ -124,7 +124,7 @@ def monitored_now(state: State, monitor: str, label: str | None) -> MetricName |
     return find_metric({now: metrics}, monitor, label)
 
 
-def read_monitored(state: State, monitor: MetricName | None) -> Tensor | None:
+def read_metric(state: State, monitor: MetricName | None) -> Tensor | None:
     """Return a metric of the data just processed, as a scalar on the CPU; None if it belongs to other data.
 
     This synchronizes with the device and, in distributed training, with all ranks.
@@ -144,7 +144,7 @@ def read_monitored(state: State, monitor: MetricName | None) -> Tensor | None:
     values = computed({monitor.name: metric}, getattr(metric, "process_group", None))
     if not values:
         return None
-    return _one_number(values[monitor.name], monitor.name)
+    return _as_scalar(values[monitor.name], monitor.name)
 
 
 def mode_for(state: State, monitor: str) -> Literal["min", "max"]:
@@ -174,10 +174,10 @@ def read_score(state: State, monitor: str) -> float | None:
         TypeError: The metric has several values.
     """
     value = state.eval_metric_values.get(str(find_metric(state.eval_metrics, monitor)))
-    return None if value is None else _one_number(value, monitor).item()
+    return None if value is None else _as_scalar(value, monitor).item()
 
 
-def _one_number(value: Any, monitor: str) -> Tensor:
+def _as_scalar(value: Any, monitor: str) -> Tensor:
     if isinstance(value, (Mapping, list, tuple)) or (isinstance(value, Tensor) and value.numel() != 1):
         raise TypeError(f"monitor={monitor!r} must be a metric with a single value; got {value!r}.")
     return torch.as_tensor(value).detach().reshape(()).cpu()

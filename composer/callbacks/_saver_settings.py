@@ -38,7 +38,7 @@ class SaverSettings:
     filename: PartialFilePath
     monitor: str | None
     _list: SavedList
-    _finds_mode: bool
+    _infers_mode: bool
     _upload_timeout: float
     _store: Any
 
@@ -59,7 +59,7 @@ class SaverSettings:
             self._list.retention = self._retention({name: value})
             if name in ("monitor", "mode"):
                 mode, monitor = (value, self.monitor) if name == "mode" else (None, value)
-                self._finds_mode = mode is None and monitor is not None
+                self._infers_mode = mode is None and monitor is not None
         elif name == "upload_timeout_in_seconds":
             self._upload_timeout = value
             if isinstance(self._store, RemoteCheckpoints):

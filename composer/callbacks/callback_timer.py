@@ -114,7 +114,9 @@ class CallbackTimer(Callback):
     @property
     def costs(self) -> dict[tuple[str, str], Cost]:
         """Measured costs by name and event; the second instance of a class is named ``Name-2``."""
-        return {(entry.name, event.value): cost for entry in self._owners.values() for event, cost in entry.costs.items()}
+        return {
+            (entry.name, event.value): cost for entry in self._owners.values() for event, cost in entry.costs.items()
+        }
 
     def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
         if event is Event.INIT:

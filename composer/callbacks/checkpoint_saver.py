@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from composer import dist
 from composer._secrets.masking import mask_text
 from composer._text import one_of
-from composer.callbacks._checkpoint_names import in_folder, name_now, names_for_loggers, remote, times_from, times_of
-from composer.callbacks._duplicate_saves import Moment, is_never
+from composer.callbacks._checkpoint_names import current_name, in_folder, remote, remote_names, times_from, times_of
+from composer.callbacks._duplicate_saves import SavePoint, is_never
 from composer.callbacks._monitored_metric import mode_for, read_score
 from composer.callbacks._saver_settings import SaverSettings
 from composer.checkpoint.async_writer import CheckpointWriter
@@ -49,8 +49,8 @@ class CheckpointSaver(SaverSettings, Callback):
     """Saves checkpoints at an interval, maintains a link to the newest, and removes the ones not to be kept.
 
     The folder can be any local path or fsspec URI. For a URI, a thread uploads checkpoints from a temporary folder on
-    this host; the link is a text file ``<name>.symlink`` there. Settings can be changed later, except for the folder,
-    ``filename`` and other names, which then raise an ``AttributeError``.
+    this host; the link is a text file ``<name>.symlink`` there. Settings can be changed later, except for ``folder``,
+    ``filename``, ``asynchronous`` and ``on_failure``, which raise an ``AttributeError``.
 
     A checkpoint is written under a temporary name and renamed when it is complete; the link moves after that, and
     obsolete checkpoints are removed last. So the link points at a complete checkpoint at any moment.
@@ -128,13 +128,13 @@ class CheckpointSaver(SaverSettings, Callback):
         self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
         self.monitor, self.mode = monitor if monitor is None else check_monitor(monitor), mode
         check_format("filename", self.filename.filename, weights_only=weights_only)
-        self._finds_mode = mode is None and monitor is not None
+        self._infers_mode = mode is None and monitor is not None
         retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)
         self._list = SavedList(retention, place_of(self.folder, self.filename.filename))
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
         self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
         self._store: LocalCheckpoints | RemoteCheckpoints | None = None
-        self._last_saved: Moment | None = None
+        self._last_saved: SavePoint | None = None
         self.all_saved_checkpoints_to_timestamp: dict[str, Timestamp] = {}
 
     @property
@@ -161,7 +161,7 @@ class CheckpointSaver(SaverSettings, Callback):
         self._last_saved, self._store = None, None
         folders = folders_for(state, self.filename.filename, weights_only=self.weights_only)
         if folders is not None and folders.engine is not None and self.asynchronous:
-            raise ValueError("save_async=True is not supported with DeepSpeed, whose engine writes synchronously.")
+            raise ValueError("save_async=True is not supported with DeepSpeed, whose engine saves itself. Use False.")
         store = self.store(state)
         # A folder may hold checkpoints of both forms, single files and sharded folders.
         templates = (self.template(state), bind(self.filename.filename, state.run_name))
@@ -191,7 +191,7 @@ class CheckpointSaver(SaverSettings, Callback):
         """
         return bind(template_for(state, self.filename.filename, weights_only=self.weights_only), state.run_name)
 
-    def place(self, state: State, name: str) -> str:
+    def path_of(self, state: State, name: str) -> str:
         """Return the path or URI of a file in the folder.
 
         Args:
@@ -226,7 +226,7 @@ class CheckpointSaver(SaverSettings, Callback):
         """
         return next((one.name for one in self.candidates(state)), None)
 
-    def pass_over(self, paths: Sequence[str]) -> None:
+    def mark_unreadable(self, paths: Sequence[str]) -> None:
         """Exclude checkpoints that could not be read: they may stay in the folder though they are later than this run.
 
         Args:
@@ -240,7 +240,7 @@ class CheckpointSaver(SaverSettings, Callback):
         Args:
             state: The state of the run.
         """
-        return name_now(self.latest_filename, state)
+        return current_name(self.latest_filename, state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuse a folder with later checkpoints of another run, which would be mixed with those of this run."""
@@ -313,7 +313,7 @@ class CheckpointSaver(SaverSettings, Callback):
             OSError: The checkpoint could not be written.
         """
         self._writer.wait()  # a failed write resets what is compared below
-        now = Moment.of(state)
+        now = SavePoint.of(state)
         # Only the writing ranks know of a failure, after which the same moment may be saved again.
         dist.broadcast_object_list(is_saved := [now.is_saved_by(self._last_saved, at_end=at_end)])
         if not is_saved[0]:
@@ -322,7 +322,7 @@ class CheckpointSaver(SaverSettings, Callback):
     def _save_checkpoint(self, state: State, logger: Logger) -> None:
         """Save now; subclasses written for Composer 0.32 override and call this."""
         self._writer.wait()
-        now = Moment.of(state)
+        now = SavePoint.of(state)
         store, template = self.store(state), self.template(state)
         name = format_name(template, state.run_name, state.timestamp, rank=0)
         # Before the state is collected, so that a resumed run knows of this checkpoint too.
@@ -344,7 +344,7 @@ class CheckpointSaver(SaverSettings, Callback):
             otherwise()
             raise
         path, latest, obsolete = store.local / name, self.latest_name(state), self._list.obsolete
-        copies = names_for_loggers(self, state) if logger.has_file_upload_destination() else (None, None)
+        copies = remote_names(self, state) if logger.has_file_upload_destination() else (None, None)
         folders = folders_for(state, self.filename.filename, weights_only=only)
         is_first, apart = dist.get_global_rank() == 0, isinstance(store, RemoteCheckpoints)
         if isinstance(store, RemoteCheckpoints) and folders is not None:
@@ -395,6 +395,6 @@ class CheckpointSaver(SaverSettings, Callback):
         """Return the value of the monitored metric, or None before the first evaluation."""
         if self.monitor is None:
             return None
-        if self._finds_mode:
+        if self._infers_mode:
             self._list.retention = replace(self._list.retention, mode=mode_for(state, self.monitor))
         return read_score(state, self.monitor)

@@ -85,7 +85,7 @@ class DataloaderMonitor(Callback):
         self.window_size = positive("window_size", window_size)
         self._steps: deque[tuple[float, float]] = deque()  # of the window: seconds of wait and of the full step
         self._all_waits = self._all_steps = 0.0
-        self._asked = self._waited = 0.0
+        self._requested_at = self._waited = 0.0
         self._watchdog = None if self.timeout is None else Watchdog(self.timeout, self._report)
         self._stacks: WorkerStacks | None = None
         self._state: weakref.ref[State] | None = None
@@ -106,36 +106,36 @@ class DataloaderMonitor(Callback):
         self._loops.clear()  # one that an exception has left
         self._steps.clear()
         self._all_waits = self._all_steps = 0.0
-        self._open("fit", state)
+        self._begin_loop("fit", state)
         self._prepare(state)
-        self._begin(_TRAINING)
+        self._begin_wait(_TRAINING)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Stop watching."""
-        self._shut("fit")
+        self._end_loop("fit")
 
     def eval_standalone_start(self, state: State, logger: Logger) -> None:
         """Start watching."""
-        self._open("eval", state)
+        self._begin_loop("eval", state)
 
     def eval_standalone_end(self, state: State, logger: Logger) -> None:
         """Stop watching."""
-        self._shut("eval")
+        self._end_loop("eval")
 
     def predict_start(self, state: State, logger: Logger) -> None:
         """Start watching; the first batch is requested next."""
-        self._open("predict", state)
+        self._begin_loop("predict", state)
         self._prepare(state)
-        self._begin(_PREDICTION)
+        self._begin_wait(_PREDICTION)
 
     def predict_end(self, state: State, logger: Logger) -> None:
         """Stop watching."""
-        self._shut("predict")
+        self._end_loop("predict")
 
     def close(self, state: State, logger: Logger) -> None:
         """Stop watching, also after an error."""
         self._loops.clear()
-        self._shut("fit")
+        self._end_loop("fit")
         if self._stacks is not None:
             self._stacks.close()
             self._stacks = None
@@ -145,21 +145,21 @@ class DataloaderMonitor(Callback):
     def epoch_start(self, state: State, logger: Logger) -> None:
         """Start timing: workers start or restart."""
         self._prepare(state)
-        self._begin(_TRAINING)
+        self._begin_wait(_TRAINING)
 
     def before_dataloader(self, state: State, logger: Logger) -> None:
         """Start timing: a batch is requested."""
-        self._asked = time.perf_counter()
-        self._begin(_TRAINING)
+        self._requested_at = time.perf_counter()
+        self._begin_wait(_TRAINING)
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Stop timing: the batch has arrived."""
-        self._waited = time.perf_counter() - self._asked
-        self._end()
+        self._waited = time.perf_counter() - self._requested_at
+        self._end_wait()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Log the wait of this step."""
-        step = time.perf_counter() - self._asked
+        step = time.perf_counter() - self._requested_at
         self._steps.append((self._waited, step))
         self._all_waits += self._waited
         self._all_steps += step
@@ -167,54 +167,54 @@ class DataloaderMonitor(Callback):
             waited, step = self._steps.popleft()
             self._all_waits -= waited
             self._all_steps -= step
-        share = self._all_waits / self._all_steps
-        logger.log_metrics({"dataloader/wait_seconds": self._waited, "dataloader/wait_share": share})
+        fraction = self._all_waits / self._all_steps
+        logger.log_metrics({"dataloader/wait_seconds": self._waited, "dataloader/wait_share": fraction})
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Stop timing: the loader is exhausted."""
-        self._end()
+        self._end_wait()
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Start timing: the first batch is requested."""
         self._prepare(state)
-        self._begin(f"evaluation data {state.dataloader_label!r}")
+        self._begin_wait(f"evaluation data {state.dataloader_label!r}")
 
     def eval_batch_start(self, state: State, logger: Logger) -> None:
         """Stop timing: the batch has arrived."""
-        self._end()
+        self._end_wait()
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
         """Start timing the next batch, unless this was the last."""
         # After the last batch the metrics are computed, which may take arbitrarily long.
         if state.eval_timestamp.batch.value != state.eval_phase.length:
-            self._begin(f"evaluation data {state.dataloader_label!r}")
+            self._begin_wait(f"evaluation data {state.dataloader_label!r}")
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Stop timing: the evaluation is over."""
-        self._end()
+        self._end_wait()
 
     def predict_batch_start(self, state: State, logger: Logger) -> None:
         """Stop timing: the batch has arrived."""
-        self._end()
+        self._end_wait()
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
         """Start timing the next batch."""
-        self._begin(_PREDICTION)
+        self._begin_wait(_PREDICTION)
 
     def _prepare(self, state: State) -> None:
         """Prepare the workers of the current phase's loader before they start."""
         if self._stacks is not None:
             self._stacks.prepare(state.dataloader)
 
-    def _begin(self, what: str) -> None:
+    def _begin_wait(self, what: str) -> None:
         if self._watchdog is not None:
             self._watchdog.begin(what)
 
-    def _end(self) -> None:
+    def _end_wait(self) -> None:
         if self._watchdog is not None:
             self._watchdog.end()
 
-    def _open(self, loop: str, state: State) -> None:
+    def _begin_loop(self, loop: str, state: State) -> None:
         if self._watchdog is None:
             return
         self._state = weakref.ref(state)
@@ -224,7 +224,7 @@ class DataloaderMonitor(Callback):
             self._watchdog.start()
         self._loops.add(loop)
 
-    def _shut(self, loop: str) -> None:
+    def _end_loop(self, loop: str) -> None:
         self._loops.discard(loop)
         if self._watchdog is not None and not self._loops:
             self._watchdog.stop()
@@ -263,16 +263,16 @@ def _as_seconds(timeout: float | str | Time) -> float:
         return float(positive("timeout", timeout))
     time = ensure_time(timeout, TimeUnit.SECOND, "timeout")
     if time.unit is not TimeUnit.SECOND:
-            raise ValueError(f"timeout must be a wall-clock time: seconds, or a string such as '10m'; got {timeout!r}.")
+        raise ValueError(f"timeout must be a wall-clock time: seconds, or a string such as '10m'; got {timeout!r}.")
     return float(positive("timeout", time.value))
 
 
 def _selfs(frame: FrameType | None) -> Iterator[object]:
     """Yield the ``self`` of each method on a thread's stack, innermost first."""
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if owner is not None:
-            yield owner
+        instance = frame.f_locals.get("self")
+        if instance is not None:
+            yield instance
         frame = frame.f_back
 
 

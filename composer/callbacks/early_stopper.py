@@ -12,10 +12,10 @@ from composer.callbacks._monitored_metric import (
     Comparison,
     as_comparison,
     comparison_for,
-    monitored,
-    monitored_now,
-    read_monitored,
-    word_for,
+    comparison_word,
+    read_metric,
+    resolve_current_metric,
+    resolve_metric,
 )
 from composer.core.callback import Callback
 from composer.core.metric_names import MetricName, check_monitor
@@ -99,7 +99,7 @@ class EarlyStopper(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that the metric exists, and determine whether larger or smaller values are better."""
-        self._metric = monitored(state, self.monitor, self.dataloader_label)
+        self._metric = resolve_metric(state, self.monitor, self.dataloader_label)
         self.comp_func = self._given or comparison_for(state, self._metric)
 
     def eval_end(self, state: State, logger: Logger) -> None:
@@ -116,8 +116,8 @@ class EarlyStopper(Callback):
             self._check(state)
 
     def _check(self, state: State) -> None:
-        metric = self._metric or monitored_now(state, self.monitor, self.dataloader_label)
-        value = read_monitored(state, metric)
+        metric = self._metric or resolve_current_metric(state, self.monitor, self.dataloader_label)
+        value = read_metric(state, metric)
         if metric is None or value is None:
             return
         better = self.comp_func or comparison_for(state, metric)  # evaluated outside of fit
@@ -140,7 +140,7 @@ class EarlyStopper(Callback):
         noun = self.patience.unit.name.lower() if state.dataloader_label == state.train_phase.label else "evaluation"
         checks = self._num_checks
         count = f"{checks} batches" if noun == "batch" and checks != 1 else plural(checks, noun)
-        numbers = f"{name} {value.item():.4g} not {word_for(better)} {self.best:.4g}"
+        numbers = f"{name} {value.item():.4g} not {comparison_word(better)} {self.best:.4g}"
         return f"{numbers}{margin} for {count}"
 
     def state_dict(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Generate(Callback):
     ) -> None:
         self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         if not self.prompts:
-            raise ValueError("prompts is empty; give at least one text to continue.")
+            raise ValueError("prompts is empty; pass at least one text to continue.")
         for prompt in self.prompts:
             if not isinstance(prompt, str):
                 raise TypeError(f"prompts must be strings; got {prompt!r}.")

@@ -58,8 +58,8 @@ class GradientNoiseScale(Callback):
     """Logs the gradient noise scale, estimated from the gradients of a microbatch and of its batch.
 
     The two batch sizes come for free: the small one is the first microbatch, the large one the batch. Both are read
-    from the gradients during gradient accumulation, without copying them. So a single process must split the batch,
-    with ``device_train_microbatch_size``; with data parallelism the small one is the first microbatch of each rank,
+    from the gradients during gradient accumulation, without copying them. So a single rank must split the batch, with
+    ``device_train_microbatch_size``; with data parallelism the small one is the first microbatch of each rank,
     read before gradients are averaged, and the large one the global batch. The smaller the microbatch, the less noisy
     the estimate. If microbatches are weighted by tokens, each counts for its fraction of the tokens. Gradients are
     read before clipping.
@@ -77,7 +77,7 @@ class GradientNoiseScale(Callback):
 
     Raises:
         ValueError: An argument is invalid.
-        RuntimeError: In training: a single process does not split its batch into microbatches, or gradients are
+        RuntimeError: In training: a single rank does not split its batch into microbatches, or gradients are
             averaged only after the backward passes, as with ``ddp_sync_strategy="forced_sync"``.
         NotImplementedError: When training starts: parameters are sharded, so that no rank has a local gradient.
 

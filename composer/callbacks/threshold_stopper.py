@@ -10,10 +10,10 @@ from composer.callbacks._monitored_metric import (
     Comparison,
     as_comparison,
     comparison_for,
-    monitored,
-    monitored_now,
-    read_monitored,
-    word_for,
+    comparison_word,
+    read_metric,
+    resolve_current_metric,
+    resolve_metric,
 )
 from composer.core.callback import Callback
 from composer.core.metric_names import MetricName, check_monitor
@@ -88,7 +88,7 @@ class ThresholdStopper(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that the metric exists, and determine whether larger or smaller values are better."""
-        self._metric = monitored(state, self.monitor, self.dataloader_label)
+        self._metric = resolve_metric(state, self.monitor, self.dataloader_label)
         self.comp_func = self._given or comparison_for(state, self._metric)
 
     def eval_end(self, state: State, logger: Logger) -> None:
@@ -105,11 +105,11 @@ class ThresholdStopper(Callback):
             self._check(state)
 
     def _check(self, state: State) -> None:
-        metric = self._metric or monitored_now(state, self.monitor, self.dataloader_label)
-        value = read_monitored(state, metric)
+        metric = self._metric or resolve_current_metric(state, self.monitor, self.dataloader_label)
+        value = read_metric(state, metric)
         if metric is None or value is None or value.isnan():
             return
         better = self.comp_func or comparison_for(state, metric)  # evaluated outside of fit
         if better(value, torch.tensor(self.threshold, dtype=torch.float64)):
-            reason = f"{metric.name} {value.item():.4g} {word_for(better)} {self.threshold:.4g}"
+            reason = f"{metric.name} {value.item():.4g} {comparison_word(better)} {self.threshold:.4g}"
             state.stop_training(everywhere=True, reason=reason)

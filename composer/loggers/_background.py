@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from composer._text import non_negative, plural, positive
 from composer.warnings import ComposerWarning
 
-__all__ = ["BackgroundWriter", "TryAgain"]
+__all__ = ["BackgroundWriter", "RetryLater"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 
 
-class TryAgain(Exception):  # noqa: N818 - a request to retry
+class RetryLater(Exception):  # noqa: N818 - a request to retry
     """Raised by a delivery that should be retried, such as one that a server rejected temporarily.
 
     Args:
@@ -41,7 +41,7 @@ class TryAgain(Exception):  # noqa: N818 - a request to retry
 class BackgroundWriter(Generic[Record]):
     """Passes records to a function in a background thread, in order, and in batches when they pile up.
 
-    A delivery that fails with a connection error (``OSError`` and its subclasses, :class:`TryAgain`) is retried until
+    A delivery that fails with a connection error (``OSError`` and its subclasses, :class:`RetryLater`) is retried until
     it succeeds; the order of records is kept. One that fails with another error is retried record by record, and
     records that fail alone are dropped. Errors are raised in the caller's thread, by the next :meth:`put` after it has
     queued its records, so that the caller decides how to handle them.
@@ -220,10 +220,10 @@ class BackgroundWriter(Generic[Record]):
             try:
                 self.deliver([record for record, _ in batch])
                 singles, failing_since, pause = max(singles - 1, 0), None, _FIRST_PAUSE
-            except (OSError, TryAgain) as failure:
+            except (OSError, RetryLater) as failure:
                 now, outage = time.monotonic(), failure
                 failing_since = now if failing_since is None else failing_since
-                retry_after = max(pause, failure.after if isinstance(failure, TryAgain) else 0.0)
+                retry_after = max(pause, failure.after if isinstance(failure, RetryLater) else 0.0)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 if now + retry_after - failing_since > self.patience:
                     error, failing_since = failure, math.inf  # once per outage

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["class_colour", "class_maps", "colour_mask", "draw_mask", "image_arrays"]
+__all__ = ["class_color", "class_maps", "color_mask", "image_arrays", "overlay_mask"]
 
 # The golden angle, as a fraction of the circle: hues of successive classes are far apart, for any number of classes.
 _GOLDEN = 0.381966011250105
@@ -80,13 +80,13 @@ def class_maps(masks: Mapping[str, Any], num_images: int, channels_last: bool = 
     return maps
 
 
-def class_colour(index: int) -> tuple[int, int, int]:
+def class_color(index: int) -> tuple[int, int, int]:
     """Return the color of a class, as red, green and blue from 0 to 255; class 0 is black.
 
     Args:
         index: The class.
 
-    >>> class_colour(0), class_colour(1) != class_colour(2)
+    >>> class_color(0), class_color(1) != class_color(2)
     ((0, 0, 0), True)
     """
     if index == 0:
@@ -95,21 +95,21 @@ def class_colour(index: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def colour_mask(mask: np.ndarray) -> np.ndarray:
+def color_mask(mask: np.ndarray) -> np.ndarray:
     """Return a mask in the colors of its classes, (H, W, 3), uint8.
 
     Args:
         mask: Class indices, (H, W).
 
-    >>> colour_mask(np.array([[0, 1]])).tolist()
+    >>> color_mask(np.array([[0, 1]])).tolist()
     [[[0, 0, 0], [242, 61, 61]]]
     """
     classes, inverse = np.unique(mask, return_inverse=True)
-    palette = np.array([class_colour(int(index)) for index in classes], dtype=np.uint8)
+    palette = np.array([class_color(int(index)) for index in classes], dtype=np.uint8)
     return palette[inverse.reshape(mask.shape)]
 
 
-def draw_mask(image: np.ndarray, mask: np.ndarray, opacity: float = 0.5) -> np.ndarray:
+def overlay_mask(image: np.ndarray, mask: np.ndarray, opacity: float = 0.5) -> np.ndarray:
     """Return an image with the colors of a mask overlaid, (H, W, 3), uint8; class 0 is transparent.
 
     Args:
@@ -120,13 +120,13 @@ def draw_mask(image: np.ndarray, mask: np.ndarray, opacity: float = 0.5) -> np.n
     Raises:
         ValueError: The sizes differ.
 
-    >>> draw_mask(np.zeros((1, 2, 3), np.uint8), np.array([[0, 1]])).tolist()
+    >>> overlay_mask(np.zeros((1, 2, 3), np.uint8), np.array([[0, 1]])).tolist()
     [[[0, 0, 0], [121, 30, 30]]]
     """
     if image.shape[:2] != mask.shape:
         raise ValueError(f"A mask must have the size of its image, {image.shape[:2]}; got {mask.shape}.")
     base = image[..., :3] if image.shape[-1] > 1 else np.repeat(image, 3, axis=-1)
-    mixed = np.rint((1 - opacity) * base + opacity * colour_mask(mask)).astype(np.uint8)
+    mixed = np.rint((1 - opacity) * base + opacity * color_mask(mask)).astype(np.uint8)
     return np.where((mask == 0)[..., None], base, mixed)
 
 

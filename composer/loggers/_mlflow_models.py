@@ -29,8 +29,7 @@ class ModelRegistry:
             parts = prefix.split(".")
             if len(parts) != 2 or not all(parts):
                 raise ValueError(
-                    f"model_registry_prefix must be 'catalog.schema' for the registry {registry_uri!r}; got "
-                    f"{prefix!r}."
+                    f"model_registry_prefix must be 'catalog.schema' for the registry {registry_uri!r}; got {prefix!r}."
                 )
         self.tracking_uri = tracking_uri
         self.registry_uri = registry_uri

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from composer.loggers._background import BackgroundWriter, TryAgain
+from composer.loggers._background import BackgroundWriter, RetryLater
 
 __all__ = ["Sender"]
 
@@ -132,7 +132,7 @@ class Sender:
                 self.client.log_batch(self.run_id, metrics=records, synchronous=True)
         except MlflowException as error:
             if not self.synchronous and error.error_code in _TEMPORARY:
-                raise TryAgain(reason=str(error)) from error
+                raise RetryLater(reason=str(error)) from error
             raise
 
 

@@ -34,7 +34,7 @@ class RunFile:
         ValueError: A name has an unknown placeholder.
 
     Attributes:
-        is_ours: Whether this rank writes the file.
+        is_active: Whether this rank writes the file.
         path: Path of the file; None before :meth:`open`, and on ranks that do not write.
 
     >>> import tempfile
@@ -55,7 +55,7 @@ class RunFile:
             template = check_template("remote_file_name", remote_file_name)
             self.remote_file_name = check_remote_name("remote_file_name", template)
         self.overwrite = overwrite
-        self.is_ours = differs_by_process(self.filename) or dist.get_global_rank() == 0
+        self.is_active = differs_by_process(self.filename) or dist.get_global_rank() == 0
         self.path: Path | None = None
         self._saved: dict[str, Any] = {}
 

@@ -20,8 +20,8 @@ __all__ = ["RunFileLogger"]
 class RunFileLogger(LoggerDestination):
     """Abstract base class: buffers log records, and writes them to a file when due and at the end of each loop.
 
-    Subclasses define whether there are unwritten records (:attr:`_has_more`), how to write them (:meth:`_write`), and
-    the position in the file (:meth:`_place`).
+    Subclasses define whether records are unwritten (:attr:`_has_unwritten`), how to write them (:meth:`_write`), and the
+    position in the file (:meth:`_position`).
 
     Args:
         filename: Path with placeholders.
@@ -42,7 +42,7 @@ class RunFileLogger(LoggerDestination):
 
     @property
     @abstractmethod
-    def _has_more(self) -> bool:
+    def _has_unwritten(self) -> bool:
         """Whether there are unwritten records."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class RunFileLogger(LoggerDestination):
         """Bring the file up to date; called on ranks that write."""
 
     @abstractmethod
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         """Return the position in the file at which a resumed run continues."""
 
     @property
@@ -66,7 +66,7 @@ class RunFileLogger(LoggerDestination):
     @property
     def __logs_here__(self) -> bool:
         """Whether this rank writes the file."""
-        return self._run_file.is_ours
+        return self._run_file.is_active
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Log metrics without a timestamp, at the current time."""
@@ -79,12 +79,12 @@ class RunFileLogger(LoggerDestination):
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Write records logged before, now that it is known whether the run continues a file."""
-        if self._run_file.is_ours:
+        if self._run_file.is_active:
             self._write(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Write buffered records, if due."""
-        if self._has_more and self.__due__(state):
+        if self._has_unwritten and self.__due__(state):
             self._write_and_upload(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
@@ -109,11 +109,11 @@ class RunFileLogger(LoggerDestination):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the file of the run and the position in it."""
-        if self._state is None or self._logger is None or not self._run_file.is_ours:
+        if self._state is None or self._logger is None or not self._run_file.is_active:
             return {}
         self._logger.flush()
         self._write(self._state)
-        return self._run_file.state_dict(self._state, **self._place())
+        return self._run_file.state_dict(self._state, **self._position())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the file of the run at the saved position, unless its name has changed."""
@@ -126,6 +126,6 @@ class RunFileLogger(LoggerDestination):
             self._write(self._state)
 
     def _write_and_upload(self, state: State, logger: Logger) -> None:
-        if self._run_file.is_ours:
+        if self._run_file.is_active:
             self._write(state)
             self._run_file.upload(state, logger)

@@ -1,4 +1,4 @@
-"""Tracker: base class of experiment trackers (W&B, MLflow, Comet, Neptune, Trackio): begin, resume and end their run."""
+"""Tracker: base class of experiment trackers (W&B, MLflow, Comet, Neptune, Trackio), with resumption of their runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
-from composer.loggers._images import class_maps, draw_mask, image_arrays
+from composer.loggers._images import class_maps, image_arrays, overlay_mask
 from composer.loggers._ranks import logs_here, with_rank
 from composer.warnings import ComposerWarning
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
 
-__all__ = ["Outcome", "Tracker", "artifact_name", "drawn_images", "within"]
+__all__ = ["Outcome", "Tracker", "artifact_name", "end_with_timeout", "rendered_images"]
 
 _log = logging.getLogger(__name__)
 
@@ -80,14 +80,14 @@ class Tracker(LoggerDestination):
         return self.flush_interval
 
     @property
-    def is_ours(self) -> bool:
+    def is_active(self) -> bool:
         """Whether this rank has a run."""
         return logs_here(self.rank_zero_only)
 
     @property
     def __logs_here__(self) -> bool:
         """Whether this rank has a run."""
-        return self.is_ours
+        return self.is_active
 
     @property
     def __keeps_traces__(self) -> bool:
@@ -96,7 +96,7 @@ class Tracker(LoggerDestination):
 
     def _ready(self, method: Callable[..., None], *arguments: Any) -> bool:
         """Return whether the run has begun; if not, queue the call until it begins."""
-        if not self._open and self.is_ours:
+        if not self._open and self.is_active:
             self._early.append((method, arguments))
         return self._open
 
@@ -107,7 +107,7 @@ class Tracker(LoggerDestination):
 
     def _start(self, state: State, logger: Logger) -> None:
         """Begin the run, unless it has begun."""
-        if self._open or not self.is_ours:
+        if self._open or not self.is_active:
             return
         self._logger = logger
         self._label = with_rank(state.run_name, self.rank_zero_only)
@@ -152,7 +152,7 @@ class Tracker(LoggerDestination):
 
     def log_traces(self, traces: dict[str, Any]) -> None:
         """Keep the newest trace of each name; traces are logged with the next metrics."""
-        if self.is_ours:
+        if self.is_active:
             self._traces.update(traces)
 
     def __suspend__(self) -> None:
@@ -187,7 +187,7 @@ class Tracker(LoggerDestination):
         self._saved = dict(state)
 
 
-def within(seconds: float, name: str, end: Callable[[], object]) -> None:
+def end_with_timeout(seconds: float, name: str, end: Callable[[], object]) -> None:
     """End a tracker's run, and stop waiting for it after a timeout.
 
     Args:
@@ -198,7 +198,7 @@ def within(seconds: float, name: str, end: Callable[[], object]) -> None:
     Raises:
         Exception: The exception raised by ``end``.
 
-    >>> within(1.0, "Example", lambda: print("ended"))
+    >>> end_with_timeout(1.0, "Example", lambda: print("ended"))
     ended
     """
     errors: list[BaseException] = []
@@ -219,8 +219,8 @@ def within(seconds: float, name: str, end: Callable[[], object]) -> None:
         thread.join(seconds)
         if thread.is_alive():
             message = (
-                f"{name} has not finished {seconds:.0f} s after it was closed; it continues in the background, and data "
-                f"that is not delivered when the process ends may be lost."
+                f"{name} has not finished {seconds:.0f} s after it was closed; it continues in the background, and "
+                f"data that is not delivered when the process ends may be lost."
             )
             warnings.warn(message, ComposerWarning, stacklevel=3)
             return
@@ -229,7 +229,7 @@ def within(seconds: float, name: str, end: Callable[[], object]) -> None:
     _log.info("%s was closed within %.1f s.", name, time.monotonic() - begun)
 
 
-def drawn_images(
+def rendered_images(
     name: str, images: Any, channels_last: bool = False, masks: Mapping[str, Any] | None = None
 ) -> list[tuple[str, np.ndarray]]:
     """Return images for trackers without mask support: each image, and a copy overlaid with each of its masks.
@@ -244,7 +244,7 @@ def drawn_images(
         Names, ``name/index`` and ``name/index/mask``, with uint8 arrays of shape (H, W, C).
 
     >>> import torch
-    >>> found = drawn_images("x", torch.zeros(3, 4, 4), masks={"truth": torch.ones(1, 4, 4).long()})
+    >>> found = rendered_images("x", torch.zeros(3, 4, 4), masks={"truth": torch.ones(1, 4, 4).long()})
     >>> [name for name, _ in found]
     ['x/0', 'x/0/truth']
     """
@@ -253,7 +253,7 @@ def drawn_images(
     found: list[tuple[str, np.ndarray]] = []
     for index, array in enumerate(arrays):
         found.append((f"{name}/{index}", array))
-        found.extend((f"{name}/{index}/{mask}", draw_mask(array, maps[mask][index])) for mask in maps)
+        found.extend((f"{name}/{index}/{mask}", overlay_mask(array, maps[mask][index])) for mask in maps)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from composer._lazy import import_extra
 from composer._text import one_of
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
+from composer.loggers._tracker import Outcome, Tracker, end_with_timeout, rendered_images
 from composer.loggers._values import as_number, to_json
 from composer.nested import convert_nested_dict_to_flat_dict
 from composer.storage.upload_staging import Staging
@@ -117,10 +117,10 @@ class CometMLLogger(Tracker):
         use_table: bool = True,
     ) -> None:
         """Log images, each alone and overlaid with each of its masks."""
-        if not self.is_ours:
+        if not self.is_active:
             return
         picture = import_extra("PIL.Image", "comet", "CometMLLogger.log_images")
-        for title, array in drawn_images(name, images, channels_last, masks):
+        for title, array in rendered_images(name, images, channels_last, masks):
             self._log_picture(picture.fromarray(array.squeeze(-1) if array.shape[-1] == 1 else array), title, step)
 
     def _log_picture(self, picture: Any, title: str, step: int | None) -> None:
@@ -133,7 +133,7 @@ class CometMLLogger(Tracker):
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
         """Store a file, or each file of a folder, as an asset."""
-        if self.log_artifacts and self.is_ours:
+        if self.log_artifacts and self.is_active:
             # Comet reads the file later.
             self._upload(self._staging.add(file_path, remote_file_name), remote_file_name, overwrite)
 
@@ -201,7 +201,7 @@ class CometMLLogger(Tracker):
 
         if outcome != "finished":
             experiment.add_tag(outcome)
-        within(self.close_timeout, "CometMLLogger", end)
+        end_with_timeout(self.close_timeout, "CometMLLogger", end)
 
     def _identity(self) -> dict[str, Any]:
         return {"key": self._key, **self._project_ids}

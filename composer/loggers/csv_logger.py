@@ -80,7 +80,7 @@ class CSVLogger(RunFileLogger):
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Add the metrics of one log record."""
-        if not self._run_file.is_ours:
+        if not self._run_file.is_active:
             return
         now = {"step": step, "epoch": timestamp.count(TimeUnit.EPOCH), "seconds": timestamp.count(TimeUnit.SECOND)}
         cells = {f"metrics/{name}" if name in _TIME else name: _cell(value) for name, value in metrics.items()}
@@ -95,10 +95,10 @@ class CSVLogger(RunFileLogger):
             self._rows, self._written, self._changed, self._table = [], False, False, None
 
     @property
-    def _has_more(self) -> bool:
+    def _has_unwritten(self) -> bool:
         return self._changed
 
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         last = dict(self._rows[-1]) if self._rows else {}
         return {"rows": 0 if self._table is None else self._table.num_rows, "last": last}
 

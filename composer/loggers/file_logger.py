@@ -124,7 +124,7 @@ class FileLogger(LoggerDestination):
     @property
     def __logs_here__(self) -> bool:
         """Whether this rank writes the file."""
-        return self._run_file.is_ours
+        return self._run_file.is_active
 
     @property
     def __keeps_traces__(self) -> bool:
@@ -150,7 +150,7 @@ class FileLogger(LoggerDestination):
 
     def log_traces(self, traces: dict[str, Any]) -> None:
         """Buffer algorithm traces, with ``log_traces``; they are written together before the next other line."""
-        if self.should_log_traces and self._run_file.is_ours:
+        if self.should_log_traces and self._run_file.is_active:
             self._traces.append(traces)
 
     def write(self, prefix: str, s: str) -> None:
@@ -163,7 +163,7 @@ class FileLogger(LoggerDestination):
         Raises:
             OSError: The file could not be written, such as on a full disk.
         """
-        if not self._run_file.is_ours:
+        if not self._run_file.is_active:
             return
         # Empty lines get no prefix, so that no line ends in a space.
         lines = s.splitlines() or [""]
@@ -246,7 +246,7 @@ class FileLogger(LoggerDestination):
         self._run_file.load_state_dict(state)
 
     def _listen(self, state: State) -> None:
-        if self._run_file.is_ours:
+        if self._run_file.is_active:
             self._state = state
             self._write_crash()
             self._capture.attach()
@@ -281,7 +281,7 @@ class FileLogger(LoggerDestination):
 
     def _flush(self, state: State, logger: Logger) -> None:
         """Write everything to disk, and upload the file."""
-        if not self._run_file.is_ours:
+        if not self._run_file.is_active:
             return
         with self._lock:
             if self.file is None:

@@ -108,14 +108,14 @@ class JSONLinesLogger(RunFileLogger):
         self._add("traces", step=step, values=traces)
 
     @property
-    def _has_more(self) -> bool:
+    def _has_unwritten(self) -> bool:
         return bool(self._lines)
 
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {"bytes": self._size}
 
     def _add(self, record_type: str, **values: Any) -> None:
-        if not self._run_file.is_ours:
+        if not self._run_file.is_active:
             return
         record = {"kind": record_type, **to_json(values)}
         self._lines.append(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")

@@ -18,7 +18,7 @@ from composer.loggers._mlflow_models import ModelRegistry
 from composer.loggers._mlflow_run import clean_name, clean_parameters, find_experiment, find_run, matches, run_url
 from composer.loggers._mlflow_sender import Sender
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
+from composer.loggers._tracker import Outcome, Tracker, end_with_timeout, rendered_images
 from composer.loggers._values import as_number, to_json
 from composer.storage.upload_staging import Staging
 from composer.trees import ensure_tuple
@@ -205,10 +205,10 @@ class MLFlowLogger(Tracker):
         use_table: bool = True,
     ) -> None:
         """Log images, each alone and overlaid with each of its masks."""
-        if not self.is_ours:
+        if not self.is_active:
             return
         import_extra("PIL", "mlflow", "MLFlowLogger.log_images")
-        for title, array in drawn_images(name, images, channels_last, masks):
+        for title, array in rendered_images(name, images, channels_last, masks):
             self._log_image(array, clean_name(title).replace(":", "_"), step)
 
     def _log_image(self, array: Any, title: str, step: int | None) -> None:
@@ -224,7 +224,7 @@ class MLFlowLogger(Tracker):
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
         """Store a file or folder as an artifact."""
-        if self.log_artifacts and self.is_ours:
+        if self.log_artifacts and self.is_active:
             # The file may be gone by the time it is sent.
             self._upload(self._staging.add(file_path, remote_file_name), remote_file_name, overwrite)
 
@@ -268,7 +268,7 @@ class MLFlowLogger(Tracker):
             await_registration_for: Seconds to wait until it is ready.
             tags: Tags of the version.
         """
-        return self._models.register(model_uri, name, await_registration_for, tags) if self.is_ours else None
+        return self._models.register(model_uri, name, await_registration_for, tags) if self.is_active else None
 
     def register_model_with_run_id(
         self, model_uri: str, name: str, await_creation_for: int = 300, tags: dict[str, Any] | None = None
@@ -281,7 +281,7 @@ class MLFlowLogger(Tracker):
             await_creation_for: Seconds to wait until it is ready.
             tags: Tags of the version.
         """
-        if not self.is_ours:
+        if not self.is_active:
             return None
         run_id = self._needed_run_id()
         return self._models.register_for_run(self._mlflow_client, run_id, model_uri, name, await_creation_for, tags)
@@ -296,7 +296,7 @@ class MLFlowLogger(Tracker):
         Raises:
             ValueError: The flavor does not exist.
         """
-        if self.is_ours:
+        if self.is_active:
             self._models.save(flavor, kwargs)
 
     def log_model(self, flavor: str, **kwargs: Any) -> Any:
@@ -309,7 +309,7 @@ class MLFlowLogger(Tracker):
         Raises:
             ValueError: The flavor does not exist.
         """
-        if not self.is_ours:
+        if not self.is_active:
             return None
         run_id = self._needed_run_id()
         self.flush()  # MLflow reads the run, and could find a partially written metric
@@ -390,7 +390,7 @@ class MLFlowLogger(Tracker):
             sender.close()
         finally:
             self._staging.clear()
-            within(max(deadline - time.monotonic(), 1.0), "MLFlowLogger", end)
+            end_with_timeout(max(deadline - time.monotonic(), 1.0), "MLFlowLogger", end)
 
     def _identity(self) -> dict[str, Any]:
         return {"run_id": self._run_id, "experiment_id": self._experiment_id, "tracking_uri": self.tracking_uri}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from composer._lazy import import_extra
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
+from composer.loggers._tracker import Outcome, Tracker, end_with_timeout, rendered_images
 from composer.loggers._values import as_number, to_json
 from composer.nested import convert_nested_dict_to_flat_dict
 from composer.storage.upload_staging import Staging
@@ -130,10 +130,10 @@ class NeptuneLogger(Tracker):
         use_table: bool = True,
     ) -> None:
         """Log images, each alone and overlaid with each of its masks."""
-        if not self.is_ours:
+        if not self.is_active:
             return
         picture = import_extra("PIL.Image", "vision", "NeptuneLogger.log_images")
-        rendered = drawn_images(name, images, channels_last, masks)
+        rendered = rendered_images(name, images, channels_last, masks)
         self._log_pictures(
             {
                 title: picture.fromarray(array.squeeze(-1) if array.shape[-1] == 1 else array)
@@ -163,7 +163,7 @@ class NeptuneLogger(Tracker):
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool = False) -> None:
         """Store a file, or each file of a folder, under ``checkpoints``, replacing one of the same name."""
-        if self.upload_checkpoints and self.is_ours:
+        if self.upload_checkpoints and self.is_active:
             # Neptune reads the file later.
             self._upload(self._staging.add(file_path, remote_file_name), remote_file_name)
 
@@ -225,7 +225,7 @@ class NeptuneLogger(Tracker):
             finally:
                 self._staging.clear()
 
-        within(self.close_timeout + 1, "NeptuneLogger", end)
+        end_with_timeout(self.close_timeout + 1, "NeptuneLogger", end)
 
     def _identity(self) -> dict[str, Any]:
         return {"id": self._id, "project": self._arguments.get("project"), "steps": dict(self._steps)}

@@ -73,13 +73,13 @@ class ProgressBarLogger(LoggerDestination):
         self._stop: weakref.finalize[..., Any] | None = None
         self._train: Bar | None = None
         self._inner: Bar | None = None  # of an evaluation or prediction
-        self._fitting = False
+        self._in_fit = False
         self._unit: TimeUnit | None = None  # of the training bar; None if the bar is for an epoch
         self._first_batch = 0
         self._earlier = 0.0
         self._values: dict[str, Any] = {}
         self._config: dict[str, Any] = {}
-        self._next_draw = self._next_read = math.inf
+        self._next_render = self._next_read = math.inf
 
     # Logging
 
@@ -134,7 +134,7 @@ class ProgressBarLogger(LoggerDestination):
         """Open the display."""
         self._end()  # of a loop that ended by an exception
         self._begin()
-        self._fitting = True
+        self._in_fit = True
         if _bar_unit(state) is not None or state.timestamp.batch_in_epoch.value > 0:
             self._start_train(state)
 
@@ -145,9 +145,9 @@ class ProgressBarLogger(LoggerDestination):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Update the bar, if due."""
-        if time.monotonic() >= self._next_draw:
+        if time.monotonic() >= self._next_render:
             self._advance_train(state)
-            self._draw()
+            self._render()
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Finish the bar of an epoch."""
@@ -164,7 +164,7 @@ class ProgressBarLogger(LoggerDestination):
     def eval_start(self, state: State, logger: Logger) -> None:
         """Start the bar of an evaluation."""
         label = str(state.dataloader_label)
-        for name in self._of(label):
+        for name in self._names_of(label):
             del self._values[name]  # of the previous evaluation
         self._start_inner(state, label)
 
@@ -232,16 +232,16 @@ class ProgressBarLogger(LoggerDestination):
             # Also stop it when the process ends by an exception, or the logger is garbage-collected without close().
             self._stop = weakref.finalize(self, display.stop)
             self._next_read = 0.0
-            self._wait(display.interval)
+            self._delay(display.interval)
             if self._config and self.shows_config:
                 display.write_fields(config_fields(self._config))
                 self._config = {}
 
     def _end(self) -> None:
         """Close the display and drop its bars."""
-        self._fitting = False
+        self._in_fit = False
         self._train = self._inner = self._display = None
-        self._next_draw = self._next_read = math.inf
+        self._next_render = self._next_read = math.inf
         if self._stop is not None:
             self._stop()
             self._stop = None
@@ -250,23 +250,23 @@ class ProgressBarLogger(LoggerDestination):
         if self._display is not None:
             self._display.write(text)
 
-    def _draw(self) -> None:
+    def _render(self) -> None:
         """Render the active bars, and schedule the next render."""
         if self._display is not None:
             begun = time.monotonic()
-            self._display.show(self._lines())
-            self._wait(max(self._display.interval, (time.monotonic() - begun) / _MAX_RENDER_FRACTION))
+            self._display.render(self._lines())
+            self._delay(max(self._display.interval, (time.monotonic() - begun) / _MAX_RENDER_FRACTION))
 
-    def _wait(self, seconds: float) -> None:
+    def _delay(self, seconds: float) -> None:
         """Delay the next render, and the next read of values until shortly before it."""
-        self._next_draw = time.monotonic() + seconds
-        self._next_read = max(self._next_read, self._next_draw - 0.1)
+        self._next_render = time.monotonic() + seconds
+        self._next_read = max(self._next_read, self._next_render - 0.1)
 
-    def _leave(self, line: Line) -> None:
+    def _write_final(self, line: Line) -> None:
         """Write the line of a finished bar."""
         if self._display is not None:
-            self._display.leave(line, self._lines())
-            self._wait(self._display.interval)
+            self._display.finish(line, self._lines())
+            self._delay(self._display.interval)
 
     def _lines(self) -> list[Line]:
         lines: list[Line] = []
@@ -311,7 +311,7 @@ class ProgressBarLogger(LoggerDestination):
         self._advance_train(state)
         bar, self._train = self._train, None
         if bar is not None:
-            self._leave(bar.line(self._train_values(), final=True))
+            self._write_final(bar.line(self._train_values(), final=True))
 
     def _start_inner(self, state: State, label: str) -> None:
         self._begin()
@@ -319,15 +319,15 @@ class ProgressBarLogger(LoggerDestination):
         if self._train is not None:
             title = f"  {label} at batch {state.timestamp.count(TimeUnit.BATCH)}"
             self._train.pause()
-        elif self._fitting:
+        elif self._in_fit:
             title = f"  {label}"
         self._inner = Bar(title, "batches", series=label)
 
     def _step_inner(self, state: State, timestamp: Timestamp) -> None:
-        if self._inner is not None and time.monotonic() >= self._next_draw:
+        if self._inner is not None and time.monotonic() >= self._next_render:
             done = timestamp.count(TimeUnit.BATCH)
             self._inner.advance(done, done, _value(state.dataloader_len))
-            self._draw()
+            self._render()
 
     def _finish_inner(self, state: State, timestamp: Timestamp) -> None:
         bar, self._inner = self._inner, None
@@ -336,14 +336,14 @@ class ProgressBarLogger(LoggerDestination):
         done = timestamp.count(TimeUnit.BATCH)
         bar.advance(done, done, _value(state.dataloader_len))
         label = str(state.dataloader_label)
-        values = {_short(name, label): self._values[name] for name in self._of(label)}
+        values = {_short(name, label): self._values[name] for name in self._names_of(label)}
         if self._train is not None:
             self._train.resume()
-        self._leave(bar.line(values, final=True))
-        if not self._fitting:
+        self._write_final(bar.line(values, final=True))
+        if not self._in_fit:
             self._end()
 
-    def _of(self, label: str) -> list[str]:
+    def _names_of(self, label: str) -> list[str]:
         """Return the names of an evaluator's values."""
         return [name for name in self._values if f"/{label}/" in name]
 

@@ -13,7 +13,7 @@ from composer._text import positive
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import Time, TimeUnit
-from composer.loggers._background import BackgroundWriter, TryAgain
+from composer.loggers._background import BackgroundWriter, RetryLater
 from composer.loggers._format import format_log_data_value
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class SlackLogger(LoggerDestination):
                 response: Any = getattr(error, "response", None)
                 if response.status_code == 429 or response.status_code >= 500:
                     headers = {name.lower(): value for name, value in response.headers.items()}
-                    raise TryAgain(float(headers.get("retry-after", 1)), str(error)) from error
+                    raise RetryLater(float(headers.get("retry-after", 1)), str(error)) from error
                 raise
 
 

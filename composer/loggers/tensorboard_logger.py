@@ -14,7 +14,7 @@ from composer._text import positive
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._format import format_log_data_value
-from composer.loggers._images import class_colour, class_maps, draw_mask, image_arrays
+from composer.loggers._images import class_color, class_maps, image_arrays, overlay_mask
 from composer.loggers._ranks import logs_here
 from composer.loggers._values import as_number
 from composer.nested import convert_nested_dict_to_flat_dict
@@ -84,11 +84,11 @@ class TensorboardLogger(LoggerDestination):
     @property
     def __logs_here__(self) -> bool:
         """Whether this rank logs."""
-        return self._here
+        return self._is_active
 
     def __due__(self, state: State) -> bool:
         """Return whether to write after this batch; False on ranks that do not log."""
-        return self._here and super().__due__(state)
+        return self._is_active and super().__due__(state)
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Write scalars at the time at which they were logged."""
@@ -122,15 +122,15 @@ class TensorboardLogger(LoggerDestination):
         use_table: bool = False,
     ) -> None:
         """Write images, and again overlaid with each mask; TensorBoard has no image tables."""
-        if not self._here:
+        if not self._is_active:
             return
         arrays = image_arrays(images, channels_last)
-        self._pictures(name, [draw_mask(image, np.zeros(image.shape[:2], np.int64)) for image in arrays], step)
+        self._pictures(name, [overlay_mask(image, np.zeros(image.shape[:2], np.int64)) for image in arrays], step)
         for mask_name, maps in class_maps(masks or {}, len(arrays), channels_last).items():
-            overlaid = [draw_mask(image, mask) for image, mask in zip(arrays, maps, strict=True)]
+            overlaid = [overlay_mask(image, mask) for image, mask in zip(arrays, maps, strict=True)]
             self._pictures(f"{name}/{mask_name}", overlaid, step)
         if masks and mask_class_labels:
-            colors = {index: "#" + bytes(class_colour(index)).hex() for index in mask_class_labels}
+            colors = {index: "#" + bytes(class_color(index)).hex() for index in mask_class_labels}
             rows = [[index, label, colors[index]] for index, label in mask_class_labels.items()]
             self.log_table(["class", "name", "colour"], rows, f"{name}/classes", step)
 
@@ -140,7 +140,7 @@ class TensorboardLogger(LoggerDestination):
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Open the event file, now that it is known whether the run resumes."""
-        if self._here:
+        if self._is_active:
             self._open(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
@@ -188,7 +188,7 @@ class TensorboardLogger(LoggerDestination):
 
     def _do(self, action: Callable[[SummaryWriter], object]) -> None:
         """Call a function with the writer, now or once it is open."""
-        if not self._here:
+        if not self._is_active:
             return
         if self.writer is None:
             self._early.append(action)
@@ -249,7 +249,7 @@ class TensorboardLogger(LoggerDestination):
 
     def _describe(self, state: State) -> None:
         """Write the hyperparameters, once there are metrics."""
-        if self._described or not self._here or not self.hyperparameters or not self.current_metrics:
+        if self._described or not self._is_active or not self.hyperparameters or not self.current_metrics:
             return
         from torch.utils.tensorboard.summary import hparams
 
@@ -261,7 +261,7 @@ class TensorboardLogger(LoggerDestination):
 
     def _flush(self, state: State, logger: Logger) -> None:
         """Write everything to disk, and upload the event file."""
-        if not self._here:
+        if not self._is_active:
             return
         self._open(state).flush()
         if self._event_file is not None and logger.has_file_upload_destination():

@@ -15,7 +15,7 @@ from composer._lazy import import_extra
 from composer.core.time import TimeUnit
 from composer.loggers._images import image_arrays
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, artifact_name, drawn_images
+from composer.loggers._tracker import Outcome, Tracker, artifact_name, rendered_images
 from composer.loggers._values import as_number, to_json
 from composer.storage.upload_staging import Staging, place
 from composer.warnings import ComposerWarning
@@ -89,7 +89,7 @@ class TrackioLogger(Tracker):
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Add to the configuration, which Trackio freezes when the first values are logged."""
-        if not self.is_ours:
+        if not self.is_active:
             return
         if self._has_values:
             message = (
@@ -120,9 +120,9 @@ class TrackioLogger(Tracker):
         use_table: bool = True,
     ) -> None:
         """Log images: a table with a column for each mask, or each under ``name/index`` and ``name/index/mask``."""
-        if not self.is_ours:
+        if not self.is_active:
             return
-        rendered = drawn_images(name, images, channels_last, masks)
+        rendered = rendered_images(name, images, channels_last, masks)
         if use_table:
             num_images = len(image_arrays(images, channels_last))
             columns = ["image", *(masks or {})]
@@ -159,7 +159,7 @@ class TrackioLogger(Tracker):
         The name keeps letters, digits, ``-``, ``_`` and ``.``; other characters become dots. The metadata contains the
         training time; checkpoints have the type ``model``.
         """
-        if self.log_artifacts and self.is_ours:
+        if self.log_artifacts and self.is_active:
             now = state.timestamp
             metadata = {"epoch": now.count(TimeUnit.EPOCH), "batch": now.count(TimeUnit.BATCH)}
             # The run may begin later.

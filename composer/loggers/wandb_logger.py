@@ -11,7 +11,7 @@ from composer._lazy import import_extra
 from composer.core.time import TimeUnit
 from composer.loggers._images import class_maps, image_arrays
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, artifact_name, within
+from composer.loggers._tracker import Outcome, Tracker, artifact_name, end_with_timeout
 from composer.loggers._values import to_json, without_tensor
 from composer.storage.upload_staging import place
 
@@ -115,7 +115,7 @@ class WandBLogger(Tracker):
         use_table: bool = False,
     ) -> None:
         """Log images, with masks as layers that can be shown and hidden."""
-        if not self.is_ours:
+        if not self.is_active:
             return
         import_extra("PIL", "wandb", "WandBLogger.log_images")
         # Convert now, because the run may begin later, when the images may have changed.
@@ -155,7 +155,7 @@ class WandBLogger(Tracker):
         The name keeps letters, digits, ``-``, ``_`` and ``.``; other characters become dots. Aliases are ``latest`` and
         ``ep{epoch}-ba{batch}``, the metadata contains the training time, and checkpoints have the type ``model``.
         """
-        if not self.log_artifacts or not self.is_ours:
+        if not self.log_artifacts or not self.is_active:
             return
         now = state.timestamp
         artifact = self._wandb.Artifact(
@@ -226,7 +226,7 @@ class WandBLogger(Tracker):
 
     def _end(self, outcome: Outcome) -> None:
         run, self._run = self._run, None
-        within(self.close_timeout, "WandBLogger", lambda: run.finish(exit_code=int(outcome != "finished")))
+        end_with_timeout(self.close_timeout, "WandBLogger", lambda: run.finish(exit_code=int(outcome != "finished")))
 
     def _identity(self) -> dict[str, Any]:
         run = self._run

@@ -17,16 +17,16 @@ from composer.core import Event
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import Case
 
-# Without an NVIDIA GPU there is nothing to watch, of which it warns.
+# Without an NVIDIA GPU it only warns.
 CASE = Case(make=lambda folder: HealthChecker(wait=0, sample_freq=1e-6, window_size=1e-6), warns=True)
 
 
 class NotSupportedError(Exception):
-    """What the driver answers to questions that a model of GPU does not know."""
+    """NVML's error for queries that a GPU does not support."""
 
 
 class Driver(types.ModuleType):
-    """Stands in for NVML: figures by GPU, which the test sets."""
+    """Stands in for NVML: values per GPU, set by the test."""
 
     NVMLError = NVMLError_NotSupported = NotSupportedError
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
@@ -65,7 +65,7 @@ class Driver(types.ModuleType):
 
 
 class Machine:
-    """An engine on a machine with some GPUs and a clock that the test moves."""
+    """An engine on a host with some GPUs, with a clock controlled by the test."""
 
     def __init__(self, monkeypatch, gpus: int = 2, **arguments) -> None:
         self.driver, self.now = Driver(gpus), 1000.0
@@ -83,7 +83,7 @@ class Machine:
         self.engine.run_event(Event.FIT_START)
 
     def train(self, seconds: float, step: float = 1.0) -> list[str]:
-        """Let time pass; return what was said."""
+        """Advance the clock; return the warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(round(seconds / step)):
@@ -93,14 +93,14 @@ class Machine:
         return [str(warning.message) for warning in caught]
 
 
-def test_healthy_gpus_are_not_spoken_of(monkeypatch):
+def test_no_alert_for_healthy_gpus(monkeypatch):
     machine = Machine(monkeypatch)
     machine.start()
     assert machine.train(1000) == []
     assert machine.driver.samples > 0
 
 
-def test_asks_every_so_often_after_a_while(monkeypatch):
+def test_samples_at_the_interval_after_the_initial_wait(monkeypatch):
     machine = Machine(monkeypatch, gpus=1, wait=20, sample_freq=5)
     machine.start()
     machine.train(19)
@@ -109,7 +109,7 @@ def test_asks_every_so_often_after_a_while(monkeypatch):
     assert machine.driver.samples == 21
 
 
-def test_a_gpu_that_does_less_than_another(monkeypatch):
+def test_low_utilization_of_a_gpu(monkeypatch):
     machine = Machine(monkeypatch, gpus=3, threshold=10, window_size=60, wait=0)
     machine.start()
     machine.driver.utilization = [30, 30, 40]
@@ -133,9 +133,9 @@ def test_only_the_mean_of_a_window_counts(monkeypatch):
 
 @pytest.mark.parametrize(
     ("bits", "why"),
-    [(8, "a hardware slowdown"), (8 | 64, "a hardware slowdown, too much heat"), (128, "the power supply"), (4, None)],
+    [(8, "hardware slowdown"), (8 | 64, "hardware slowdown, overheating"), (128, "power supply"), (4, None)],
 )
-def test_a_gpu_that_slows_itself_down(bits, why, monkeypatch):
+def test_a_throttled_gpu(bits, why, monkeypatch):
     machine = Machine(monkeypatch, window_size=60, wait=0)
     machine.start()
     machine.driver.reasons[1] = bits
@@ -145,17 +145,17 @@ def test_a_gpu_that_slows_itself_down(bits, why, monkeypatch):
     if why is None:  # a power limit that somebody set
         assert said == []
     else:
-        assert said == [f"HealthChecker, run r, machine 0: GPU 1 slowed itself down: {why}."]
+        assert said == [f"HealthChecker, run r, node 0: GPU 1 throttled: {why}."]
     assert machine.train(60) == []
 
 
-def test_memory_errors_are_told_once(monkeypatch):
+def test_memory_errors_are_reported_once(monkeypatch):
     machine = Machine(monkeypatch, window_size=60, wait=0)
     machine.driver.errors = [3, None]  # of before this run
     machine.start()
     assert machine.train(60) == []
     machine.driver.errors[0] = 5
-    expected = "HealthChecker, run r, machine 0: GPU 0 had 2 memory errors that could not be corrected."
+    expected = "HealthChecker, run r, node 0: GPU 0 had 2 uncorrectable memory errors."
     assert machine.train(60) == [expected]
     assert machine.train(60) == []
 
@@ -167,7 +167,7 @@ def test_test_mode_gives_one_alert(monkeypatch):
     assert machine.train(600) == []
 
 
-def test_one_process_of_a_machine_asks(monkeypatch):
+def test_one_rank_per_node_queries_the_driver(monkeypatch):
     machine = Machine(monkeypatch)
     monkeypatch.setattr(dist, "get_local_rank", lambda: 1)
     machine.start()
@@ -176,7 +176,7 @@ def test_one_process_of_a_machine_asks(monkeypatch):
     assert machine.driver.samples == 0
 
 
-def test_a_driver_that_does_not_answer(monkeypatch):
+def test_a_driver_that_does_not_respond(monkeypatch):
     machine = Machine(monkeypatch)
 
     def fails():
@@ -189,7 +189,7 @@ def test_a_driver_that_does_not_answer(monkeypatch):
     machine.engine.close()
 
 
-def test_lets_go_of_the_driver(monkeypatch):
+def test_shuts_nvml_down(monkeypatch):
     machine = Machine(monkeypatch)
     machine.start()
     assert machine.driver.open == 1
@@ -199,7 +199,7 @@ def test_lets_go_of_the_driver(monkeypatch):
 
 
 class Slack(http.server.ThreadingHTTPServer):
-    """Keeps the messages that are sent to it."""
+    """Stores the messages that are sent to it."""
 
     daemon_threads = True
 
@@ -257,7 +257,7 @@ def test_bad_arguments(arguments, message):
 
 
 @pytest.mark.gpu
-def test_the_driver_of_this_machine_answers():
+def test_the_driver_of_this_host_responds():
     if torch.version.cuda is None:
         pytest.skip("NVML is NVIDIA's")
     state = State(model=torch.nn.Linear(1, 1), device="gpu")

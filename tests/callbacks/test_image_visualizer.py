@@ -46,7 +46,7 @@ CASE = Case(make=lambda folder: ImageVisualizer("2ba", mode="segmentation"), mod
 
 
 class Images(LoggerDestination):
-    """Keeps the images that it gets."""
+    """Stores the images that it receives."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, int | None, Any, Any]] = []
@@ -92,7 +92,7 @@ def test_logs_the_first_batch_of_each_evaluation(mode) -> None:
     assert torch.equal(images.got[1][2], scenes(1)[0][0])
 
 
-def test_logs_images_as_they_go_into_the_model_with_predictions_and_targets() -> None:
+def test_logs_model_inputs_with_predictions_and_targets() -> None:
     data = scenes(1)
     model = Segmenter()
     images = Images()
@@ -154,7 +154,7 @@ def test_other_keys_and_layouts() -> None:
     assert images.layouts == {True}
 
 
-def test_only_listens_where_its_mode_acts() -> None:
+def test_has_handlers_only_at_the_events_of_its_mode() -> None:
     from composer import Event
 
     assert not ImageVisualizer(mode="input").__listens__(Event.BEFORE_LOSS)
@@ -171,7 +171,7 @@ def test_only_listens_where_its_mode_acts() -> None:
         ({"num_images": 0}, "num_images"),
     ],
 )
-def test_refuses_impossible_arguments(arguments, message) -> None:
+def test_refuses_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         ImageVisualizer(**arguments)
 
@@ -182,11 +182,11 @@ def test_refuses_impossible_arguments(arguments, message) -> None:
         (
             ImageVisualizer(input_key=1),
             [(torch.rand(2, 3, 4, 4), torch.zeros(2, 4).long())],
-            "input_key=1 must lead to",
+            "input_key=1 must select",
         ),
-        (ImageVisualizer(mode="segmentation", target_key=lambda batch: [1]), None, "must lead to masks"),
+        (ImageVisualizer(mode="segmentation", target_key=lambda batch: [1]), None, "must select masks"),
     ],
 )
-def test_says_what_is_no_image(visualizer, data, message) -> None:
+def test_error_describes_an_invalid_image(visualizer, data, message) -> None:
     with pytest.raises(TypeError, match=message):
         logged(visualizer, data)

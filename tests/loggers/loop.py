@@ -12,7 +12,7 @@ from composer.core.timestamp import Timestamp
 
 
 class Loop:
-    """Trains nothing: the loss of batch k (from 0) is 1 / (k + 1), the accuracy of an evaluation 0.5."""
+    """Trains no model: the loss of batch k (from 0) is 1 / (k + 1), the accuracy of an evaluation 0.5."""
 
     def __init__(
         self,

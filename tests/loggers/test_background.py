@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer.loggers import _background
-from composer.loggers._background import BackgroundWriter, TryAgain
+from composer.loggers._background import BackgroundWriter, RetryLater
 from composer.warnings import ComposerWarning
 
 
@@ -20,7 +20,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Tracker:
-    """Takes records; waits while ``gate`` is closed, and fails as ``failures`` tell."""
+    """Receives records; waits while ``gate`` is closed, and fails as set in ``failures``."""
 
     def __init__(self, *failures: Exception) -> None:
         self.batches: list[list] = []
@@ -42,7 +42,7 @@ class Tracker:
 
 
 def blocked(**arguments) -> tuple[Tracker, BackgroundWriter]:
-    """A writer that holds the record 0 in a delivery that has not ended."""
+    """Return a writer with record 0 in an unfinished delivery."""
     tracker = Tracker()
     tracker.gate.clear()
     writer = BackgroundWriter("Slow", tracker, **arguments)
@@ -90,8 +90,8 @@ def test_put_does_not_wait() -> None:
     writer.close()
 
 
-def test_a_lost_connection_is_tried_again() -> None:
-    tracker = Tracker(ConnectionError("down"), TimeoutError("late"), TryAgain(0.002))
+def test_a_lost_connection_is_retried() -> None:
+    tracker = Tracker(ConnectionError("down"), TimeoutError("late"), RetryLater(0.002))
     writer = BackgroundWriter("Example", tracker, max_batch=2)
     writer.put(*range(5))
     assert writer.flush()
@@ -99,7 +99,7 @@ def test_a_lost_connection_is_tried_again() -> None:
     assert tracker.taken == list(range(5))
 
 
-def test_the_caller_learns_of_a_long_outage_once_and_loses_nothing() -> None:
+def test_a_long_outage_is_raised_once_without_losing_records() -> None:
     tracker = Tracker(*[ConnectionError("down")] * 20)
     writer = BackgroundWriter("Example", tracker, patience=0.0)
     writer.put(1)
@@ -111,7 +111,7 @@ def test_the_caller_learns_of_a_long_outage_once_and_loses_nothing() -> None:
     assert tracker.taken == [1, 2]
 
 
-def test_a_record_that_is_refused_alone_is_dropped() -> None:
+def test_a_record_that_fails_alone_is_dropped() -> None:
     taken = []
 
     def deliver(records: list[int]) -> None:
@@ -128,7 +128,7 @@ def test_a_record_that_is_refused_alone_is_dropped() -> None:
     assert taken == [0, 1, 2, 4, 5, 6]
 
 
-def test_put_raises_only_after_it_has_taken_its_records() -> None:
+def test_put_raises_only_after_queuing_its_records() -> None:
     tracker = Tracker(ValueError("refused"))
     writer = BackgroundWriter("Example", tracker)
     writer.put(1)
@@ -140,11 +140,11 @@ def test_put_raises_only_after_it_has_taken_its_records() -> None:
     assert tracker.taken == [2]
 
 
-def test_what_overflows_is_thinned_with_one_warning() -> None:
+def test_a_full_queue_drops_records_with_one_warning() -> None:
     tracker, writer = blocked(capacity=8, names=lambda record: ("rare",) if record == 1 else ("common",))
     writer.put(1, 2)
     writer.put("kept", keep=True)
-    with pytest.warns(ComposerWarning, match=r"Slow takes longer to deliver values than it takes to log") as caught:
+    with pytest.warns(ComposerWarning, match=r"Slow delivers values more slowly than they are logged") as caught:
         for record in range(3, 103):
             writer.put(record)
             assert len(writer._waiting) <= 8 + 2
@@ -162,9 +162,9 @@ def test_what_overflows_is_thinned_with_one_warning() -> None:
     st.integers(1, 10),
     st.integers(1, 5),
 )
-def test_the_newest_of_each_name_and_what_is_kept_arrive_in_order(puts, capacity: int, max_batch: int) -> None:
+def test_the_newest_of_each_name_and_kept_records_are_delivered_in_order(puts, capacity: int, max_batch: int) -> None:
     tracker, writer = blocked(capacity=capacity, max_batch=max_batch, names=lambda r: r[0] if r else ())
-    writer._thinned = True  # no warning
+    writer._has_warned = True  # no warning
     records = [(name, number) for number, (name, _) in enumerate(puts)]
     for record, (_, keep) in zip(records, puts, strict=True):
         writer.put(record, keep=keep)
@@ -177,7 +177,7 @@ def test_the_newest_of_each_name_and_what_is_kept_arrive_in_order(puts, capacity
     assert needed <= set(taken)
 
 
-def test_everything_arrives_while_there_is_room() -> None:
+def test_everything_is_delivered_below_capacity() -> None:
     tracker, writer = blocked(capacity=100)
     writer.put(*range(1, 101))
     tracker.gate.set()
@@ -185,7 +185,7 @@ def test_everything_arrives_while_there_is_room() -> None:
     assert tracker.taken == list(range(101))
 
 
-def test_the_time_of_closing_is_bounded_and_told() -> None:
+def test_closing_is_bounded_and_reports_lost_records() -> None:
     tracker, writer = blocked(close_timeout=0.1)
     writer.put(1, 2)
     begun = time.monotonic()
@@ -202,7 +202,7 @@ def test_the_time_of_closing_is_bounded_and_told() -> None:
     assert tracker.taken == [0, 3]
 
 
-def test_closing_during_an_outage_tells_the_reason() -> None:
+def test_closing_during_an_outage_reports_the_error() -> None:
     tracker = Tracker(*[ConnectionError("down")] * 1000)
     writer = BackgroundWriter("Example", tracker, close_timeout=0.05)
     writer.put(1)
@@ -210,7 +210,7 @@ def test_closing_during_an_outage_tells_the_reason() -> None:
         writer.close()
 
 
-def test_closing_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_retries_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_background, "_FIRST_PAUSE", 50.0)
     monkeypatch.setattr(_background, "_LONGEST_PAUSE", 50.0)
     tracker = Tracker(ConnectionError("down"))
@@ -222,14 +222,14 @@ def test_closing_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracker.taken == [1]
 
 
-def test_an_error_that_nobody_saw_is_told_at_the_end() -> None:
+def test_an_unraised_error_is_reported_on_close() -> None:
     writer = BackgroundWriter("Example", Tracker(ValueError("refused")))
     writer.put(1)
     with pytest.warns(ComposerWarning, match=r"failed to deliver some records before .*: ValueError: refused"):
         writer.close()
 
 
-def test_where_no_thread_can_start_closing_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_delivers_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 

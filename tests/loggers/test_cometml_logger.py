@@ -90,7 +90,7 @@ def test_everything_is_in_the_archive(tmp_path) -> None:
     assert logger._staging._folder is None
 
 
-def test_goes_on_with_the_experiment_of_the_checkpoint(tmp_path) -> None:
+def test_resumes_the_experiment_of_the_checkpoint(tmp_path) -> None:
     first, second = offline(tmp_path / "1"), offline(tmp_path / "2")
     loop = go_on(first, second)
     key = second.state_dict()["key"]
@@ -198,7 +198,7 @@ def test_download(tmp_path, monkeypatch) -> None:
     with pytest.raises(FileNotFoundError, match="The experiment abc has no asset 'missing'"):
         logger.download_file("missing", str(tmp_path / "x"))
     other = CometMLLogger(exp_kwargs={"api_key": "secret", "experiment_key": "gone"})
-    with pytest.raises(FileNotFoundError, match="There is no experiment 'gone'"):
+    with pytest.raises(FileNotFoundError, match="The experiment 'gone' does not exist"):
         other.download_file("ep1.pt", str(tmp_path / "x"))
     with pytest.raises(RuntimeError, match="has no experiment yet"):
         CometMLLogger().download_file("x", str(tmp_path / "x"))

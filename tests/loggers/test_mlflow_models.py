@@ -64,7 +64,7 @@ def test_models_are_saved_and_logged_by_flavor(make, monkeypatch) -> None:
     assert run.info.status == "FINISHED"
 
 
-def test_unity_catalog_wants_a_prefix(make) -> None:
+def test_unity_catalog_requires_a_prefix(make) -> None:
     with pytest.raises(ValueError, match=r"must be 'catalog\.schema' for the registry 'databricks-uc', but got 'x'"):
         make(model_registry_uri="databricks-uc", model_registry_prefix="x")
     make(model_registry_uri="databricks-uc", model_registry_prefix="a.b")

@@ -1,4 +1,4 @@
-"""Against a stand-in for the package, whose interface for reading and writing attributes is small."""
+"""NeptuneLogger against a fake package, whose interface for reading and writing attributes is small."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class File:
 
 
 class Handler:
-    """A place in a run."""
+    """A path in a run."""
 
     def __init__(self, run: Run, path: str) -> None:
         self.run, self.path = run, path
@@ -138,7 +138,7 @@ def test_everything_is_in_its_namespace(tmp_path) -> None:
     assert "sys/failed" not in fields
 
 
-def test_a_series_only_goes_forward() -> None:
+def test_steps_of_a_series_increase() -> None:
     logger = make()
     loop = Loop([logger]).init()
     loop.fire("after_load")
@@ -148,7 +148,7 @@ def test_a_series_only_goes_forward() -> None:
     loop.close()
 
 
-def test_goes_on_with_the_run_of_the_checkpoint() -> None:
+def test_resumes_the_run_of_the_checkpoint() -> None:
     first, second = make(), make()
     loop = go_on(first, second)
     loop.logger.log_metrics({"loss/train/total": 9.0}, step=3)  # the run has this step already
@@ -158,7 +158,7 @@ def test_goes_on_with_the_run_of_the_checkpoint() -> None:
     loop.close()
 
 
-def test_another_name_or_an_id_of_ones_own_begins_another_run() -> None:
+def test_another_name_or_a_custom_id_begins_another_run() -> None:
     loop = go_on(first := make(), second := make(), run_name="other")
     assert first._id != second._id
     assert second.neptune_run.fields == {}
@@ -211,7 +211,7 @@ def test_files(tmp_path) -> None:
         logger.download_file("test/ep1.pt", str(tmp_path / "x"))
 
 
-def test_files_are_kept_only_if_asked_for(tmp_path) -> None:
+def test_files_are_stored_only_if_enabled(tmp_path) -> None:
     logger = make()
     assert not logger.can_upload_files()
     loop = Loop([logger]).init().fit()
@@ -220,7 +220,7 @@ def test_files_are_kept_only_if_asked_for(tmp_path) -> None:
     loop.close()
 
 
-def test_each_process_may_have_a_run(monkeypatch) -> None:
+def test_each_rank_may_have_a_run(monkeypatch) -> None:
     as_rank(monkeypatch, 1)
     logger = make(rank_zero_only=False)
     loop = Loop([logger]).init().fit()

@@ -29,12 +29,12 @@ CASE = {"make": make, "marks": pytestmark}
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest) -> str:
-    """A project for each test, since the database is one for the process."""
+    """A project per test, since the database is shared by the process."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
 
 
 def finish(loop: Loop, logger: TrackioLogger):
-    """Close, and return what the database has of the run."""
+    """Close, and return the contents of the database for the run."""
     from trackio.sqlite_storage import SQLiteStorage
 
     run = logger.run
@@ -110,7 +110,7 @@ def test_images_with_masks(project) -> None:
     assert colours[3] == (255, 255, 255)
 
 
-def test_the_configuration_is_kept_as_it_was_with_the_first_values(project) -> None:
+def test_the_configuration_is_frozen_by_the_first_values(project) -> None:
     logger = make(project=project)
     loop = Loop([logger]).init()
     loop.fire("after_load")
@@ -123,7 +123,7 @@ def test_the_configuration_is_kept_as_it_was_with_the_first_values(project) -> N
     assert "late" not in config
 
 
-def test_goes_on_with_the_run_of_the_checkpoint(project) -> None:
+def test_resumes_the_run_of_the_checkpoint(project) -> None:
     first, second = make(project=project), make(project=project)
     loop = go_on(first, second)
     loop.logger.log_metrics({"x": 1.0}, step=50)
@@ -173,7 +173,7 @@ def test_files_are_artifacts(project, tmp_path) -> None:
     assert target.read_text() == "early"
     logger.download_file("sharded", str(tmp_path / "again"))
     assert (tmp_path / "again" / "deep" / "b").read_text() == "deep/b"
-    with pytest.raises(FileNotFoundError, match="There is no artifact 'missing'"):
+    with pytest.raises(FileNotFoundError, match="The artifact 'missing' does not exist"):
         logger.download_file("missing", str(tmp_path / "x"))
     finish(loop, logger)
     with pytest.raises(RuntimeError, match="the run of TrackioLogger has not begun"):
@@ -181,7 +181,7 @@ def test_files_are_artifacts(project, tmp_path) -> None:
     assert logger._staging._folder is None
 
 
-def test_each_process_may_have_a_run(project, monkeypatch) -> None:
+def test_each_rank_may_have_a_run(project, monkeypatch) -> None:
     as_rank(monkeypatch, 1)
     logger = make(project=project, rank_zero_only=False)
     loop = Loop([logger]).init()
@@ -205,7 +205,7 @@ def test_the_axis_is_that_of_the_trainer(project) -> None:
     assert config["rank_zero_seed"] == trainer.state.rank_zero_seed
 
 
-def test_what_trackio_refuses_stops_the_set_up() -> None:
+def test_a_trackio_error_stops_the_setup() -> None:
     with pytest.raises(ValueError, match="resume must be one of"):
         trainer_of(loggers=make(project="refused", init_kwargs={"resume": "perhaps"}))
 

@@ -1,4 +1,4 @@
-"""What the tests of experiment trackers share: marks, ranks, and what the trackers wrote."""
+"""Helpers for the tests of experiment trackers: marks, ranks, and readers of what the trackers wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.loggers.loop import Loop
 
 
 def marks(package: str, *warnings: str) -> list[pytest.MarkDecorator]:
-    """Skip without a package, and let pass the warnings that it gives by itself."""
+    """Skip without a package, and ignore the warnings that it emits by itself."""
     missing = importlib.util.find_spec(package) is None
     return [
         pytest.mark.skipif(missing, reason=f"needs {package}"),
@@ -40,13 +40,13 @@ def go_on(first: LoggerDestination, second: LoggerDestination, run_name: str = "
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int = 2) -> None:
-    """Be one of several processes."""
+    """Act as one of several ranks."""
     for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world_size)):
         monkeypatch.setenv(name, str(value))
 
 
 def interrupt(loop: Loop, error: BaseException) -> None:
-    """Have an exception leave the loop at the third batch, as a trainer sees it, and close."""
+    """Make an exception leave the loop at the third batch, as in a trainer, and close."""
     ticks = iter(range(2))
 
     def tick() -> None:
@@ -62,7 +62,7 @@ def interrupt(loop: Loop, error: BaseException) -> None:
 
 
 class WandBFile:
-    """What is in the file of an offline run: blocks of 32 KiB that hold records, whole or in parts."""
+    """Records in the file of an offline run: blocks of 32 KiB that contain full or partial records."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
         (self.path,) = folder.glob(f"wandb/offline-run-*-{run_id}")
@@ -92,12 +92,12 @@ class WandBFile:
                 self.records.append(wandb_internal_pb2.Record.FromString(parts))
 
     def all(self, kind: str) -> list[Any]:
-        """The records of a kind."""
+        """Return the records of a type."""
         return [getattr(record, kind) for record in self.records if record.WhichOneof("record_type") == kind]
 
     @property
     def rows(self) -> dict[int, dict[str, Any]]:
-        """What was logged, by step; nested names are joined by dots."""
+        """Logged values by step; nested names are joined by dots."""
         found = {}
         for history in self.all("history"):
             row = {
@@ -118,7 +118,7 @@ class WandBFile:
 
 
 class CometArchive:
-    """What an offline experiment left."""
+    """The contents of an offline experiment."""
 
     def __init__(self, folder: Path, key: str) -> None:
         (path,) = folder.glob(f"{key}*.zip")
