@@ -66,7 +66,6 @@ class SlowRankMonitor(Callback):
     Args:
         batch_log_interval: Number of batches between two comparisons, each an all-gather of three values per rank.
         threshold: Slowdown at which to warn.
-        threshold: Slowdown to warn of.
 
     Raises:
         TypeError: An argument is not a number.

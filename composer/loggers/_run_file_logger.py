@@ -20,8 +20,8 @@ __all__ = ["RunFileLogger"]
 class RunFileLogger(LoggerDestination):
     """Abstract base class: buffers log records, and writes them to a file when due and at the end of each loop.
 
-    Subclasses define whether records are unwritten (:attr:`_has_unwritten`), how to write them (:meth:`_write`), and the
-    position in the file (:meth:`_position`).
+    Subclasses define whether records are unwritten (:attr:`_has_unwritten`), how to write them (:meth:`_write`), and
+    the position in the file (:meth:`_position`).
 
     Args:
         filename: Path with placeholders.

@@ -22,14 +22,14 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("kind", [str, Path])
-def test_names_are_paths_with_placeholders(kind) -> None:
+@pytest.mark.parametrize("path_type", [str, Path])
+def test_names_are_paths_with_placeholders(path_type) -> None:
     saver = CheckpointSaver(
-        kind("{run_name}/saved"),
-        kind("ep{epoch}.pt"),
-        kind("{run_name}/there/ep{epoch}.pt"),
-        kind("latest.pt"),
-        kind("{run_name}/there/latest.pt"),
+        path_type("{run_name}/saved"),
+        path_type("ep{epoch}.pt"),
+        path_type("{run_name}/there/ep{epoch}.pt"),
+        path_type("latest.pt"),
+        path_type("{run_name}/there/latest.pt"),
     )
     assert (saver.folder, saver.filename.filename, saver.filename.folder) == (
         "{run_name}/saved",

@@ -36,7 +36,7 @@ def link(folder: Path) -> str:
     return str((folder / "latest-rank0.pt").readlink())
 
 
-def whole(folder: Path) -> int:
+def newest_batch(folder: Path) -> int:
     """Read the newest checkpoint completely, and return its batch."""
     return read_checkpoint((folder / "latest-rank0.pt").resolve())["state"]["timestamp"]["Timestamp"]["batch"]
 
@@ -121,7 +121,7 @@ def test_the_newest_are_kept(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path, save_interval="1ba", num_checkpoints_to_keep=2)
     trainer(saver).fit()
     assert names(tmp_path) == ["ep1-ba7-rank0.pt", "ep1-ba8-rank0.pt", "latest-rank0.pt"]
-    assert whole(tmp_path) == 8
+    assert newest_batch(tmp_path) == 8
 
 
 SCORES = [0.5, 0.9, 0.1, 0.8, 0.2, 0.85, 0.3, 0.4]
@@ -165,7 +165,7 @@ def test_BestTopK(tmp_path) -> None:
     assert left.found == [[], [1], [1, 2], [1, 2, 3], [2, 4], [2, 4, 5], [2, 6], [2, 6, 7]]
     assert kept(tmp_path) == [2, 6, 8]
     assert [int(re.findall(r"ba(\d+)", path)[0]) for path in saver.saved_checkpoints] == [2, 6, 8]
-    assert whole(tmp_path) == 8
+    assert newest_batch(tmp_path) == 8
 
 
 @pytest.mark.parametrize("stop", range(1, 8))

@@ -11,7 +11,7 @@ import pytest
 from composer.callbacks import CheckpointSaver
 from composer.checkpoint import file_format
 from composer.warnings import ComposerWarning
-from tests.callbacks.test_checkpoint_saver import both, names, trainer, whole
+from tests.callbacks.test_checkpoint_saver import both, names, newest_batch, trainer
 from tests.checkpoint.disks import STEPS, full
 from tests.common import At, trainer_of
 
@@ -32,7 +32,7 @@ def test_a_full_disk_ends_training_and_keeps_the_previous_checkpoint(step, async
     disk.__exit__(None, None, None)
     assert any("ep0-ba4-rank0.pt' could not be written" in note for note in error.value.__notes__)
     assert names(tmp_path) == ["ep0-ba2-rank0.pt", "latest-rank0.pt"]
-    assert whole(tmp_path) == 2
+    assert newest_batch(tmp_path) == 2
     # A background failure is raised at the beginning of a step, or at the next save.
     assert int(run.state.timestamp.batch) in ((4, 5, 6) if asynchronous else (4,))
     run.close()

@@ -128,13 +128,13 @@ def test_SyncFree_between_log_points(case, tmp_path):
 
 
 def test_SyncFree_with_the_full_set(tmp_path):
-    """All callbacks that train a classifier, at once: values are read from the device only when a destination is due."""
+    """All callbacks that train a classifier, at once: device values are read only when a destination is due."""
     plain = [case for case in CASES if case.model is classifier and case.batches is labelled_data]
     cases = [case for case in plain if case.name not in WAITS]
     assert len(cases) > 12
     with FakeAccelerator() as accelerator:
         step = Step(lambda step: setattr(accelerator, "step", step))
-        watching = [case.make(_folder(tmp_path, f"{case.name}{place}")) for place, case in enumerate(cases)]
+        watching = [case.make(_folder(tmp_path, f"{case.name}{index}")) for index, case in enumerate(cases)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ComposerWarning)  # of those that watch what is not there
             run = run_with(

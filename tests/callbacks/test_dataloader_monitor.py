@@ -357,8 +357,8 @@ def test_stacks_of_workers(method) -> None:
     [pid] = [worker.pid for worker in iterator._workers]
     assert process_state(pid).startswith(("S", "R"))
     for _ in range(2):
-        [(told, stack)] = stacks.dump([pid]).items()
-        assert told == pid
+        [(found_pid, stack)] = stacks.dump([pid]).items()
+        assert found_pid == pid
         assert stack.count("in _worker_loop") == 1
     [faults] = stacks._folder.glob("*.faults")
     assert faults.read_text() == "", "the handler of the signal may end a process whose frames change"

@@ -87,14 +87,14 @@ def test_microbatches_weighted_by_tokens_by_hand() -> None:
     torch.manual_seed(0)
     model, batch = LanguageModel(), padded([5, 2, 6, 3], 6)
 
-    def squared_norm(part: Any) -> float:
-        gradients = torch.autograd.grad(model.loss(model(part), part), list(model.parameters()))
+    def squared_norm(item: Any) -> float:
+        gradients = torch.autograd.grad(model.loss(model(item), item), list(model.parameters()))
         return sum(gradient.square().sum().item() for gradient in gradients)
 
     first = {name: value[:2] for name, value in batch.items() if isinstance(value, torch.Tensor)}
     small, large = squared_norm(first), squared_norm(batch)
-    share = 7 / 16  # of the tokens that count
-    norm, trace = noise_scale_terms(small, large, share * 4, 4)
+    fraction = 7 / 16  # of the tokens that count
+    norm, trace = noise_scale_terms(small, large, fraction * 4, 4)
     run = measured([batch], 2, model)
     assert run.values(NORM) == [pytest.approx(norm, rel=1e-4)]
     assert run.values(TRACE) == [pytest.approx(trace, rel=1e-4)]
@@ -163,7 +163,7 @@ def test_several_losses() -> None:
 
 def test_a_short_last_batch_is_skipped_but_batches_without_microbatches_are_refused() -> None:
     batches = regression_data(3, 4)
-    batches.append(tuple(part[:2] for part in batches[0]))
+    batches.append(tuple(item[:2] for item in batches[0]))
     run = run_with(GradientNoiseScale("1ba"), model=None, data=_inputs(batches), device_train_microbatch_size=2)
     run.trainer.fit()
     assert run.steps(SCALE) == [1, 2, 3]
@@ -184,12 +184,12 @@ def test_measures_at_its_interval() -> None:
 
 def _of_several(batches: list[torch.Tensor], size: int | None, sync: str | None) -> list[list[float]]:
     """Train on this rank's shard of each batch."""
-    share = [batch[dist.get_global_rank() :: dist.get_world_size()] for batch in batches]
+    shard = [batch[dist.get_global_rank() :: dist.get_world_size()] for batch in batches]
     model = Dot(batches[0].shape[1])
     run = run_with(
         GradientNoiseScale("1ba", 0.0),
         model=model,
-        data=share,
+        data=shard,
         device_train_microbatch_size=size,
         ddp_sync_strategy=sync,
         optimizers=torch.optim.SGD(model.parameters(), lr=0.0),
@@ -219,8 +219,8 @@ def test_several_ranks_by_hand(size, sync, two_ranks) -> None:
 def _with_too_few() -> list[float]:
     """Rank 1 has no sample of the second batch."""
     batches = [torch.eye(4), torch.ones(1, 4)]
-    share = batches[:1] if dist.get_global_rank() else batches
-    run = run_with(GradientNoiseScale("1ba", 0.5), model=Dot(4), data=Unsized(share), device_train_microbatch_size=1)
+    shard = batches[:1] if dist.get_global_rank() else batches
+    run = run_with(GradientNoiseScale("1ba", 0.5), model=Dot(4), data=Unsized(shard), device_train_microbatch_size=1)
     run.trainer.fit()
     return run.values(NORM)
 

@@ -66,7 +66,7 @@ class Images(LoggerDestination):
         self.layouts.add(channels_last)
 
     @property
-    def places(self) -> list[tuple[str, int | None]]:
+    def steps_by_name(self) -> list[tuple[str, int | None]]:
         return [(name, step) for name, step, *_ in self.got]
 
 
@@ -82,13 +82,13 @@ def logged(visualizer: ImageVisualizer, data: Any = None, classes: int = 3, **ar
 @pytest.mark.parametrize(("interval", "steps"), [("2ba", [0, 2, 4, 6]), (3, [0, 3, 6]), ("1ep", [0, 4]), ("2ep", [0])])
 def test_logs_once_in_an_interval(interval, steps, more, mode) -> None:
     images = logged(ImageVisualizer(interval, mode=mode), max_duration="2ep", **more)
-    assert images.places == [("Images/Train", step) for step in steps]
+    assert images.steps_by_name == [("Images/Train", step) for step in steps]
 
 
 @pytest.mark.parametrize("mode", ["input", "segmentation"])
 def test_logs_the_first_batch_of_each_evaluation(mode) -> None:
     images = logged(ImageVisualizer("100ba", mode=mode), eval_dataloader=scenes(3), eval_interval="2ba")
-    assert images.places == [("Images/Train", 0), ("Images/Eval", 2), ("Images/Eval", 4)]
+    assert images.steps_by_name == [("Images/Train", 0), ("Images/Eval", 2), ("Images/Eval", 4)]
     assert torch.equal(images.got[1][2], scenes(1)[0][0])
 
 

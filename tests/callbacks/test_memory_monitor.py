@@ -15,7 +15,7 @@ from tests.callbacks.cases import Case, run_with
 HOST = ("memory/current_resident_mem", "memory/peak_resident_mem")
 CASE = Case(
     make=lambda folder: MemoryMonitor(dist_aggregate_batch_interval=2),
-    logs=(*HOST, *(f"{name}_{kind}" for name in HOST for kind in ("avg", "min", "max"))),
+    logs=(*HOST, *(f"{name}_{statistic}" for name in HOST for statistic in ("avg", "min", "max"))),
 )
 
 # Some statistics of a GPU's allocator; some values differ so that mixed-up names are detected.
@@ -34,10 +34,10 @@ STATS = {
 }
 
 
-def engine_on(kind: str, monitor: MemoryMonitor) -> tuple[Engine, InMemoryLogger]:
+def engine_on(device_type: str, monitor: MemoryMonitor) -> tuple[Engine, InMemoryLogger]:
     state = State(model=torch.nn.Linear(1, 1))
     state.device = types.SimpleNamespace(
-        name=kind, torch_device=torch.device(kind, 0), tensor_to_device=lambda tensor: tensor
+        name=device_type, torch_device=torch.device(device_type, 0), tensor_to_device=lambda tensor: tensor
     )
     log = InMemoryLogger()
     return Engine(state, callbacks=[monitor, log]), log
@@ -106,10 +106,10 @@ def test_without_proc(monkeypatch, tmp_path):
     assert there["resident_bytes.current"] == pytest.approx(here["resident_bytes.current"], rel=0.1)
 
 
-@pytest.mark.parametrize("kind", ["cpu", "xla"])
-def test_memory_keys_have_no_effect_without_an_accelerator(kind):
-    engine, log = engine_on(kind, MemoryMonitor(memory_keys={"num_ooms": "failures"}))
-    with pytest.warns(ComposerWarning, match=f"{kind} has none; MemoryMonitor logs the memory of the process"):
+@pytest.mark.parametrize("device_type", ["cpu", "xla"])
+def test_memory_keys_have_no_effect_without_an_accelerator(device_type):
+    engine, log = engine_on(device_type, MemoryMonitor(memory_keys={"num_ooms": "failures"}))
+    with pytest.warns(ComposerWarning, match=f"{device_type} has none; MemoryMonitor logs the memory of the process"):
         engine.run_event(Event.INIT)
     engine.run_event(Event.AFTER_TRAIN_BATCH)
     assert set(log.data) == set(HOST)

@@ -69,8 +69,10 @@ def test_lines_and_their_order(tmp_path) -> None:
         assert line.keys() == {"namespace", "time_ms", "event_type", "key", "value", "metadata"}
         assert line["namespace"] == ""
         assert {"file", "lineno"} <= line["metadata"].keys()
-        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(line["key"].rpartition("_")[2], "POINT_IN_TIME")
-        assert line["event_type"] == kind
+        event_type = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(
+            line["key"].rpartition("_")[2], "POINT_IN_TIME"
+        )
+        assert line["event_type"] == event_type
     times = [line["time_ms"] for line in lines]
     assert times == sorted(times)
     assert callback.log_path == tmp_path / "results" / "box" / "resnet" / "result_3.txt"
@@ -99,9 +101,9 @@ def test_values(tmp_path) -> None:
 def test_epochs_count_from_one_and_evaluations_have_fractional_epochs(tmp_path) -> None:
     callback = MLPerfCallback(tmp_path, 0, target=2.0)
     trained(callback, eval_interval="2ba")
-    places = [(line["key"], line["metadata"]) for line in lines_of(callback)]
+    events = [(line["key"], line["metadata"]) for line in lines_of(callback)]
     numbers = {
-        key: [metadata["epoch_num"] for name, metadata in places if name == key]
+        key: [metadata["epoch_num"] for name, metadata in events if name == key]
         for key in ("epoch_start", "epoch_stop", "eval_start", "eval_accuracy", "run_stop")
     }
     assert numbers == {

@@ -23,10 +23,10 @@ def norms(parameters) -> dict[str, float]:
     return found | {"global": sum(value**2 for value in found.values()) ** 0.5}
 
 
-def logged(run, kind: str, place: int = -1) -> dict[str, float]:
+def logged(run, group: str, index: int = -1) -> dict[str, float]:
     """Return the norms of a group at one of the logged steps."""
-    prefix = f"l2_norm/{kind}/"
-    return {name.removeprefix(prefix): run.values(name)[place] for name in run.names if name.startswith(prefix)}
+    prefix = f"l2_norm/{group}/"
+    return {name.removeprefix(prefix): run.values(name)[index] for name in run.names if name.startswith(prefix)}
 
 
 def gradients(model) -> list[tuple[str, torch.Tensor]]:
@@ -44,8 +44,8 @@ def test_gradients_of_the_step():
     seen = AtTheEndOf(lambda state: norms(gradients(state.model)))
     run = run_with(OptimizerMonitor(log_optimizer_metrics=False, batch_log_interval=1), seen)
     run.trainer.fit()
-    for place in range(4):
-        assert logged(run, "grad", place) == pytest.approx(seen.found[place])
+    for index in range(4):
+        assert logged(run, "grad", index) == pytest.approx(seen.found[index])
     assert not any(name.startswith(("l2_norm/param", "l2_norm/moment")) for name in run.names)
 
 
@@ -69,9 +69,9 @@ def test_any_optimizer(make, key):
     model, seen = classifier(), AtTheEndOf(state_of)
     run = run_with(OptimizerMonitor(batch_log_interval=1), seen, model=model, optimizers=make(model.parameters()))
     run.trainer.fit()
-    for place, expected in enumerate(seen.found):
-        for kind, values in zip(("grad", "param", "moment"), expected, strict=True):
-            assert logged(run, kind, place) == pytest.approx(values), kind
+    for index, expected in enumerate(seen.found):
+        for group, values in zip(("grad", "param", "moment"), expected, strict=True):
+            assert logged(run, group, index) == pytest.approx(values), group
 
 
 def test_metrics_reported_by_an_optimizer():
@@ -94,9 +94,9 @@ def test_metrics_reported_by_an_optimizer():
     optimizer = DecoupledAdamW(model.parameters(), lr=0.1, weight_decay=1e-4)
     run = run_with(OptimizerMonitor(batch_log_interval=1), Remember(), seen, model=model, optimizers=optimizer)
     run.trainer.fit()
-    for place, expected in enumerate(seen.found):
-        for kind, values in expected.items():
-            assert logged(run, kind, place) == pytest.approx(values, rel=1e-3), kind
+    for index, expected in enumerate(seen.found):
+        for group, values in expected.items():
+            assert logged(run, group, index) == pytest.approx(values, rel=1e-3), group
 
 
 def test_several_optimizers():
@@ -110,8 +110,8 @@ def test_several_optimizers():
     )
     run.trainer.fit()
     names = {"first.weight", "first.bias", "second.weight", "second.bias", "global"}
-    for kind in ("grad", "param", "moment"):
-        found = logged(run, kind)
+    for group in ("grad", "param", "moment"):
+        found = logged(run, group)
         assert set(found) == names
         assert found["global"] == pytest.approx(sum(found[name] ** 2 for name in names - {"global"}) ** 0.5)
     assert set(logged(run, "update")) == {"first.weight", "first.bias", "global"}

@@ -67,10 +67,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
     """The times of the other ranks; this rank is rank 0."""
-    told: list[tuple[float, float, str]] = []
-    monkeypatch.setattr(dist, "get_world_size", lambda: 1 + len(told))
-    monkeypatch.setattr(dist, "all_gather_object", lambda mine: [mine, *told])
-    return told
+    times: list[tuple[float, float, str]] = []
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1 + len(times))
+    monkeypatch.setattr(dist, "all_gather_object", lambda local: [local, *times])
+    return times
 
 
 def test_logs_nothing_with_a_single_rank(clock) -> None:
@@ -99,10 +99,10 @@ def test_warns_once_and_names_the_slow_phase(clock, others) -> None:
         train(monitor, clock, data=0.3, forward=0.2)
         others[0] = (2.0, 0.0, "b")
         train(monitor, clock, data=0.3, forward=0.2)
-    told = [str(warning.message) for warning in caught]
-    assert told[0] == expected
-    assert len(told) == 2
-    assert told[1].startswith("Rank 1 on b is 4.00 times")
+    messages = [str(warning.message) for warning in caught]
+    assert messages[0] == expected
+    assert len(messages) == 2
+    assert messages[1].startswith("Rank 1 on b is 4.00 times")
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def both_train() -> Any:
 
 
 def test_two_ranks(two_ranks: Ranks) -> None:
-    (found, told), (same, nothing) = two_ranks.run(both_train)
+    (found, messages), (same, nothing) = two_ranks.run(both_train)
     assert found == same
     assert found["rank"] == [1, 1]
     assert found["slowdown"] == pytest.approx([2.5, 2.5])
-    assert (len(told), nothing) == (1, [])
-    assert told[0].startswith("Rank 1 on ")
+    assert (len(messages), nothing) == (1, [])
+    assert messages[0].startswith("Rank 1 on ")
 
 
 @pytest.mark.parametrize("name", ["batch_log_interval", "threshold"])

@@ -18,7 +18,7 @@ from tests.common import labelled_data
 GROUPS = ("cpu_percentage", "cpu_percentage_rank", "cpu_memory_*", "disk_memory_*", "network_*")
 CASE = Case(
     make=lambda folder: SystemMetricsMonitor(batch_log_interval=2),
-    logs=tuple(f"{kind}_{name}" for kind in ("min", "max") for name in GROUPS),
+    logs=tuple(f"{extreme}_{name}" for extreme in ("min", "max") for name in GROUPS),
 )
 
 
@@ -91,7 +91,7 @@ def test_a_gpu_that_is_gone_is_an_error(gpu, monkeypatch):
 
 def test_minimum_and_maximum_over_ranks(monkeypatch):
     everyone = [{"cpu_percentage": 5.0, "x": 1}, {"cpu_percentage": 7.0}, {"cpu_percentage": 3.0, "x": 1}]
-    monkeypatch.setattr(dist, "all_gather_object", lambda mine: everyone)
+    monkeypatch.setattr(dist, "all_gather_object", lambda local: everyone)
     assert values_of(SystemMetricsMonitor()) == {
         "min_cpu_percentage": 3.0,
         "min_cpu_percentage_rank": 2,

@@ -86,13 +86,13 @@ class Loop:
         state.phase = state.train_phase
         return self
 
-    def _pass(self, phase: Phase, kind: str, batches: int) -> None:
+    def _pass(self, phase: Phase, loop_name: str, batches: int) -> None:
         phase.timestamp = Timestamp()
-        self.fire(f"{kind}_start")
+        self.fire(f"{loop_name}_start")
         for _ in range(batches):
             self.tick()
             phase.timestamp = phase.timestamp.to_next_batch(samples=8)
-            self.fire(f"{kind}_batch_end")
+            self.fire(f"{loop_name}_batch_end")
 
     def close(self) -> None:
         self.engine.close()

@@ -37,7 +37,7 @@ class Tracker:
         self.batches.append(records)
 
     @property
-    def taken(self) -> list:
+    def received(self) -> list:
         return [record for batch in self.batches for record in batch]
 
 
@@ -75,7 +75,7 @@ def test_no_thread_before_the_first_record_nor_after_the_end() -> None:
     writer.close()
     writer.put(2)
     writer.close()
-    assert tracker.taken == [1, 2]
+    assert tracker.received == [1, 2]
 
 
 def test_put_does_not_wait() -> None:
@@ -86,7 +86,7 @@ def test_put_does_not_wait() -> None:
     assert not writer.flush(timeout=0.01)
     tracker.gate.set()
     assert writer.flush()
-    assert tracker.taken == list(range(1000))
+    assert tracker.received == list(range(1000))
     writer.close()
 
 
@@ -96,7 +96,7 @@ def test_a_lost_connection_is_retried() -> None:
     writer.put(*range(5))
     assert writer.flush()
     writer.close()
-    assert tracker.taken == list(range(5))
+    assert tracker.received == list(range(5))
 
 
 def test_a_long_outage_is_raised_once_without_losing_records() -> None:
@@ -108,16 +108,16 @@ def test_a_long_outage_is_raised_once_without_losing_records() -> None:
     writer.put(2)
     assert writer.flush()
     writer.close()
-    assert tracker.taken == [1, 2]
+    assert tracker.received == [1, 2]
 
 
 def test_a_record_that_fails_alone_is_dropped() -> None:
-    taken = []
+    received = []
 
     def deliver(records: list[int]) -> None:
         if 3 in records:
             raise ValueError("refused 3")
-        taken.extend(records)
+        received.extend(records)
 
     writer = BackgroundWriter("Example", deliver)
     writer.put(*range(6))
@@ -125,7 +125,7 @@ def test_a_record_that_fails_alone_is_dropped() -> None:
         writer.flush()
     writer.put(6)
     writer.close()
-    assert taken == [0, 1, 2, 4, 5, 6]
+    assert received == [0, 1, 2, 4, 5, 6]
 
 
 def test_put_raises_only_after_queuing_its_records() -> None:
@@ -137,7 +137,7 @@ def test_put_raises_only_after_queuing_its_records() -> None:
     with pytest.raises(ValueError, match="refused"):
         writer.put(2)
     writer.close()
-    assert tracker.taken == [2]
+    assert tracker.received == [2]
 
 
 def test_a_full_queue_drops_records_with_one_warning() -> None:
@@ -151,8 +151,8 @@ def test_a_full_queue_drops_records_with_one_warning() -> None:
     assert len(caught) == 1
     tracker.gate.set()
     writer.close()
-    assert {0, 1, "kept", 102} <= set(tracker.taken)
-    numbers = [record for record in tracker.taken if record != "kept"]
+    assert {0, 1, "kept", 102} <= set(tracker.received)
+    numbers = [record for record in tracker.received if record != "kept"]
     assert numbers == sorted(numbers)
     assert len(numbers) <= 11
 
@@ -170,11 +170,11 @@ def test_the_newest_of_each_name_and_kept_records_are_delivered_in_order(puts, c
         writer.put(record, keep=keep)
     tracker.gate.set()
     writer.close()
-    taken = tracker.taken[1:]
-    assert taken == [record for record in records if record in set(taken)]
+    received = tracker.received[1:]
+    assert received == [record for record in records if record in set(received)]
     needed = {record for record, (_, keep) in zip(records, puts, strict=True) if keep}
     needed |= set(dict(records).items())  # the last of each name
-    assert needed <= set(taken)
+    assert needed <= set(received)
 
 
 def test_everything_is_delivered_below_capacity() -> None:
@@ -182,7 +182,7 @@ def test_everything_is_delivered_below_capacity() -> None:
     writer.put(*range(1, 101))
     tracker.gate.set()
     writer.close()
-    assert tracker.taken == list(range(101))
+    assert tracker.received == list(range(101))
 
 
 def test_closing_is_bounded_and_reports_lost_records() -> None:
@@ -196,10 +196,10 @@ def test_closing_is_bounded_and_reports_lost_records() -> None:
     tracker.gate.set()
     stuck.join(10)
     assert not stuck.is_alive()
-    assert tracker.taken == [0]  # what was in work, when it could be
+    assert tracker.received == [0]  # what was in work, when it could be
     writer.put(3)
     writer.close()
-    assert tracker.taken == [0, 3]
+    assert tracker.received == [0, 3]
 
 
 def test_closing_during_an_outage_reports_the_error() -> None:
@@ -219,7 +219,7 @@ def test_closing_retries_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     while tracker.failures:
         time.sleep(0.001)
     writer.close()
-    assert tracker.taken == [1]
+    assert tracker.received == [1]
 
 
 def test_an_unraised_error_is_reported_on_close() -> None:
@@ -239,7 +239,7 @@ def test_closing_delivers_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch
     writer.put(1)
     writer.put(2)
     writer.close()
-    assert tracker.taken == [1, 2]
+    assert tracker.received == [1, 2]
 
 
 def test_the_time_of_closing_is_logged(caplog: pytest.LogCaptureFixture) -> None:

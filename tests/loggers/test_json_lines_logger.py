@@ -16,12 +16,12 @@ from tests.loggers.loop import Loop
 CASE = {"make": in_own_folder(lambda folder: JSONLinesLogger(f"{folder}/log.jsonl"))}
 
 
-def lines_of(path, kind: str | None = None) -> list[dict]:
+def lines_of(path, record_type: str | None = None) -> list[dict]:
     def refuse(constant: str):
         raise AssertionError(f"{constant} is not JSON")
 
     lines = [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
-    return [line for line in lines if kind in (None, line["kind"])]
+    return [line for line in lines if record_type in (None, line["kind"])]
 
 
 def test_everything_in_its_order(tmp_path) -> None:

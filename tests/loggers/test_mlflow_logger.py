@@ -18,7 +18,7 @@ from composer.loggers._mlflow_run import clean_name
 from composer.warnings import ComposerWarning
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import as_rank, go_on, interrupt, marks
+from tests.loggers.trackers import as_rank, interrupt, marks, resume_with
 
 pytestmark = marks("mlflow", "The ``noload`` loader strategy is deprecated", r".*filesystem.*:FutureWarning")
 
@@ -186,7 +186,7 @@ def test_the_last_value_is_there_after_an_exception(make) -> None:
 
 def test_resumes_the_run_of_the_checkpoint(make) -> None:
     first, second = make(), make()
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     loop.logger.log_metrics({"x": 1}, step=50)
     run, client = finish(loop, second)
     assert run.info.run_id == first.run_id
@@ -196,9 +196,9 @@ def test_resumes_the_run_of_the_checkpoint(make) -> None:
 
 def test_begins_a_new_run_with_another_name_or_tracking_uri(make, tmp_path) -> None:
     first, second = make(), make()
-    finish(go_on(first, second, run_name="other"), second)
+    finish(resume_with(first, second, run_name="other"), second)
     elsewhere = quick(tracking_uri=(tmp_path / "elsewhere").as_uri())
-    finish(go_on(make(), elsewhere), elsewhere)
+    finish(resume_with(make(), elsewhere), elsewhere)
     assert len({first.run_id, second.run_id, elsewhere.run_id}) == 3
 
 
@@ -259,11 +259,11 @@ def test_each_rank_may_have_a_run(make, monkeypatch) -> None:
 def test_databricks_names_are_paths(monkeypatch) -> None:
     from composer.loggers._mlflow_run import find_experiment
 
-    asked = []
+    requested = []
 
     class Client:
         def get_experiment_by_name(self, name):
-            asked.append(name)
+            requested.append(name)
 
         def create_experiment(self, name):
             return f"id of {name}"

@@ -17,7 +17,7 @@ from composer._lazy import MissingConditionalImportError
 from composer.loggers import NeptuneLogger
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import as_rank, go_on, interrupt
+from tests.loggers.trackers import as_rank, interrupt, resume_with
 
 
 class File:
@@ -85,9 +85,9 @@ class Run:
 
 
 def make(**arguments) -> NeptuneLogger:
-    neptune, kinds = types.ModuleType("neptune"), types.ModuleType("neptune.types")
-    neptune.init_run, neptune.types, kinds.File = Run, kinds, File
-    with mock.patch.dict(sys.modules, {"neptune": neptune, "neptune.types": kinds}):
+    neptune, types_module = types.ModuleType("neptune"), types.ModuleType("neptune.types")
+    neptune.init_run, neptune.types, types_module.File = Run, types_module, File
+    with mock.patch.dict(sys.modules, {"neptune": neptune, "neptune.types": types_module}):
         return NeptuneLogger(**arguments)
 
 
@@ -150,7 +150,7 @@ def test_steps_of_a_series_increase() -> None:
 
 def test_resumes_the_run_of_the_checkpoint() -> None:
     first, second = make(), make()
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     loop.logger.log_metrics({"loss/train/total": 9.0}, step=3)  # the run has this step already
     loop.logger.log_metrics({"loss/train/total": 9.0}, step=8)
     series = second.neptune_run.fields["training/metrics/loss/train/total"]
@@ -159,17 +159,17 @@ def test_resumes_the_run_of_the_checkpoint() -> None:
 
 
 def test_another_name_or_a_custom_id_begins_another_run() -> None:
-    loop = go_on(first := make(), second := make(), run_name="other")
+    loop = resume_with(first := make(), second := make(), run_name="other")
     assert first._id != second._id
     assert second.neptune_run.fields == {}
     loop.close()
-    loop = go_on(first := make(project="team/a"), second := make(project="team/b"))
+    loop = resume_with(first := make(project="team/a"), second := make(project="team/b"))
     assert first._id != second._id
     loop.close()
-    loop = go_on(make(), second := make(custom_run_id="mine"))
+    loop = resume_with(make(), second := make(custom_run_id="mine"))
     assert second.neptune_run.arguments["custom_run_id"] == "mine"
     loop.close()
-    loop = go_on(make(), second := make(with_id="RUN-1"))
+    loop = resume_with(make(), second := make(with_id="RUN-1"))
     assert "custom_run_id" not in second.neptune_run.arguments
     loop.close()
 

@@ -165,13 +165,13 @@ def test_values_are_read_four_times_a_second_in_a_terminal(clock) -> None:
 
 
 def test_rendering_takes_at_most_a_twentieth_of_the_time(clock) -> None:
-    drawn = []
+    render_times = []
 
     class Slow:
         interval = 0.1
 
         def render(self, lines) -> None:
-            drawn.append(clock.now)
+            render_times.append(clock.now)
             clock.tick(0.5)
 
         def stop(self) -> None: ...
@@ -185,7 +185,7 @@ def test_rendering_takes_at_most_a_twentieth_of_the_time(clock) -> None:
     for _ in range(1000):
         clock.tick(0.1)
         loop.fire("batch_end")
-    assert 0.5 * len(drawn) <= 0.05 * (clock.now - begun) + 0.5
+    assert 0.5 * len(render_times) <= 0.05 * (clock.now - begun) + 0.5
     loop.close()
 
 

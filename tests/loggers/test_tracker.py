@@ -13,7 +13,7 @@ from composer.loggers._tracker import Tracker, artifact_name, end_with_timeout, 
 from composer.warnings import ComposerWarning
 from tests.common import trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import as_rank, go_on, interrupt
+from tests.loggers.trackers import as_rank, interrupt, resume_with
 
 
 class Toy(Tracker):
@@ -158,10 +158,10 @@ def test_closing_during_an_exception_is_a_failure() -> None:
 
 def test_resumes_a_run_of_the_same_name() -> None:
     second = Toy()
-    go_on(Toy(), second).close()
+    resume_with(Toy(), second).close()
     assert second.begun == [{"run_name": "test", "id": "one"}]
     other = Toy()
-    go_on(Toy(), other, run_name="other").close()
+    resume_with(Toy(), other, run_name="other").close()
     assert other.begun == [{}]
 
 
@@ -169,7 +169,7 @@ def test_each_rank_resumes_its_own_run(monkeypatch) -> None:
     """A checkpoint contains the state of rank 0."""
     as_rank(monkeypatch, 0)
     first, second = Toy(rank_zero_only=False), Toy(rank_zero_only=False)
-    go_on(first, second).close()
+    resume_with(first, second).close()
     assert second.begun[0]["run_name"] == "test-rank0"
     saved = second.begun[0]
     as_rank(monkeypatch, 1)
@@ -231,9 +231,9 @@ def test_end_with_timeout_at_interpreter_shutdown(monkeypatch) -> None:
 def test_rendered_images() -> None:
     images = torch.zeros(2, 1, 2, 2)
     mask = torch.tensor([[[0, 1], [0, 0]], [[0, 0], [0, 0]]])
-    drawn = rendered_images("x", images, masks={"a": mask, "b": mask})
-    assert [name for name, _ in drawn] == ["x/0", "x/0/a", "x/0/b", "x/1", "x/1/a", "x/1/b"]
-    arrays = dict(drawn)
+    rendered = rendered_images("x", images, masks={"a": mask, "b": mask})
+    assert [name for name, _ in rendered] == ["x/0", "x/0/a", "x/0/b", "x/1", "x/1/a", "x/1/b"]
+    arrays = dict(rendered)
     assert arrays["x/0"].shape == (2, 2, 1)
     assert np.argwhere(arrays["x/0/a"].any(-1)).tolist() == [[0, 1]]
     assert not arrays["x/1/a"].any()

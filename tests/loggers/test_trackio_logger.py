@@ -12,7 +12,7 @@ from composer.loggers import TrackioLogger
 from composer.warnings import ComposerWarning
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import as_rank, go_on, interrupt, marks
+from tests.loggers.trackers import as_rank, interrupt, marks, resume_with
 
 pytestmark = marks("trackio")
 
@@ -125,7 +125,7 @@ def test_the_configuration_is_frozen_by_the_first_values(project) -> None:
 
 def test_resumes_the_run_of_the_checkpoint(project) -> None:
     first, second = make(project=project), make(project=project)
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     loop.logger.log_metrics({"x": 1.0}, step=50)
     logs, _ = finish(loop, second)
     assert len(series(logs, "loss/train/total")) == 8
@@ -133,7 +133,7 @@ def test_resumes_the_run_of_the_checkpoint(project) -> None:
 
 
 def test_another_name_begins_another_run(project) -> None:
-    loop = go_on(make(project=project), second := make(project=project), run_name="other")
+    loop = resume_with(make(project=project), second := make(project=project), run_name="other")
     loop.logger.log_metrics({"x": 1.0}, step=50)
     logs, _ = finish(loop, second)
     assert series(logs, "loss/train/total") == []

@@ -12,7 +12,7 @@ from composer._lazy import MissingConditionalImportError
 from composer.loggers import WandBLogger
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import WandBFile, as_rank, go_on, interrupt, marks, series
+from tests.loggers.trackers import WandBFile, as_rank, interrupt, marks, resume_with, series
 
 pytestmark = marks("wandb")
 
@@ -155,7 +155,7 @@ def test_exit_code(tmp_path, error, code) -> None:
 
 def test_resumes_the_run_of_the_checkpoint(tmp_path) -> None:
     first, second = offline(tmp_path / "1"), offline(tmp_path / "2")
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     state = second.state_dict()
     written = finish(loop, second, tmp_path / "2")
     (old,) = (tmp_path / "1" / "wandb").glob("offline-run-*")
@@ -170,7 +170,7 @@ def test_begins_a_new_run(tmp_path, case) -> None:
     kwargs = {"an id": {"id": "mine"}, "resume": {"resume": "never"}}.get(case, {})
     project = "audio" if case == "another project" else "vision"
     second = offline(tmp_path / "2", project=project, init_kwargs=kwargs)
-    loop = go_on(first, second, run_name="other" if case == "another name" else "test")
+    loop = resume_with(first, second, run_name="other" if case == "another name" else "test")
     run_id = second.run.id
     finish(loop, second, tmp_path / "2")
     assert not list((tmp_path / "1" / "wandb").glob(f"*-{run_id}"))
@@ -209,11 +209,11 @@ def test_files_are_stored_only_if_enabled(tmp_path) -> None:
 def test_download(tmp_path, monkeypatch) -> None:
     import wandb
 
-    asked = []
+    requested = []
 
     class Api:
         def artifact(self, name: str):
-            asked.append(name)
+            requested.append(name)
             if "missing" in name:
                 raise wandb.errors.CommError("no such artifact")
             return self
@@ -226,11 +226,11 @@ def test_download(tmp_path, monkeypatch) -> None:
     target = tmp_path / "deep" / "model.pt"
     logger.download_file("night/ep1.pt", str(target))
     assert target.read_text() == "content"
-    assert asked == ["team/vision/night.ep1.pt:latest"]
+    assert requested == ["team/vision/night.ep1.pt:latest"]
     with pytest.raises(FileExistsError, match="give overwrite=True"):
         logger.download_file("night/ep1.pt", str(target))
     logger.download_file("night/ep1.pt:v3", str(target), overwrite=True)
-    assert asked[-1] == "team/vision/night.ep1.pt:v3"
+    assert requested[-1] == "team/vision/night.ep1.pt:v3"
     with pytest.raises(FileNotFoundError, match=r"no artifact 'team/vision/missing:latest'"):
         logger.download_file("missing", str(tmp_path / "x"))
     assert sorted(path.name for path in target.parent.iterdir()) == ["model.pt"]

@@ -25,7 +25,7 @@ def marks(package: str, *warnings: str) -> list[pytest.MarkDecorator]:
     ]
 
 
-def go_on(first: LoggerDestination, second: LoggerDestination, run_name: str = "test") -> Loop:
+def resume_with(first: LoggerDestination, second: LoggerDestination, run_name: str = "test") -> Loop:
     """Train with one destination, load its state into another, and begin a run with that."""
     loop = Loop([first]).init().fit()
     state = json.loads(json.dumps(first.state_dict()))
@@ -76,24 +76,26 @@ class WandBFile:
         from wandb.proto import wandb_internal_pb2
 
         data = next(self.path.glob("*.wandb")).read_bytes()
-        self.records, place, parts = [], 7, b""
-        while place + 7 <= len(data):
-            rest = 32768 - place % 32768
+        self.records, offset, data_so_far = [], 7, b""
+        while offset + 7 <= len(data):
+            rest = 32768 - offset % 32768
             if rest < 7:
-                place += rest
+                offset += rest
                 continue
-            _, size, kind = struct.unpack_from("<IHB", data, place)
-            part = data[place + 7 : place + 7 + size]
-            parts = part if kind in (1, 2) else parts + part
-            place += 7 + size
-            if place > len(data):
+            _, size, record_type = struct.unpack_from("<IHB", data, offset)
+            chunk = data[offset + 7 : offset + 7 + size]
+            data_so_far = chunk if record_type in (1, 2) else data_so_far + chunk
+            offset += 7 + size
+            if offset > len(data):
                 break
-            if kind in (1, 4):
-                self.records.append(wandb_internal_pb2.Record.FromString(parts))
+            if record_type in (1, 4):
+                self.records.append(wandb_internal_pb2.Record.FromString(data_so_far))
 
-    def all(self, kind: str) -> list[Any]:
+    def all(self, record_type: str) -> list[Any]:
         """Return the records of a type."""
-        return [getattr(record, kind) for record in self.records if record.WhichOneof("record_type") == kind]
+        return [
+            getattr(record, record_type) for record in self.records if record.WhichOneof("record_type") == record_type
+        ]
 
     @property
     def rows(self) -> dict[int, dict[str, Any]]:
@@ -126,8 +128,8 @@ class CometArchive:
         self.experiment = json.loads(self.zip.read("experiment.json"))
         self.messages = [json.loads(line) for line in self.zip.read("messages.json").splitlines()]
 
-    def payloads(self, kind: str) -> list[dict]:
-        return [message["payload"] for message in self.messages if message["type"] == kind]
+    def payloads(self, record_type: str) -> list[dict]:
+        return [message["payload"] for message in self.messages if message["type"] == record_type]
 
     def history(self, name: str) -> list[tuple[int, float]]:
         metrics = [payload["metric"] for payload in self.payloads("metric_msg")]
