@@ -243,5 +243,5 @@ def test_refuses_invalid_arguments(arguments, error, message) -> None:
 
 @pytest.mark.parametrize("value", [{"a": 1.0}, torch.zeros(3), (torch.ones(1), torch.ones(1))])
 def test_refuses_a_metric_of_several_values(value) -> None:
-    with pytest.raises(TypeError, match="several values"):
+    with pytest.raises(TypeError, match="single value"):
         epochs_trained(EarlyStopper("M", "train"), [value])

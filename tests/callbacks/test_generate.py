@@ -168,7 +168,7 @@ def test_has_no_handlers_in_the_forward_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"), [("generate", "a generate method"), ("tokenizer", "needs a tokenizer")]
+    ("missing", "message"), [("generate", "a generate method"), ("tokenizer", "requires a tokenizer")]
 )
 def test_refuses_a_model_that_cannot_generate(missing, message) -> None:
     model = Writer()

@@ -243,8 +243,8 @@ def _refusals() -> list[str]:
 
 
 def test_refusals_in_distributed_training(two_ranks) -> None:
-    for divided, late in two_ranks.run(_refusals):
-        assert "no process ever holds a gradient of its own" in divided
+    for sharded, late in two_ranks.run(_refusals):
+        assert "no rank ever holds a full local gradient" in sharded
         assert "ddp_sync_strategy='forced_sync'" in late
 
 

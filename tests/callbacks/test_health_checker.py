@@ -183,7 +183,7 @@ def test_a_driver_that_does_not_respond(monkeypatch):
         raise NotSupportedError("no driver")
 
     host.driver.nvmlInit = fails
-    with pytest.warns(ComposerWarning, match="does not answer: no driver"):
+    with pytest.warns(ComposerWarning, match="does not respond: no driver"):
         host.start()
     assert host.train(1000) == []
     host.engine.close()

@@ -212,7 +212,7 @@ def test_does_not_overwrite_an_earlier_run(tmp_path) -> None:
     [
         ({"metric_name": "MulticlassAcuracy"}, {}, "Did you mean 'eval/MulticlassAccuracy'"),
         ({"metric_label": "test"}, {}, "match no metric of an evaluator"),
-        ({}, {"eval_dataloader": labelled_data(1)}, "which eval_dataloader does not tell"),
+        ({}, {"eval_dataloader": labelled_data(1)}, "eval_dataloader does not define it"),
     ],
 )
 def test_refuses_before_training(arguments, more, message, tmp_path) -> None:

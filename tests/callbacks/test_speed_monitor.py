@@ -146,7 +146,7 @@ def test_mfu_on_an_accelerator_uses_the_table(known, monkeypatch):
         assert not caught
         assert log.most_recent_values["throughput/device/mfu"] == pytest.approx(2e-3)
     else:
-        assert "Give SpeedMonitor(gpu_flops_available=...)" in str(caught[0].message)
+        assert "Pass SpeedMonitor(gpu_flops_available=...)" in str(caught[0].message)
         assert caught[0].category is ComposerWarning
         assert "throughput/device/mfu" not in log.data
 

@@ -155,5 +155,5 @@ def test_a_stream_that_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> No
         def flush(self) -> None: ...
 
     monkeypatch.setattr(sys, "stdout", Fixed())
-    with pytest.raises(TypeError, match="give FileLogger capture_stdout=False"):
+    with pytest.raises(TypeError, match=r"pass FileLogger\(capture_stdout=False\)"):
         capture("stdout")

@@ -192,7 +192,7 @@ def test_download(tmp_path, monkeypatch) -> None:
     target = tmp_path / "deep" / "model.pt"
     logger.download_file("ep1.pt", str(target))
     assert target.read_text() == "content of 2"  # the newest
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("ep1.pt", str(target))
     logger.download_file("ep1.pt", str(target), overwrite=True)
     with pytest.raises(FileNotFoundError, match="The experiment abc has no asset 'missing'"):

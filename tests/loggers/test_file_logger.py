@@ -85,7 +85,7 @@ def test_nothing_is_captured_before_the_run_nor_after_it(tmp_path, capsys) -> No
     file = FileLogger(f"{tmp_path}/logs.txt")
     print("before")
     loop = Loop([file]).init()
-    print("end_with_timeout")
+    print("within")
     loop.close()
     print("after")
     assert (tmp_path / "logs.txt").read_text() == "[stdout]: within\n"

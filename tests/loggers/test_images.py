@@ -69,11 +69,11 @@ def test_floats_in_the_range_are_rounded(values: list[float]) -> None:
 @pytest.mark.parametrize(
     ("images", "channels_last", "message"),
     [
-        (torch.rand(6, 5, 3), False, r"got \(6, 5, 3\)\..* give channels_last=True"),
-        (torch.rand(2, 3, 4, 5), True, r"got \(2, 3, 4, 5\)\..* give channels_last=False"),
+        (torch.rand(6, 5, 3), False, r"got \(6, 5, 3\)\..* pass channels_last=True"),
+        (torch.rand(2, 3, 4, 5), True, r"got \(2, 3, 4, 5\)\..* pass channels_last=False"),
         (torch.rand(2, 7, 5), False, r"with 1, 3 or 4 channels C; got \(2, 7, 5\)\.$"),
-        (torch.rand(3), False, r"but got \(3,\)"),
-        (torch.rand(1, 1, 3, 4, 4), False, r"but got \(1, 1, 3, 4, 4\)"),
+        (torch.rand(3), False, r"C; got \(3,\)"),
+        (torch.rand(1, 1, 3, 4, 4), False, r"C; got \(1, 1, 3, 4, 4\)"),
     ],
 )
 def test_bad_shapes(images, channels_last: bool, message: str) -> None:
@@ -116,7 +116,7 @@ def test_one_mask() -> None:
 
 
 def test_invalid_masks() -> None:
-    with pytest.raises(ValueError, match=r"masks\['m'\] must hold one .* there are 2 masks and 3 images"):
+    with pytest.raises(ValueError, match=r"masks\['m'\] must contain one .* there are 2 masks and 3 images"):
         class_maps({"m": INDICES}, 3)
     with pytest.raises(ValueError, match=r"masks\['m'\] must have the shape .* one of its masks is \(2,\)"):
         class_maps({"m": [INDICES[0, 0]]}, 1)

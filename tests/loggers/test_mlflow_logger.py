@@ -298,7 +298,7 @@ def test_files(make, tmp_path) -> None:
     logger.download_file("test/checkpoints/ep1.pt", str(target))
     assert target.read_text() == "weights"
     assert sorted(item.name for item in target.parent.iterdir()) == ["model.pt"]
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("test/checkpoints/ep1.pt", str(target))
     with pytest.raises(FileNotFoundError, match="has no artifact 'missing'"):
         logger.download_file("missing", str(tmp_path / "x"))

@@ -202,7 +202,7 @@ def test_files(tmp_path) -> None:
     target = tmp_path / "deep" / "model.pt"
     logger.download_file("test/ep1.pt", str(target))
     assert target.read_text() == "weights"
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("test/ep1.pt", str(target))
     with pytest.raises(FileNotFoundError, match="has no file 'training/checkpoints/missing'"):
         logger.download_file("missing", str(tmp_path / "x"))

@@ -218,7 +218,7 @@ def test_in_a_real_run(slack: Slack) -> None:
 def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLACK_LOGGING_API_KEY", raising=False)
     monkeypatch.delenv("SLACK_LOGGING_CHANNEL_ID", raising=False)
-    with pytest.raises(ValueError, match=r"needs slack_logging_api_key: .* variable SLACK_LOGGING_API_KEY"):
+    with pytest.raises(ValueError, match=r"requires slack_logging_api_key: .* variable SLACK_LOGGING_API_KEY"):
         SlackLogger()
     monkeypatch.setenv("SLACK_LOGGING_API_KEY", "xoxb-2")
     with pytest.raises(ValueError, match=r"needs channel_id: .* variable SLACK_LOGGING_CHANNEL_ID"):

@@ -116,7 +116,7 @@ def test_the_configuration_is_frozen_by_the_first_values(project) -> None:
     loop.fire("after_load")
     loop.logger.log_hyperparameters({"lr": 1})
     loop.logger.log_metrics({"a": 1.0})
-    with pytest.warns(ComposerWarning, match="left out: late"):
+    with pytest.warns(ComposerWarning, match="not logged: late"):
         loop.logger.log_hyperparameters({"late": 2})
     _, config = finish(loop, logger)
     assert config["lr"] == 1
@@ -167,7 +167,7 @@ def test_files_are_artifacts(project, tmp_path) -> None:
     target = tmp_path / "there" / "model.pt"
     logger.download_file("test/ep1.pt", str(target))
     assert target.read_text() == "later"
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("test/ep1.pt", str(target))
     logger.download_file("test/ep1.pt:v0", str(target), overwrite=True)
     assert target.read_text() == "early"

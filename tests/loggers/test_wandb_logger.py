@@ -227,7 +227,7 @@ def test_download(tmp_path, monkeypatch) -> None:
     logger.download_file("night/ep1.pt", str(target))
     assert target.read_text() == "content"
     assert requested == ["team/vision/night.ep1.pt:latest"]
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("night/ep1.pt", str(target))
     logger.download_file("night/ep1.pt:v3", str(target), overwrite=True)
     assert requested[-1] == "team/vision/night.ep1.pt:v3"
