@@ -84,7 +84,7 @@ def test_LoaderHang_of_an_evaluation() -> None:
     loader = DataLoader(Items(hangs_at=4), batch_size=2, num_workers=1)
     evaluator = Evaluator(label="dev", dataloader=loader)
     message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(1.5), eval_dataloader=evaluator))
-    assert "No batch of the evaluation data 'dev' came" in message
+    assert "No batch of the evaluation data 'dev' arrived" in message
     assert "in sleep_forever" in message
 
 
