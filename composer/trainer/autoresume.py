@@ -66,7 +66,7 @@ def resume_newest(run: Run) -> bool:
             _warn_of_another_run(run.state, path, content)
             give(run, options, path, content)
             for saver in savers:
-                saver.pass_over(list(passed))
+                saver.mark_unreadable(list(passed))
             return True
     if passed:
         told = _told(passed)

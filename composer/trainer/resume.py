@@ -295,7 +295,7 @@ def _save_apart(run: Run, saver: CheckpointSaver) -> None:
     # As one file, whose name resumption does not look for.
     folders, state.checkpoint_folders = state.checkpoint_folders, None
     try:
-        path = save_checkpoint(state, saver.place(state, f"exception-{saver.filename.filename}"))
+        path = save_checkpoint(state, saver.path_of(state, f"exception-{saver.filename.filename}"))
     except Exception:
         _log.exception("The checkpoint of the state at the exception could not be saved.")
     else:
