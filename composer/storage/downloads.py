@@ -18,7 +18,7 @@ from composer.storage.folder import Folder, Progress
 from composer.storage.retrying import call_with_retries
 from composer.storage.uris import is_remote, join, local_path, parse_uri, split
 
-__all__ = ["LINK_SUFFIX", "copy_file", "fetched", "get_file", "link_targets", "modified", "named_in", "remove"]
+__all__ = ["LINK_SUFFIX", "copy_file", "fetched", "get_file", "link_targets", "modified", "read_link_file", "remove"]
 
 LINK_SUFFIX = ".symlink"
 _MOST_LINKS = 8
@@ -109,7 +109,7 @@ def get_file(
         with tempfile.TemporaryDirectory(prefix="composer-") as folder:
             text = Path(folder, "link")
             copy_file(name, text, object_store, progress_bar=False)
-            content = named_in(text)
+            content = read_link_file(text)
         if not follow:
             raise FileNotFoundError(f"{path!r} leads from one link to the next, and to no file.")
         targets = link_targets(name, content, in_store=object_store is not None)
@@ -227,14 +227,14 @@ def _store_of(name: str) -> str | None:
     return f"{scheme}://{rest.partition('/')[0]}" if separator else None
 
 
-def named_in(link: Path) -> str:
+def read_link_file(link: Path) -> str:
     """Return the name in a text file of this machine that stands for a link; if damaged, one that no file has.
 
     Args:
         link: The text file.
 
     >>> _ = (tmp_path / "latest.pt.symlink").write_text("ep1.pt")
-    >>> named_in(tmp_path / "latest.pt.symlink")
+    >>> read_link_file(tmp_path / "latest.pt.symlink")
     'ep1.pt'
     """
     with link.open("rb") as file:

@@ -16,7 +16,7 @@ class ObjectStoreTransientError(RuntimeError):
 
 
 # What the server or this machine will say again. ValueError has the refusal of certificates among its kinds.
-_LASTING: Final = (
+_PERMANENT: Final = (
     FileNotFoundError,
     FileExistsError,
     PermissionError,
@@ -28,7 +28,7 @@ _LASTING: Final = (
     ValueError,
 )
 # The same in the words of the clients, which are not imported to ask for them.
-_LASTING_NAMES: Final = frozenset(
+_PERMANENT_NAMES: Final = frozenset(
     {
         "AuthenticationException",
         "BadHostKeyException",
@@ -43,7 +43,7 @@ _LASTING_NAMES: Final = frozenset(
 
 
 # Of the answers that blame the client, those that blame its pace: not in time, too early, too often.
-_PASSING: Final = frozenset({408, 425, 429})
+_RETRYABLE_STATUS: Final = frozenset({408, 425, 429})
 
 
 def is_transient(error: BaseException) -> bool:
@@ -55,12 +55,12 @@ def is_transient(error: BaseException) -> bool:
     >>> is_transient(ConnectionResetError()), is_transient(PermissionError())
     (True, False)
     """
-    if isinstance(error, _LASTING) or not isinstance(error, Exception):
+    if isinstance(error, _PERMANENT) or not isinstance(error, Exception):
         return False
     status = _status(error)
-    if status is not None and 400 <= status < 500 and status not in _PASSING:
+    if status is not None and 400 <= status < 500 and status not in _RETRYABLE_STATUS:
         return False
-    return not _LASTING_NAMES.intersection(kind.__name__ for kind in type(error).__mro__)
+    return not _PERMANENT_NAMES.intersection(base.__name__ for base in type(error).__mro__)
 
 
 def _status(error: Exception) -> int | None:

@@ -24,7 +24,7 @@ Progress = Callable[[int, int], object]
 """Called with the bytes transferred so far and their total."""
 
 # Stores in which an object appears when it is complete. Elsewhere a file is renamed when it is.
-_WHOLE: Final = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "hf", "oci", "s3", "s3a"})
+_ATOMIC_SCHEMES: Final = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "hf", "oci", "s3", "s3a"})
 _TIMES: Final = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 
 
@@ -94,10 +94,10 @@ class Folder:
         """
         path = Path(path)
         with self._files(name) as (files, target):
-            whole = not _WHOLE.isdisjoint(_protocols(files))
+            is_atomic = not _ATOMIC_SCHEMES.isdisjoint(_protocols(files))
             above, _, last = target.rpartition("/")
-            written = target if whole else f"{above}/.{last}.{secrets.token_hex(4)}.tmp"
-            if not whole:
+            written = target if is_atomic else f"{above}/.{last}.{secrets.token_hex(4)}.tmp"
+            if not is_atomic:
                 files.makedirs(above or "/", exist_ok=True)
             size = path.stat().st_size
             try:
@@ -107,14 +107,14 @@ class Folder:
                 # A file that is written to meanwhile, such as a log, has grown.
                 if not size <= arrived <= max(size, path.stat().st_size):
                     raise ObjectStoreTransientError(
-                        f"Of {str(path)!r}, {size} bytes, {arrived} have arrived at {self._shown(name)!r}."
+                        f"Of {str(path)!r}, {size} bytes, {arrived} have arrived at {self._masked_uri(name)!r}."
                     )
-                if not whole:
+                if not is_atomic:
                     _move(files, written, target)
                 if progress is not None:  # of which not every file system tells
                     progress(arrived, arrived)
             except BaseException:
-                if not whole:
+                if not is_atomic:
                     with contextlib.suppress(Exception):
                         files.rm_file(written)
                 raise
@@ -140,7 +140,7 @@ class Folder:
                 files.get_file(source, str(part), callback=_callback(progress))
                 if size is not None and part.stat().st_size != size:
                     raise ObjectStoreTransientError(
-                        f"Of {self._shown(name)!r}, {size} bytes, {part.stat().st_size} have arrived."
+                        f"Of {self._masked_uri(name)!r}, {size} bytes, {part.stat().st_size} have arrived."
                     )
                 part.replace(path)
                 if progress is not None:
@@ -293,14 +293,14 @@ class Folder:
                 raise masked from masked.__cause__
             raise
 
-    def _shown(self, name: str) -> str:
+    def _masked_uri(self, name: str) -> str:
         """The URI of a file for messages."""
         return mask_text(self.uri_of(name))
 
     def _info(self, files: AbstractFileSystem, path: str, name: str) -> dict[str, Any]:
         info = cast("dict[str, Any]", files.info(path))
         if info["type"] != "file":
-            raise FileNotFoundError(f"{self._shown(name)!r} is a {info['type']}, not a file.")
+            raise FileNotFoundError(f"{self._masked_uri(name)!r} is a {info['type']}, not a file.")
         return info
 
 
@@ -326,12 +326,12 @@ def _callback(progress: Progress | None) -> Any:
     if progress is None:
         return NoOpCallback()
 
-    class Told(Callback):
+    class ProgressCallback(Callback):
         def call(self, hook_name: str | None = None, **kwargs: Any) -> None:
             if self.size:
                 progress(int(self.value), int(self.size))
 
-    return Told()
+    return ProgressCallback()
 
 
 def _when(info: Mapping[str, Any]) -> float:

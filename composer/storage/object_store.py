@@ -116,7 +116,7 @@ class ObjectStore:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
 
@@ -160,7 +160,7 @@ def build_remote_backend(remote_backend_name: str, backend_kwargs: Mapping[str, 
     from composer.storage import object_stores
     from composer.storage.libcloud_store import LibcloudObjectStore
 
-    kinds: dict[str, type[ObjectStore]] = {
+    classes: dict[str, type[ObjectStore]] = {
         "s3": object_stores.S3ObjectStore,
         "gs": object_stores.GCSObjectStore,
         "oci": object_stores.OCIObjectStore,
@@ -168,7 +168,7 @@ def build_remote_backend(remote_backend_name: str, backend_kwargs: Mapping[str, 
         "libcloud": LibcloudObjectStore,
         "uri": UriObjectStore,
     }
-    return kinds[one_of("remote_backend_name", remote_backend_name, tuple(kinds))](**backend_kwargs)
+    return classes[one_of("remote_backend_name", remote_backend_name, tuple(classes))](**backend_kwargs)
 
 
 def maybe_create_object_store_from_uri(uri: Path | str) -> ObjectStore | None:
@@ -193,18 +193,18 @@ def maybe_create_object_store_from_uri(uri: Path | str) -> ObjectStore | None:
     scheme, bucket, _ = parse_uri(uri)
     if not is_remote(uri) and scheme in ("", "file", "local"):
         return None
-    kinds: dict[str, type[Any]] = {"s3": S3ObjectStore, "gs": GCSObjectStore, "oci": OCIObjectStore}
-    if scheme in kinds:
-        place = uri.partition("://")[2].partition("/")[0] if scheme == "oci" else bucket
-        return kinds[scheme](bucket=place)
+    classes: dict[str, type[Any]] = {"s3": S3ObjectStore, "gs": GCSObjectStore, "oci": OCIObjectStore}
+    if scheme in classes:
+        bucket = uri.partition("://")[2].partition("/")[0] if scheme == "oci" else bucket
+        return classes[scheme](bucket=bucket)
     known = {*fsspec.available_protocols(), *fsspec.registry, "azure"} - {"dbfs", "wandb"}
     if scheme not in known:
         raise NotImplementedError(
             f"{mask_text(uri)!r}: there is no store for {scheme}://. Files go to any scheme that fsspec knows; volumes "
             f"and experiment trackers are reached by their loggers, or by where they are mounted."
         )
-    place = uri.partition("://")[2].partition("/")[0]
-    return UriObjectStore(f"{scheme}://{place}")
+    bucket = uri.partition("://")[2].partition("/")[0]
+    return UriObjectStore(f"{scheme}://{bucket}")
 
 
 def list_remote_objects(remote_path: str) -> list[str]:

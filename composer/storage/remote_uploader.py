@@ -119,9 +119,9 @@ class Uploads:
         if earlier is not None and not earlier.done and not overwrite:
             raise FileExistsError(f"{name!r} is being uploaded already; give overwrite=True to replace it.")
         after: list[Job] = []
-        behind = [] if earlier is None else [earlier]
+        after_any = [] if earlier is None else [earlier]
         if name.endswith(LINK_SUFFIX):
-            after, behind = self._of_target(name, path), self.queue.pending
+            after, after_any = self._of_target(name, path), self.queue.pending
         kept = self.staging.add(path, name)
 
         shown = mask_text(self.store.get_uri(name))
@@ -133,7 +133,7 @@ class Uploads:
             self.store.upload_object(name, kept)
             self.staging.remove(kept)
 
-        job = self._newest[name] = self.queue.submit(f"upload of {shown}", upload, after, behind)
+        job = self._newest[name] = self.queue.submit(f"upload of {shown}", upload, after, after_any)
         return [job]
 
     def _of_target(self, name: str, path: Path) -> list[Job]:

@@ -98,7 +98,7 @@ def retry(
     """
     if callable(exc_class) and not isinstance(exc_class, type):
         return retry()(cast("Callable[..., Any]", exc_class))
-    kinds = (exc_class,) if isinstance(exc_class, type) else tuple(cast("Sequence[type[Exception]]", exc_class))
+    exc_classes = (exc_class,) if isinstance(exc_class, type) else tuple(cast("Sequence[type[Exception]]", exc_class))
     positive("num_attempts", num_attempts)
     non_negative("initial_backoff", initial_backoff)
     non_negative("max_jitter", max_jitter)
@@ -108,7 +108,7 @@ def retry(
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             return call_with_retries(
                 lambda: function(*args, **kwargs),
-                lambda error: isinstance(error, kinds),
+                lambda error: isinstance(error, exc_classes),
                 num_attempts,
                 initial_backoff,
                 max_jitter,

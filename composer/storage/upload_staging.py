@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-__all__ = ["Staging", "place"]
+__all__ = ["Staging", "move_into_place"]
 
 
 class Staging:
@@ -70,7 +70,7 @@ class Staging:
             folder.cleanup()
 
 
-def place(folder: Path, target: Path) -> None:
+def move_into_place(folder: Path, target: Path) -> None:
     """Put what was fetched into a folder where it belongs: the one file that is there, or a copy of the folder.
 
     Args:
@@ -80,7 +80,7 @@ def place(folder: Path, target: Path) -> None:
     >>> with tempfile.TemporaryDirectory() as there:
     ...     Path(there, "fetched", "deep").mkdir(parents=True)
     ...     _ = Path(there, "fetched", "deep", "model.pt").write_text("weights")
-    ...     place(Path(there, "fetched"), Path(there, "best.pt"))
+    ...     move_into_place(Path(there, "fetched"), Path(there, "best.pt"))
     ...     Path(there, "best.pt").read_text()
     'weights'
     """

@@ -32,12 +32,12 @@ class Job:
     what: str
     action: Callable[[], object]
     after: tuple[Job, ...] = ()
-    behind: tuple[Job, ...] = ()
+    after_any: tuple[Job, ...] = ()
     done: bool = False
     error: Exception | None = None
 
 
-class _LeftOutError(RuntimeError):
+class _SkippedError(RuntimeError):
     """A job was not begun because one that it waits for failed."""
 
 
@@ -88,7 +88,7 @@ class UploadQueue:
         self._failures: list[Job] = []  # that nobody was told of
 
     def submit(
-        self, what: str, action: Callable[[], object], after: Iterable[Job] = (), behind: Iterable[Job] = ()
+        self, what: str, action: Callable[[], object], after: Iterable[Job] = (), after_any: Iterable[Job] = ()
     ) -> Job:
         """Add a job; returns at once.
 
@@ -98,7 +98,7 @@ class UploadQueue:
             after: Jobs of this queue that must have succeeded before.
             behind: Jobs of this queue that must have ended before, well or not.
         """
-        job = Job(what, action, tuple(after), tuple(behind))
+        job = Job(what, action, tuple(after), tuple(after_any))
         with self._changed:
             self._jobs.append(job)
             if len(self._threads) < min(self.num_workers, len(self._jobs)):
@@ -123,7 +123,7 @@ class UploadQueue:
         """
         with self._changed:
             failures, self._failures = self._failures, []
-        roots = [job for job in failures if not isinstance(job.error, _LeftOutError)]
+        roots = [job for job in failures if not isinstance(job.error, _SkippedError)]
         if not failures:
             return
         first, *others = roots or failures
@@ -145,12 +145,12 @@ class UploadQueue:
             Exception: The failure of a job.
         """
         limit = self.close_timeout if timeout is None else timeout
-        wanted = None if jobs is None else list(jobs)
+        selected = None if jobs is None else list(jobs)
         with self._changed:
             ended = self._changed.wait_for(
-                lambda: not self._jobs if wanted is None else all(job.done for job in wanted), limit
+                lambda: not self._jobs if selected is None else all(job.done for job in selected), limit
             )
-            late = [job.what for job in self._jobs if not job.done and (wanted is None or job in wanted)]
+            late = [job.what for job in self._jobs if not job.done and (selected is None or job in selected)]
         self.poll()
         if not ended:
             raise TimeoutError(f"After {limit:g} s, {plural(len(late), 'job')} had not ended: {_some(late)}.")
@@ -195,17 +195,17 @@ class UploadQueue:
                     if error is not None:
                         self._failures.append(job)
                 # The action may hold files and memory, and the job lives as long as those that came after it.
-                job.action, job.after, job.behind = _nothing, (), ()
+                job.action, job.after, job.after_any = _nothing, (), ()
                 self._changed.notify_all()
 
     def _next(self) -> Job | None:
         free = (job for job in self._jobs if job not in self._running)
-        return next((job for job in free if all(before.done for before in (*job.after, *job.behind))), None)
+        return next((job for job in free if all(before.done for before in (*job.after, *job.after_any))), None)
 
     def _do(self, job: Job, stop: threading.Event) -> Exception | None:
         failed = next((before for before in job.after if before.error is not None), None)
         if failed is not None:
-            return _LeftOutError(f"it waits for the {failed.what}, which failed")
+            return _SkippedError(f"it waits for the {failed.what}, which failed")
 
         def should_retry(error: Exception) -> bool:
             return is_transient(error) and not stop.is_set()

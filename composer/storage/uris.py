@@ -89,8 +89,8 @@ def parse_uri(uri: Path | str) -> tuple[str, str, str]:
             return "dbfs", "", uri.removeprefix("dbfs:/")
         return "", "", uri
     scheme = "azure" if scheme == "AZURE_BLOBS" else scheme
-    place, _, path = rest.partition("/")
-    bucket = place.rpartition("@")[2] if scheme in ("sftp", "ssh", "ftp") else place.partition("@")[0]
+    netloc, _, path = rest.partition("/")
+    bucket = netloc.rpartition("@")[2] if scheme in ("sftp", "ssh", "ftp") else netloc.partition("@")[0]
     return scheme, bucket, path
 
 
