@@ -104,7 +104,7 @@ class CheckpointWriter:
         checkpoint = sharded_writer.shard_checkpoint(content)
         if self._behind:
             copy = self._host_copy.copy({"rest": checkpoint.rest, "tensors": checkpoint.tensors})
-            checkpoint = sharded_writer.ShardedCheckpoint(copy["rest"], copy["tensors"], checkpoint.places)
+            checkpoint = sharded_writer.ShardedCheckpoint(copy["rest"], copy["tensors"], checkpoint.metadata)
             if self._group is None and dist.is_initialized():
                 # Training uses the default group meanwhile, in which collectives run in order.
                 self._group = cast("torch_dist.ProcessGroup", torch_dist.new_group(backend="gloo"))

@@ -1,4 +1,4 @@
-"""What can go wrong with files elsewhere, and what is worth another attempt."""
+"""Decide which storage errors are transient and worth a retry."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["ObjectStoreTransientError", "is_transient"]
 
 
 class ObjectStoreTransientError(RuntimeError):
-    """A transfer failed in a way that the next attempt may not.
+    """A transfer failed, but a retry may succeed.
 
     >>> is_transient(ObjectStoreTransientError("half of it has arrived"))
     True
     """
 
 
-# What the server or this machine will say again. ValueError has the refusal of certificates among its kinds.
+# Errors that a retry does not fix. Rejected certificates are a subclass of ValueError.
 _PERMANENT: Final = (
     FileNotFoundError,
     FileExistsError,
@@ -27,7 +27,7 @@ _PERMANENT: Final = (
     TypeError,
     ValueError,
 )
-# The same in the words of the clients, which are not imported to ask for them.
+# Permanent errors of client libraries, by name, so that the libraries need not be imported.
 _PERMANENT_NAMES: Final = frozenset(
     {
         "AuthenticationException",
@@ -42,15 +42,15 @@ _PERMANENT_NAMES: Final = frozenset(
 )
 
 
-# Of the answers that blame the client, those that blame its pace: not in time, too early, too often.
+# 4xx statuses that a retry may fix: request timeout, too early, too many requests.
 _RETRYABLE_STATUS: Final = frozenset({408, 425, 429})
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether another attempt may succeed: not where something is absent, refused or asked for wrongly.
+    """Return whether a retry may succeed; false if something is missing, denied or invalid.
 
     Args:
-        error: What a transfer raised.
+        error: The exception of a transfer.
 
     >>> is_transient(ConnectionResetError()), is_transient(PermissionError())
     (True, False)
@@ -64,11 +64,11 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _status(error: Exception) -> int | None:
-    """What a server has answered, where the client tells: each has another name for it."""
+    """Return the HTTP status of an error, which each client library names differently."""
     for source in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "code"):
             value = getattr(source, name, None)
             if isinstance(value, int):
                 return value
-    # All that the client of Google's storage leaves of it.
+    # The client of Google Cloud Storage only leaves the text.
     return 403 if type(error) is OSError and str(error).startswith("Forbidden") else None

@@ -186,7 +186,7 @@ def test_nothing_is_recorded_where_no_weights_are_left_out() -> None:
 )
 def test_a_pattern_that_leaves_out_what_the_rest_needs(tmp_path, pattern, part) -> None:
     path = saved(tmp_path)
-    with pytest.raises(ValueError, match=f"Give 'state/{part}[*]' to exclude the entire entry") as raised:
+    with pytest.raises(ValueError, match=f"Use 'state/{part}[*]' to exclude the entire entry") as raised:
         trainer(tmp_path, load_path=path, load_ignore_keys=["rng", pattern])
     assert f"load_ignore_keys: {pattern!r} excludes a value of 'state/{part}'" in str(raised.value)
     assert not isinstance(raised.value, DamagedCheckpointError)

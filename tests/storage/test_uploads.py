@@ -93,7 +93,7 @@ def test_closing_ends_in_time_and_names_what_is_lost() -> None:
     queue.submit("upload of a", lambda: gate.wait(10))
     queue.submit("upload of b", lambda: None)
     begun = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"2 jobs had not ended: upload of a, upload of b\."):
+    with pytest.raises(TimeoutError, match=r"2 jobs had not finished: upload of a, upload of b\."):
         queue.close(timeout=0.05)
     assert time.monotonic() - begun < 5
     gate.set()
