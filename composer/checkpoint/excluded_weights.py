@@ -90,7 +90,7 @@ def exclude(content: dict[str, Any], ignore: IgnoreKeys) -> ExcludedWeights:
 
     >>> content = {"state": {"model": {"bias": torch.ones(2)}}, "left_out": {"weight": [2, 1]}}
     >>> exclude(content, ["state/model/bias"])
-    LeftOut(when_saved={'weight': (2, 1)}, when_loaded={'bias': (2,)}, is_all=True)
+    ExcludedWeights(when_saved={'weight': (2, 1)}, when_loaded={'bias': (2,)}, is_all=True)
     """
     recorded = {name: tuple(shape) for name, shape in content.pop(EXCLUDED_KEY, {}).items()}
     before = {} if ignore is None else _shapes(content)
