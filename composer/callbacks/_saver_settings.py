@@ -63,7 +63,7 @@ class SaverSettings:
         elif name == "upload_timeout_in_seconds":
             self._upload_timeout = value
             if isinstance(self._store, RemoteCheckpoints):
-                self._store.wait_at_most(value)
+                self._store.set_timeout(value)
         elif name == "save_interval" and not callable(value):
             return create_interval_scheduler(value)
         elif name == "latest_filename" and isinstance(value, (str, Path)):

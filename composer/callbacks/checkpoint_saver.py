@@ -20,13 +20,13 @@ from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.local_folder import LocalCheckpoints
 from composer.checkpoint.logger_uploads import upload_copy
 from composer.checkpoint.name_templates import bind
-from composer.checkpoint.on_all_ranks import by_first
+from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.checkpoint.ordering import Found
 from composer.checkpoint.remote_folder import RemoteCheckpoints
 from composer.checkpoint.retention import BestCheckpoint, retention_of
 from composer.checkpoint.safetensors_files import check_format
 from composer.checkpoint.save import collect, folders_for, template_for
-from composer.checkpoint.saved_checkpoints import SavedList, place_of
+from composer.checkpoint.saved_checkpoints import SavedList, folder_key
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
@@ -130,9 +130,9 @@ class CheckpointSaver(SaverSettings, Callback):
         check_format("filename", self.filename.filename, weights_only=weights_only)
         self._infers_mode = mode is None and monitor is not None
         retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)
-        self._list = SavedList(retention, place_of(self.folder, self.filename.filename))
+        self._list = SavedList(retention, folder_key(self.folder, self.filename.filename))
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
-        self._writer = CheckpointWriter(behind=asynchronous, on_failure=self._on_failure)
+        self._writer = CheckpointWriter(background=asynchronous, on_failure=self._on_failure)
         self._store: LocalCheckpoints | RemoteCheckpoints | None = None
         self._last_saved: SavePoint | None = None
         self.all_saved_checkpoints_to_timestamp: dict[str, Timestamp] = {}
@@ -216,7 +216,7 @@ class CheckpointSaver(SaverSettings, Callback):
         if isinstance(store, LocalCheckpoints):
             return store.candidates(template, latest)
         what = f"look for checkpoints in {mask_text(store.folder.uri)!r}"
-        return by_first(lambda: store.candidates(template, latest), what)
+        return run_on_rank_zero(lambda: store.candidates(template, latest), what)
 
     def newest(self, state: State) -> str | None:
         """Return the first path of :meth:`candidates`, or None; all ranks must call this.
@@ -246,7 +246,7 @@ class CheckpointSaver(SaverSettings, Callback):
         """Refuse a folder with later checkpoints of another run, which would be mixed with those of this run."""
         self._score(state)  # raises if the metric does not exist or has no known direction
         # The entries in the folder are the same on all ranks; missing ones were saved to another folder.
-        self._list.put_back(by_first(lambda: self._begin(state), f"prepare the folder {mask_text(self.folder)!r}"))
+        self._list.put_back(run_on_rank_zero(lambda: self._begin(state), f"prepare {mask_text(self.folder)!r}"))
 
     def _begin(self, state: State) -> Any:
         """Check the folder, finish what a killed process had begun, and return the list of checkpoints present."""
@@ -346,9 +346,9 @@ class CheckpointSaver(SaverSettings, Callback):
         path, latest, obsolete = store.local / name, self.latest_name(state), self._list.obsolete
         copies = remote_names(self, state) if logger.has_file_upload_destination() else (None, None)
         folders = folders_for(state, self.filename.filename, weights_only=only)
-        is_first, apart = dist.get_global_rank() == 0, isinstance(store, RemoteCheckpoints)
+        is_first, per_rank_folder = dist.get_global_rank() == 0, isinstance(store, RemoteCheckpoints)
         if isinstance(store, RemoteCheckpoints) and folders is not None:
-            store.meet()
+            store.create_group()
 
         def then() -> None:
             if is_first and latest is not None and isinstance(store, LocalCheckpoints):
@@ -360,7 +360,7 @@ class CheckpointSaver(SaverSettings, Callback):
             elif is_first:
                 store.remove(obsolete, template)
 
-        self._writer.write(content, path, then, otherwise, folders=folders, apart=apart)
+        self._writer.write(content, path, then, otherwise, folders=folders, per_rank_folder=per_rank_folder)
 
     def state_dict(self) -> dict[str, Any]:
         """Return save times, checkpoints kept and checkpoints being removed, by names relative to the folder."""
@@ -385,7 +385,7 @@ class CheckpointSaver(SaverSettings, Callback):
         Args:
             state: The return value of :meth:`state_dict` of a saver.
         """
-        return state.get("place") == self._list.place
+        return state.get("place") == self._list.folder_key
 
     def _save_if_due(self, event: Event, state: State, logger: Logger) -> None:
         if self.save_interval(state, event):

@@ -55,7 +55,7 @@ def records(file: BinaryIO, size: int) -> list[Record]:
         size: Size of the file in bytes.
 
     Raises:
-        ValueError: Some bytes differ from what ``torch.save`` writes; the message says which.
+        ValueError: Some bytes differ from what ``torch.save`` writes; the message names the first difference.
 
     >>> import io
     >>> file = io.BytesIO()
@@ -110,7 +110,7 @@ def _directory(file: BinaryIO, size: int) -> tuple[int, list[tuple[str, int, int
         raise ValueError("its end is missing")
     end = _bytes(file, size - _END_SIZE, _END_SIZE)
     if end[76:80] != b"PK\x05\x06" or end[:4] != b"PK\x06\x06":
-        raise ValueError("its end is missing, or is not that of a file of torch.save")
+        raise ValueError("its end is missing, or differs from what torch.save writes")
     count, length, begin = struct.unpack_from("<QQQ", end, 32)
     if end != _end(count, length, begin, size) or begin + length != size - _END_SIZE:
         raise ValueError("the end of its directory differs from what torch.save writes")

@@ -106,11 +106,11 @@ def _describe(value: Any) -> str:
 
 def _sizes(value: Any) -> tuple[str, str]:
     """The number of tensors and the bytes that they take; shared memory counts once."""
-    from composer.checkpoint.sharded_reader import awaited
+    from composer.checkpoint.sharded_reader import pending_tensors
 
     found = [leaf for leaf in trees.leaves(value) if isinstance(leaf, Tensor)]
     storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() for leaf in found}
-    stored = [one for _, one in awaited(value)]
+    stored = [one for _, one in pending_tensors(value)]
     size = sum(storages.values()) + sum(math.prod(one.shape) * one.dtype.itemsize for one in stored)
     return (str(len(found) + len(stored)), _bytes(size)) if found or stored else ("", "")
 

@@ -17,7 +17,7 @@ from composer.loggers._images import image_arrays
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, artifact_name, rendered_images
 from composer.loggers._values import as_number, to_json
-from composer.storage.upload_staging import Staging, place
+from composer.storage.upload_staging import Staging, move_into_place
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class TrackioLogger(Tracker):
                 raise FileNotFoundError(f"The artifact {remote_file_name!r} does not exist: {error}") from error
             target.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-                place(Path(artifact.download(root=folder)), target)
+                move_into_place(Path(artifact.download(root=folder)), target)
 
     def _begin(self, state: State, saved: dict[str, Any]) -> None:
         arguments = dict(self._init_kwargs)

@@ -13,7 +13,7 @@ from composer.loggers._images import class_maps, image_arrays
 from composer.loggers._ranks import with_rank
 from composer.loggers._tracker import Outcome, Tracker, artifact_name, end_with_timeout
 from composer.loggers._values import to_json, without_tensor
-from composer.storage.upload_staging import place
+from composer.storage.upload_staging import move_into_place
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -203,7 +203,7 @@ class WandBLogger(Tracker):
         # In the folder of the destination, so that moving the file there is atomic.
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             artifact.download(root=folder)
-            place(Path(folder), target)
+            move_into_place(Path(folder), target)
 
     def _full_name(self, remote_file_name: str) -> str:
         """Return the name of an artifact with entity, project and version."""

@@ -12,10 +12,10 @@ from composer import dist
 from composer._secrets.masking import mask_text
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.file_format import DamagedCheckpointError, UnsafeCheckpointError
-from composer.checkpoint.folder_conflicts import REST
+from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.latest_symlink import extract_path_from_symlink
 from composer.checkpoint.name_templates import bind, pattern
-from composer.checkpoint.on_all_ranks import by_first
+from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.checkpoint.ordering import Found, newest_first
 from composer.checkpoint.save import template_for
 from composer.core.name_placeholders import format_name, placeholders
@@ -161,7 +161,7 @@ def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: St
     def look() -> list[str]:
         if not keeper.has_file(link):
             return []
-        names = [f"{above}/{name}".removesuffix(f"/{REST}") for name in keeper.list_files(above)] if above else []
+        names = [f"{above}/{name}".removesuffix(f"/{MANIFEST}") for name in keeper.list_files(above)] if above else []
         found = [Found(name, 0.0) for name in names if pattern(template).fullmatch(name)]
         beside = link.rpartition("/")[0]
         target = extract_path_from_symlink(link, keeper)
@@ -169,7 +169,7 @@ def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: St
         # The link itself instead of its target, which older versions wrote relative to the bucket.
         return [link, *(one.name for one in ordered[1:])]
 
-    return by_first(look, f"look for checkpoints in {mask_text(keeper.bucket_uri)!r}")
+    return run_on_rank_zero(look, f"look for checkpoints in {mask_text(keeper.bucket_uri)!r}")
 
 
 def _attempt(
@@ -185,8 +185,8 @@ def _attempt(
 
     def read(local: Path) -> dict[str, Any]:
         # Without the file that is written last, it would be read as the weights of another program.
-        if local.is_dir() and not (local / REST).is_file():
-            raise DamagedCheckpointError(f"the file {REST!r} is missing.")
+        if local.is_dir() and not (local / MANIFEST).is_file():
+            raise DamagedCheckpointError(f"the file {MANIFEST!r} is missing.")
         content = opened(run, local)
         name = content.get("state", {}).get("run_name")
         if is_fallback and run.state.run_name_given and name != run.state.run_name:

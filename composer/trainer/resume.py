@@ -15,7 +15,7 @@ from composer.checkpoint.file_format import damage_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.load import open_checkpoint, read_checkpoint, restore
 from composer.checkpoint.named_states import as_named
-from composer.checkpoint.on_all_ranks import share
+from composer.checkpoint.on_all_ranks import read_on_rank_zero
 from composer.checkpoint.save import save_checkpoint
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.name_placeholders import format_name
@@ -175,11 +175,11 @@ def opened(run: Run, path: Path) -> dict[str, Any]:
         UnsafeCheckpointError: Reading it would run code.
     """
     if run.strategy.first_reads:
-        is_folder = [path.is_dir()]
-        dist.broadcast_object_list(is_folder)
-        if not is_folder[0]:
-            return share(lambda: read_checkpoint(path))
-    return open_checkpoint(path, mapped=run.strategy.shards_weights, together=True)
+        is_sharded_checkpoint = [path.is_dir()]
+        dist.broadcast_object_list(is_sharded_checkpoint)
+        if not is_sharded_checkpoint[0]:
+            return read_on_rank_zero(lambda: read_checkpoint(path))
+    return open_checkpoint(path, mapped=run.strategy.shards_weights, all_ranks=True)
 
 
 def _prepare_optimizers(run: Run, saved: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from composer.checkpoint.load import Loaded
+from composer.checkpoint.load import ResumeInfo
 from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
@@ -81,7 +81,7 @@ class Run:
     step_sync: StepSync | None = None
     uneven_inputs: UnevenInputs | None = None
     unbound_schedules: tuple[list[Any], float] | None = None
-    loaded: Loaded | None = None
+    loaded: ResumeInfo | None = None
     interruption: Interruption | None = None
     summary: Summary | None = None
     samples: int = 0

@@ -15,7 +15,7 @@ import torch
 from composer import dist, rng
 from composer._text import one_of
 from composer.checkpoint.filters import IgnoreKeys
-from composer.checkpoint.metric_values import give_metric_values
+from composer.checkpoint.metric_values import set_metric_values
 from composer.checkpoint.retention import BestCheckpoint
 from composer.checkpoint.save import save_checkpoint
 from composer.checkpoint.state_methods import register as register_state_dict
@@ -37,9 +37,9 @@ from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
-from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.config import as_parallelism_config
 from composer.parallel.config_agreement import check_agreement
+from composer.parallel.strategy_selection import choose_strategy
 from composer.precision import Precision
 from composer.trainer import arguments as given
 from composer.trainer import distributed_setup, resume, run_completion, saver_setup, schedules, setup, third_party_loops
@@ -484,7 +484,7 @@ class Trainer(TrainerNames):
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
             if self._run.loaded is not None and self._run.loaded.metric_values:
-                give_metric_values(self.state, self._run.loaded.metric_values)  # of evaluators that were given here
+                set_metric_values(self.state, self._run.loaded.metric_values)  # of evaluators that were given here
             if self._autoresumed and run_completion.is_complete(self._run, duration, scale_schedule_ratio):
                 return
             if duration is None:

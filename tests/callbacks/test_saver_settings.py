@@ -60,7 +60,7 @@ def test_retention_uses_all_settings() -> None:
     with pytest.raises(ValueError, match="mode must be one of"):
         saver.mode = "least"
     assert (saver.num_checkpoints_to_keep, saver.mode) == (4, "max")
-    with pytest.raises(ValueError, match="keep_best and monitor go together"):
+    with pytest.raises(ValueError, match="keep_best and monitor must be given together"):
         CheckpointSaver("runs").monitor = "eval/Loss"
 
 

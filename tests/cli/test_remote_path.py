@@ -18,7 +18,7 @@ def test_lists_what_is_there(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"), [("some/path", "is a path of this machine"), ("nosuchstore://bucket/run", "nosuchstore")]
+    ("uri", "told"), [("some/path", "is a local path"), ("nosuchstore://bucket/run", "nosuchstore")]
 )
 def test_what_cannot_be_read(uri: str, told: str, capsys) -> None:
     assert main([uri]) == 1

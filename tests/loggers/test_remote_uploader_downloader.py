@@ -131,7 +131,7 @@ def test_one_uploader_per_bucket() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["runs"], "path of this machine"),
+        (["runs"], "local path"),
         (["memory://b", None, "{name}"], "unknown placeholder {name}"),
         (["memory://b", None, "{remote_file_name}", 0], "num_concurrent_uploads"),
         (["memory://b", None, "{remote_file_name}", 1, None, True, 0], "num_attempts"),

@@ -241,16 +241,16 @@ def test_several_ranks(how, ending, tmp_path, two_ranks) -> None:
 
 def test_a_folder_that_is_no_checkpoint_is_not_replaced(tmp_path) -> None:
     """Though a sharded checkpoint gets the name that it has."""
-    from composer.checkpoint.sharded_writer import divide, write
+    from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 
     (tmp_path / "ep1").mkdir()
     (tmp_path / "ep1" / "thesis.tex").touch()
     with pytest.raises(FileExistsError, match="no checkpoint"):
-        write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+        write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     assert listed(tmp_path) == ["ep1", "ep1/thesis.tex"]
     (tmp_path / "ep1" / "thesis.tex").unlink()
     for _ in range(2):
-        write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+        write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
 
 
 # ------------------------------------------------------------------------------------------------- names with folders
