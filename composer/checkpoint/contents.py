@@ -142,11 +142,15 @@ def _give_timestamp(state: State, saved: Any) -> None:
 def _take_position(state: State) -> dict[str, Any]:
     phase = state.train_phase
     place = phase.resume if phase.iterator is None else None  # loaded, and not taken up yet
-    if phase.passes is not None and isinstance(phase.iterator, EpochIterator):
+    if phase.epoch_iterators is not None and isinstance(phase.iterator, EpochIterator):
         done = int(phase.timestamp.sample_in_epoch)
-        place = phase.passes.place(phase.iterator, done, sized=phase.length is not None)
-    elif phase.passes is not None and phase.ended is not None and phase.passes.loader is phase.loader.dataloader:
-        place = phase.passes.place_after(*phase.ended, sized=phase.length is not None)
+        place = phase.epoch_iterators.position(phase.iterator, done, sized=phase.length is not None)
+    elif (
+        phase.epoch_iterators is not None
+        and phase.ended is not None
+        and phase.epoch_iterators.loader is phase.loader.dataloader
+    ):
+        place = phase.epoch_iterators.position_after(*phase.ended, sized=phase.length is not None)
     return {"train": place, "eval": {}, "first_batch_rng": dist.all_gather_object(_first_draws(state))}
 
 

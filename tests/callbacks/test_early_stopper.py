@@ -215,7 +215,7 @@ def test_looks_at_every_batch_if_patience_is_in_batches() -> None:
     [
         ({"monitor": "MulticlassAccuraccy", "dataloader_label": "train"}, "Did you mean 'MulticlassAccuracy'"),
         ({"monitor": "MulticlassAccuracy", "dataloader_label": "trian"}, "Did you mean 'train'"),
-        ({"monitor": "MulticlassAccuracy", "dataloader_label": "eval"}, "names no data of this run"),
+        ({"monitor": "MulticlassAccuracy", "dataloader_label": "eval"}, "is not a label of the data of this run"),
     ],
 )
 def test_refuses_what_will_never_be_there_before_training(arguments, message) -> None:

@@ -127,9 +127,9 @@ def test_WorldResize_the_samples_of_an_epoch_are_exact(kind, n, sizes, parts, st
 def test_whole_batches_go_round(n, size, parts) -> None:
     one = rest(LOADERS["shuffled"](n, batch_size=size), DataShard())
     for rank in range(parts):
-        mine = rest(LOADERS["shuffled"](n, batch_size=size), DataShard(rank, parts), whole_batches=True)
+        mine = rest(LOADERS["shuffled"](n, batch_size=size), DataShard(rank, parts), shard_batches=True)
         assert mine == one[rank::parts]
-        mine = rest(LOADERS["weighted"](n, batch_size=size), DataShard(rank, parts), whole_batches=True)
+        mine = rest(LOADERS["weighted"](n, batch_size=size), DataShard(rank, parts), shard_batches=True)
         assert mine == rest(LOADERS["weighted"](n, batch_size=size), DataShard())[rank::parts]
 
 

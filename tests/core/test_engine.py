@@ -44,7 +44,7 @@ class TestRunEvent:
             Engine(state_of()).run_event("batch_ends")
         with pytest.raises(ValueError, match="Unknown event"):
             Engine(state_of()).run_marker_only_event("batch_ends")
-        with pytest.raises(TypeError, match="An event is given as Event or str, not NoneType: None"):
+        with pytest.raises(TypeError, match="An event must be an Event or a str, not NoneType: None"):
             Engine(state_of()).run_event(None)
 
     def test_a_marker_calls_nobody(self):

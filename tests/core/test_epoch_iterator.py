@@ -158,7 +158,7 @@ def test_a_place_that_is_only_a_number_of_batches(name, saved) -> None:
 def test_another_kind_of_data_is_refused() -> None:
     saved = EpochIterators(Loader(), seed=0).begin(epoch=0).state_dict()
     with pytest.raises(
-        ValueError, match="saved by the state_dict of the loader, but the data given now goes by fetching"
+        ValueError, match="saved by the state_dict of the loader, but the current data resumes by fetching"
     ):
         EpochIterators([1, 2], seed=0).begin(epoch=0, batch=1, saved=saved)
 
@@ -208,7 +208,7 @@ def test_samplers_of_several_processes_are_told_the_epoch() -> None:
 
 
 def test_held_batches_are_not_lost() -> None:
-    running = EpochIterator("dataset", iter([1, 2]), owner=Stream())
+    running = EpochIterator("dataset", iter([1, 2]), stateful=Stream())
     assert not running._is_over()
     assert not running._is_over()
     assert list(running) == [1, 2]
@@ -268,7 +268,7 @@ def test_a_place_before_a_batch_that_came_back_is_not_known(caplog: pytest.LogCa
     running = factory.begin(epoch=0)
     factory.rewind(running, 0, 0, (next(running),))
     assert running.state_dict() == {"kind": "loader", "state": {"place": 1}}
-    assert "A run that resumes from here leaves that batch out" in caplog.text
+    assert "A run that resumes from here skips that batch" in caplog.text
     counting = DataLoader(Counting(), None)
     factory = EpochIterators(counting, seed=0)
     running = factory.begin(epoch=0)
@@ -290,7 +290,7 @@ class OwnPlaceLoader(DataLoader[Any]):
 
 def test_a_count_of_all_samples_goes_before_the_place_of_a_loader() -> None:
     factory = EpochIterators(OwnPlaceLoader(Counting(), None), seed=0)
-    assert (factory.kind, factory.is_own) == ("dataset", False)
+    assert (factory.resume_by, factory.is_per_rank) == ("dataset", False)
     saved = factory.begin(epoch=0).state_dict(2)
     assert list(EpochIterators(OwnPlaceLoader(Counting(), None), seed=0).begin(0, 2, saved)) == [2, 3, 4]
 
@@ -339,19 +339,19 @@ def test_the_state_between_two_passes() -> None:
     factory = EpochIterators(loader, seed=0)
     ended = factory.begin(epoch=0)
     assert list(ended) == [10, 11]
-    ended.leave()
-    place = factory.place_after(ended, 2, 2, sized=False)
+    ended.stop()
+    place = factory.position_after(ended, 2, 2, sized=False)
     assert place == {"kind": "loader", "state": {"passes": 1}, "over": True, "ended": 2}
     later = EpochIterators(Drawing(), seed=0)
-    later.go_after(0, place)
+    later.restore_after(0, place)
     assert list(later.begin(epoch=1)) == list(factory.begin(epoch=1)) == [20, 21]
 
 
 def test_between_two_passes_other_data_begin_anew(caplog) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
     factory = EpochIterators([1, 2], seed=0)
-    factory.go_after(0, {"kind": "loader", "state": {}, "ended": 2})
-    assert "it begins anew" in caplog.text
+    factory.restore_after(0, {"kind": "loader", "state": {}, "ended": 2})
+    assert "it starts from the beginning" in caplog.text
     assert list(factory.begin(epoch=1)) == [1, 2]
     ended = factory.begin(epoch=2)
-    assert factory.place_after(ended, 2, 2) is None
+    assert factory.position_after(ended, 2, 2) is None

@@ -99,7 +99,7 @@ def test_unknown_names(given, message):
 
 @pytest.mark.parametrize("given", [3, None, 0.5])
 def test_other_types(given):
-    message = f"An event is given as Event or str, not {type(given).__name__}: {given!r}"
+    message = f"An event must be an Event or a str, not {type(given).__name__}: {given!r}"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         Event(given)
 

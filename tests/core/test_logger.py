@@ -113,7 +113,7 @@ class TestDestinations:
         base.upload_file(state_of(), "name", Path("file"), overwrite=False)
         base.__suspend__()
         assert not base.can_upload_files()
-        message = "LoggerDestination keeps no files, so 'weights.pt' cannot be fetched."
+        message = "LoggerDestination does not store files, so 'weights.pt' cannot be downloaded."
         with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
             base.download_file("weights.pt", "here")
 

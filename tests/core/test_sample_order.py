@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from composer.core import sample_order as module
-from composer.core.sample_order import SampleOrder, SeededIndices, resumable
+from composer.core.sample_order import SampleOrder, SeededIndices, resumable_loader
 
 
 def data(n: int) -> TensorDataset:
@@ -177,7 +177,7 @@ def drawn(workers: int, start: int = 0, **options: Any) -> list[Any]:
     loader = DataLoader(Numbers(), 3, shuffle=True, num_workers=workers, **options)
     made = SampleOrder(loader)
     made.seed, made.start = 3, start
-    return [[part.tolist() for part in batch] for batch in resumable(loader, made, seed=3)]
+    return [[part.tolist() for part in batch] for batch in resumable_loader(loader, made, seed=3)]
 
 
 def test_numbers_in_workers_depend_on_the_batch_alone() -> None:
@@ -209,7 +209,7 @@ def test_a_loader_keeps_its_settings() -> None:
         data(9), 2, num_workers=2, collate_fn=collate, worker_init_fn=init, timeout=5, prefetch_factor=3,
         persistent_workers=True, drop_last=True, multiprocessing_context="fork",
     )  # fmt: skip
-    made = resumable(loader, SampleOrder(loader), seed=0)
+    made = resumable_loader(loader, SampleOrder(loader), seed=0)
     kept = (
         "num_workers",
         "collate_fn",
@@ -227,5 +227,5 @@ def test_a_loader_keeps_its_settings() -> None:
 def test_beginning_a_pass_draws_nothing() -> None:
     loader = DataLoader(data(9), 2, shuffle=True)
     before = torch.get_rng_state()
-    assert len(list(resumable(loader, SampleOrder(loader), seed=0))) == 5
+    assert len(list(resumable_loader(loader, SampleOrder(loader), seed=0))) == 5
     assert torch.equal(torch.get_rng_state(), before)

@@ -102,11 +102,11 @@ class TestMaxDuration:
             (
                 "0.5dur",
                 ValueError,
-                "max_duration=0.5dur is a share of itself; give epochs, batches,",
+                "max_duration=0.5dur is a fraction of itself; give epochs, batches,",
             ),
             (-1, ValueError, "max_duration must not be negative; got '-1ep'."),
             ("-2ba", ValueError, "max_duration must not be negative; got '-2ba'."),
-            (1.5, TypeError, "A time in epoch units must be a whole number"),
+            (1.5, TypeError, "A time in epoch units must be an integer"),
             ("soon", ValueError, "soon"),
             ([1], TypeError, "[1]"),
         ],
@@ -220,7 +220,7 @@ class TestData:
 
     def test_length_beyond_the_data(self):
         state = state_of(train_dataloader=loader())
-        message = "The data has 3 batches in a pass, fewer than the 4 asked for; 3 are used."
+        message = "The data has 3 batches per epoch, fewer than dataloader_len=4; 3 are used."
         with pytest.warns(ComposerWarning, match=f"^{re.escape(message)}$") as caught:
             state.dataloader_len = 4
         assert state.dataloader_len == Time(3, "ba")

@@ -98,7 +98,7 @@ class TestParsing:
             Time.from_timestring("5epp")
 
     def test_fraction_of_a_counted_unit(self):
-        with pytest.raises(TypeError, match=r"epoch units must be a whole number, but got 1\.5"):
+        with pytest.raises(TypeError, match=r"epoch units must be an integer, but got 1\.5"):
             Time.from_timestring("1.5ep")
 
     def test_overflow(self):
