@@ -79,7 +79,7 @@ def test_dense_tensors_are_copied_beside_the_step_without_a_race(batch: Any) -> 
     ids=["object", "object beside a tensor", "packed sequence", "COO", "CSR", "nested", "subclass"],
 )
 @pytest.mark.filterwarnings("ignore:.*(Sparse|nested tensors):UserWarning")
-def test_what_the_allocator_cannot_be_told_of_is_copied_on_the_current_stream(make: Any) -> None:
+def test_unsupported_tensors_are_copied_on_the_current_stream(make: Any) -> None:
     batch = make()
     with FakeCuda() as device:
         on = []
@@ -89,7 +89,7 @@ def test_what_the_allocator_cannot_be_told_of_is_copied_on_the_current_stream(ma
         assert len(device.streams) == 1
 
 
-def test_an_object_of_its_own_kind_is_safe_to_use_at_once() -> None:
+def test_a_custom_object_can_be_used_immediately() -> None:
     with FakeCuda():
         assert (start_transfer(Graph(torch.ones(2)), CUDA, move).wait().edges + 1).sum().item() == 4
 

@@ -110,7 +110,7 @@ def plain(batches: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_kinds(name) -> None:
+def test_types(name) -> None:
     kind, make = KINDS[name]
     assert EpochIterators(make(), seed=0).kind == kind
 
@@ -142,7 +142,7 @@ def test_the_end_of_a_pass_whose_length_nobody_knows() -> None:
     assert list(EpochIterators(DataLoader(Stream(), None), seed=0).begin(epoch=0, batch=BATCHES, saved=saved)) == []
 
 
-def test_a_state_that_counts_samples_is_told_how_many() -> None:
+def test_a_state_that_counts_samples_receives_their_number() -> None:
     running = EpochIterators(DataLoader(Counting(), None), seed=0).begin(epoch=0)
     assert running.state_dict(7)["state"] == {"place": 7, "from_beginning": True}
 
@@ -155,7 +155,7 @@ def test_a_place_that_is_only_a_number_of_batches(name, saved) -> None:
     assert plain(EpochIterators(make(), seed=3).begin(epoch=0, batch=2, saved=saved)) == whole[2:]
 
 
-def test_another_kind_of_data_is_refused() -> None:
+def test_another_type_of_data_is_refused() -> None:
     saved = EpochIterators(Loader(), seed=0).begin(epoch=0).state_dict()
     with pytest.raises(
         ValueError, match="saved by the state_dict of the loader, but the current data resumes by fetching"
@@ -171,7 +171,7 @@ class Random:
 
 
 @given(st.integers(1, 20), st.integers(0, 1000))
-def test_fetching_again_draws_the_same_numbers(done, seed) -> None:
+def test_fetching_again_samples_the_same_values(done, seed) -> None:
     torch.manual_seed(seed)
     running = EpochIterators(Random(), seed=0).begin(epoch=0)
     for _ in range(done):
@@ -182,13 +182,13 @@ def test_fetching_again_draws_the_same_numbers(done, seed) -> None:
     assert list(EpochIterators(Random(), seed=0).begin(epoch=0, batch=done, saved=saved)) == rest
 
 
-def test_fetching_again_is_told(caplog) -> None:
+def test_fetching_again_is_logged(caplog) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
     EpochIterators([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
     assert "Fetching the first 2 batches again" in caplog.text
 
 
-def test_samplers_of_several_processes_are_told_the_epoch() -> None:
+def test_set_epoch_of_distributed_samplers() -> None:
     class Told:
         def __init__(self) -> None:
             self.epochs: list[int] = []
@@ -295,7 +295,7 @@ def test_a_count_of_all_samples_goes_before_the_place_of_a_loader() -> None:
     assert list(EpochIterators(OwnPlaceLoader(Counting(), None), seed=0).begin(0, 2, saved)) == [2, 3, 4]
 
 
-def test_data_and_loaders_are_told_the_epoch() -> None:
+def test_set_epoch_of_data_and_loaders() -> None:
     class Told(Plain):
         def __init__(self) -> None:
             super().__init__()

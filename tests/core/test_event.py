@@ -129,7 +129,7 @@ def test_canonical_names():
     assert Event.INIT.canonical_name == "init"
 
 
-def test_kinds():
+def test_types():
     assert {e for e in Event if e.is_eval} == {e for e in Event if e.value.split("_")[0] == "eval"}
     assert len([e for e in Event if e.is_eval]) == 10
     assert len([e for e in Event if e.is_predict]) == 6

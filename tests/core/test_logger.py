@@ -282,7 +282,7 @@ class TestQueue:
         assert not got["curve"][0].requires_grad
         assert type(got["curve"][1][0]) is torch.Tensor
 
-    def test_values_do_not_share_memory(self):
+    def test_values_have_separate_memory(self):
         keeps = Keeps()
         logger = logger_of(keeps, deferred=True)
         for step in range(10):

@@ -51,7 +51,7 @@ class TestEvents:
         return engine, calls
 
     @pytest.mark.parametrize("event", list(Event))
-    def test_before_the_destinations_own_hook(self, event):
+    def test_before_the_hook_of_the_destination(self, event):
         engine, calls = self.make()
         engine.run_event(event)
         delivered = [("metrics", {event.value: 1}, 7)] if event in self.FLUSH else []

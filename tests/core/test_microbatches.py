@@ -209,7 +209,7 @@ class TestSplit:
         assert [part[0].data_ptr() for part in split((x, x), 2)] == [x.data_ptr(), x[2:].data_ptr()]
 
     @pytest.mark.parametrize("size", [3, 4, 100])
-    def test_a_batch_that_fits_is_whole(self, size):
+    def test_a_batch_that_fits_is_not_split(self, size):
         (part,) = split({"x": rows(3), "y": ["a", "b", "c"]}, size)
         assert plain(part) == {"x": [0, 1, 2], "y": ["a", "b", "c"]}
 

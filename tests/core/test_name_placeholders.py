@@ -169,7 +169,7 @@ def test_names_of_files_that_lead_elsewhere(name: str) -> None:
         "é",
     ],
 )
-def test_names_of_runs_are_taken_literally(name: str) -> None:
+def test_run_names_are_literal(name: str) -> None:
     assert check_run_name("run_name", name) == name
     template = "{run_name}/ep{epoch:02d}-{{x}}-{run_name!s:>3}"
     once = format_name(template, name, Timestamp(epoch=3))

@@ -28,7 +28,7 @@ def test_it_is_a_permutation(whole, n, seed) -> None:
 
 @computed
 @given(n=st.integers(1, 600), seed=seeds, data=st.data())
-def test_any_part_is_that_of_the_whole(whole, n, seed, data) -> None:
+def test_any_slice_is_that_of_the_full_order(whole, n, seed, data) -> None:
     start = data.draw(st.integers(0, n + 3))
     stop = data.draw(st.integers(start, n + 5))
     with pytest.MonkeyPatch.context() as patch:

@@ -59,7 +59,7 @@ def test_what_is_urgent_is_on_stderr_once_without_console_and_without_logging(
     assert capfd.readouterr().err.count("interrupted") == on_stderr
 
 
-def test_passwords_in_uris_are_not_told() -> None:
+def test_passwords_in_uris_are_masked() -> None:
     notices = Notices(lambda text: True)
     notices.report("resumed from sftp://me:SECRET@host/run/ep1.pt at epoch 1, batch 4")
     notices.report("resumed from oci://bucket@namespace/ep1:2.pt")
@@ -80,7 +80,7 @@ def test_a_console_that_fails_does_not_keep_the_others_from_it() -> None:
     assert console.lines == ["resumed"]
 
 
-def test_a_nan_loss_is_told_once_where_losses_are_read(caplog) -> None:
+def test_a_nan_loss_is_reported_once(caplog) -> None:
     class Reader(LoggerDestination):
         def __due__(self, state) -> bool:
             return True

@@ -70,7 +70,7 @@ def test_parts_of_samples() -> None:
 
 
 @pytest.mark.parametrize("size", [2.0, np.int64(2), np.float64(2), torch.tensor(2)])
-def test_every_form_of_a_whole_size(size) -> None:
+def test_every_form_of_an_integer_size(size) -> None:
     assert trained(spec(), device_train_microbatch_size=size).state.device_train_microbatch_size == 2
     assert Evaluator(label="a", dataloader=spec(), device_eval_microbatch_size=size).microbatch_size == 2
 

@@ -121,7 +121,7 @@ def test_epochs_and_seeds_differ_and_repeat(kind) -> None:
     assert a_pass(SAMPLERS[kind](40, batch_size=4), epoch=1, seed=2) == passes[3]
 
 
-def test_a_generator_of_ones_own_says_the_order() -> None:
+def test_a_custom_generator_determines_the_order() -> None:
     def loader(seed: int) -> DataLoader[Any]:
         return DataLoader(data(20), 4, shuffle=True, generator=torch.Generator().manual_seed(seed))
 
@@ -192,7 +192,7 @@ def test_seeds_travel_with_the_indices() -> None:
     assert (type(made), list(made), made.seed) == (SeededIndices, [3, 1], 9)
 
 
-def test_going_through_indices_here_draws_and_seeds_nothing() -> None:
+def test_iterating_indices_in_the_main_process_samples_and_seeds_nothing() -> None:
     before = torch.get_rng_state()
     assert list(SeededIndices([3, 1], seed=9)) == [3, 1]
     assert torch.equal(torch.get_rng_state(), before)
@@ -224,7 +224,7 @@ def test_a_loader_keeps_its_settings() -> None:
     assert len(made) == len(loader) == 4
 
 
-def test_beginning_a_pass_draws_nothing() -> None:
+def test_beginning_an_epoch_samples_nothing() -> None:
     loader = DataLoader(data(9), 2, shuffle=True)
     before = torch.get_rng_state()
     assert len(list(resumable_loader(loader, SampleOrder(loader), seed=0))) == 5

@@ -174,7 +174,7 @@ class TestMaxDuration:
 
 
 class TestData:
-    def test_set_and_taken_away(self):
+    def test_set_and_removed(self):
         data = loader()
         state = state_of(train_dataloader=data)
         assert state.dataloader is state.train_dataloader is data
@@ -328,7 +328,7 @@ class TestCopies:
 
 
 class TestNamesOfTheDivision:
-    def test_nothing_is_divided(self):
+    def test_nothing_is_sharded(self):
         state = state_of()
         assert (state.fsdp_config, state.tp_config, state.fsdp_state_dict_type) == (None, None, None)
         assert (state.fsdp_enabled, state.fsdp_config_version, state.load_monolith_rank0_only) == (False, 0, False)
@@ -375,7 +375,7 @@ class TestDataOfOnesOwn:
 
 
 class TestPrecisionContext:
-    def test_casts_are_kept_unless_told_otherwise(self):
+    def test_casts_are_cached_unless_disabled(self):
         state = state_of(precision="amp_bf16")
         found = []
         for state.caches_casts in (True, False):

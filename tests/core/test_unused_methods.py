@@ -18,7 +18,7 @@ def unused(kind):
     return {name for name, *_ in added_methods(kind, Base)}
 
 
-def test_what_own_code_uses_is_left_out():
+def test_methods_used_by_the_class_are_left_out():
     def decorated(function):
         @functools.wraps(function)
         def wrapper(*given):

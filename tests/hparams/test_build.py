@@ -71,7 +71,7 @@ LOADER = {"class_path": "DataLoader", "init_args": {"batch_size": 4, "dataset": 
     ],
     ids=["DataLoader", "a class of one's own", "DataSpec"],
 )
-def test_kinds_of_data(loader: dict[str, Any], batches: int) -> None:
+def test_types_of_data(loader: dict[str, Any], batches: int) -> None:
     evaluator = {"class_path": "Evaluator", "init_args": {"label": "test", "dataloader": loader}}
     trainer = trainer_from_config(config(train_dataloader=loader, eval_dataloader=[evaluator], max_duration="1ep"))
     trainer.fit()
@@ -185,11 +185,11 @@ EFFECT = {"class_path": f"{__name__}.effect", "init_args": {"name": "called"}}
         ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "init_args": {"cuont": 1}}}, "Did you mean 'count'"),
         ({"eval_dataloader": {"class_path": "builtins.dict", "init_args": {"a": 1}}}, "cannot be checked"),
         ({"callbacks": {"class_path": "torch.nn.Linear", "init_args": {"in_features": 1, "out_features": 1}}},
-            "is no Callback"),
+            "is not a subclass of Callback"),
         ({"algorithms": {"class_path": "LRMonitor"}}, "is not a subclass of Algorithm, required by algorithms"),
-        ({"model": {"class_path": "torch.nn.Identity"}}, "is no ComposerModel"),
+        ({"model": {"class_path": "torch.nn.Identity"}}, "is not a subclass of ComposerModel"),
         ({"schedulers": {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1}},
-            "optimizers": None}, "needs optimizers"),
+            "optimizers": None}, "requires optimizers"),
         ({"nonsense": 1}, "no argument 'nonsense'"),
     ],
     ids=range(15),

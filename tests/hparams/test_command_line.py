@@ -112,13 +112,13 @@ def test_help_of_classes(arguments: list[str], title: str, argument: str, run: s
         (["-x"], "unknown option '-x'"),
         (["nosuch.yaml"], "nosuch.yaml: No such file or directory"),
         (["--optimizers", "{SGD"], "--optimizers: invalid YAML"),
-        (["--algorithms.Mixup.alpha", "3"], "there are: 0 (EMA), 1 (MixUp). Did you mean 'MixUp'?"),
+        (["--algorithms.Mixup.alpha", "3"], "its entries: 0 (EMA), 1 (MixUp). Did you mean 'MixUp'?"),
         (["--algorithms.MixUp.alpha", "-3"], "algorithms.1: alpha must be 0 or greater, but got -3"),
         (["--help", "MixUpp"], "--help: unknown class 'MixUpp'. Did you mean 'MixUp'?"),
         (["--max_duration", "null"], "max_duration must be given."),
     ],
 )
-def test_mistakes_are_told_in_a_line(arguments: list[str], message: str, run: str, capsys) -> None:
+def test_errors_are_printed_in_one_line(arguments: list[str], message: str, run: str, capsys) -> None:
     left_with(2, run, *arguments)
     said = capsys.readouterr().err
     assert message in said

@@ -43,7 +43,7 @@ def test_values_get_the_types_of_the_signature() -> None:
     assert made.values({}) == {"a": 0.001, "b": (3, 4), "c": "42", "d": True, "e": "2ep"}
 
 
-def test_only_what_is_given_is_passed_and_defaults_are_told() -> None:
+def test_only_given_arguments_are_passed_and_defaults_are_recorded() -> None:
     made = call(f"{HERE}.make_model", width=4)
     assert made.values({}) == {"width": 4}
     assert made.tree() == {"width": 4, "bias": True}
