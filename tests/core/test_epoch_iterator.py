@@ -112,7 +112,7 @@ def plain(batches: Any) -> list[Any]:
 @pytest.mark.parametrize("name", KINDS)
 def test_types(name) -> None:
     kind, make = KINDS[name]
-    assert EpochIterators(make(), seed=0).kind == kind
+    assert EpochIterators(make(), seed=0).resume_by == kind
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if "workers" not in name])
