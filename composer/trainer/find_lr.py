@@ -172,7 +172,7 @@ def _without_trace(run: Run) -> Generator[None]:
 def _keep_place(phase: Phase, seed: int) -> Callable[[], None]:
     """Return what puts the data back to where it is, whose passes may all be one."""
     loader = phase.loader.dataloader
-    kind = EpochIterators(loader, seed).kind
+    kind = EpochIterators(loader, seed).resume_by
     if kind == "replay" and isinstance(loader, Iterator):
         raise ValueError(
             f"train_dataloader is an iterator, which can be read once: {loader!r}. Give an object that can be iterated "
