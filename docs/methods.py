@@ -21,7 +21,7 @@ __all__ = ["Method", "bad_company", "method_pages", "method_picture_files", "pub
 _SHARDING = {
     Sharding.SAFE: "the same as in one process",
     Sharding.PER_RANK: "works, with draws of each process",
-    Sharding.WHOLE_WEIGHTS: "with copies of the model only",
+    Sharding.FULL_WEIGHTS: "with copies of the model only",
 }
 
 
@@ -148,7 +148,7 @@ def _slot(cls: type[Algorithm]) -> str:
 
 
 def _short(cls: type[Algorithm]) -> str:
-    return {"safe": "same", "per_rank": "own draws", "whole_weights": "copies only"}[cls.__traits__.sharding]
+    return {"safe": "same", "per_rank": "own draws", "full_weights": "copies only"}[cls.__traits__.sharding]
 
 
 def _lower(sentence: str) -> str:

@@ -142,11 +142,12 @@ def _set_timestamp(state: State, saved: Any) -> None:
 def _get_data_position(state: State) -> dict[str, Any]:
     phase = state.train_phase
     position = phase.resume if phase.iterator is None else None  # loaded, but training has not resumed yet
-    if phase.passes is not None and isinstance(phase.iterator, EpochIterator):
+    iterators = phase.epoch_iterators
+    if iterators is not None and isinstance(phase.iterator, EpochIterator):
         done = int(phase.timestamp.sample_in_epoch)
-        position = phase.passes.place(phase.iterator, done, sized=phase.length is not None)
-    elif phase.passes is not None and phase.ended is not None and phase.passes.loader is phase.loader.dataloader:
-        position = phase.passes.place_after(*phase.ended, sized=phase.length is not None)
+        position = iterators.position(phase.iterator, done, sized=phase.length is not None)
+    elif iterators is not None and phase.ended is not None and iterators.loader is phase.loader.dataloader:
+        position = iterators.position_after(*phase.ended, sized=phase.length is not None)
     return {"train": position, "eval": {}, "first_batch_rng": dist.all_gather_object(_first_batch_rng(state))}
 
 

@@ -13,7 +13,7 @@ from composer import dist, trees
 from composer._device_copies import copied_to
 from composer._text import non_negative
 from composer.core.data_sharding import DataShard, check_sharded_data
-from composer.core.device_transfer import Sent, send
+from composer.core.device_transfer import Transfer, start_transfer
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import count_samples
 from composer.core.types import Batch
@@ -70,7 +70,7 @@ class DevicePrefetcher:
         share = DataShard(dist.get_global_rank(), dist.get_world_size())
         check_sharded_data(loader, share, "loader")
         self._passes = EpochIterators(loader, seed, share)
-        self._counts_samples = self._passes.kind == "dataset" and not self._passes.is_own
+        self._counts_samples = self._passes.resume_by == "dataset" and not self._passes.is_per_rank
         self._now = _Place(epoch=0)
         self._is_under_way = False
 
@@ -97,7 +97,7 @@ class DevicePrefetcher:
         self._is_under_way = True
         for sent, place in self._on_the_way():
             self._now = place
-            batch = sent.receive()
+            batch = sent.wait()
             yield batch if self.transform is None else self.transform(batch)
         self._now = _Place(self.epoch + 1)
         self._is_under_way = False
@@ -115,17 +115,17 @@ class DevicePrefetcher:
         """Number of batches that wait; only copies to CUDA take no time of the host."""
         return self.ahead if self.device.type in SIDE_STREAMS else 0
 
-    def _on_the_way(self) -> Generator[tuple[Sent, _Place]]:
+    def _on_the_way(self) -> Generator[tuple[Transfer, _Place]]:
         """The rest of the pass: batches, and the place after each."""
         place = self._now
         current = self._passes.begin(place.epoch, place.batch, place.saved)
-        waiting: deque[tuple[Sent, _Place]] = deque()
+        waiting: deque[tuple[Transfer, _Place]] = deque()
         for batch in current:
             samples = place.samples
             if self._counts_samples:
-                samples += count_samples(batch) * self._passes.share.size
+                samples += count_samples(batch) * self._passes.shard.size
             place = _Place(place.epoch, place.batch + 1, samples, current.state_dict(samples, sized=False))
-            waiting.append((send(batch, self.device, self._move), place))
+            waiting.append((start_transfer(batch, self.device, self._move), place))
             if len(waiting) > self._waiting:
                 yield waiting.popleft()
         yield from waiting
@@ -137,8 +137,8 @@ class DevicePrefetcher:
         """Return the place after the batch that was handed out last; in several processes, all have to call this."""
         now = self._now
         saved = now.saved
-        if saved is not None and self._passes.share.size > 1 and self._passes.is_own:
-            saved = self._passes.gather(saved)
+        if saved is not None and self._passes.shard.size > 1 and self._passes.is_per_rank:
+            saved = self._passes.all_gather(saved)
         return {"seed": self.seed, "epoch": now.epoch, "batch": now.batch, "samples": now.samples, "saved": saved}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -47,7 +47,7 @@ class TensorLoader:
 
     Attributes:
         epoch: The pass under way or, outside of one, the next; from 0.
-        is_dealt: The ``Trainer`` reads from it that processes share one state.
+        shards_data: The ``Trainer`` reads from it that processes share one state.
 
     Raises:
         TypeError: The samples are no tensors.
@@ -63,7 +63,7 @@ class TensorLoader:
     ([[3, 2], [4, 0], [1]], {'seed': 0, 'samples': 5, 'epoch': 1, 'place': 0})
     """
 
-    is_dealt = True
+    shards_data = True
 
     def __init__(
         self,

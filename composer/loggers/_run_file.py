@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer.core.name_placeholders import check_remote_name, check_template, differs_by_process, format_name
+from composer.core.name_placeholders import check_remote_name, check_template, differs_by_rank, format_name
 from composer.core.run_files import set_aside
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class RunFile:
             template = check_template("remote_file_name", remote_file_name)
             self.remote_file_name = check_remote_name("remote_file_name", template)
         self.overwrite = overwrite
-        self.is_active = differs_by_process(self.filename) or dist.get_global_rank() == 0
+        self.is_active = differs_by_rank(self.filename) or dist.get_global_rank() == 0
         self.path: Path | None = None
         self._saved: dict[str, Any] = {}
 

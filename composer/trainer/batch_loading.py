@@ -11,11 +11,11 @@ import torch
 
 from composer import dist, trees
 from composer.core.data_spec import DataSpec
-from composer.core.device_transfer import send
+from composer.core.device_transfer import start_transfer
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.event import Event
-from composer.core.infinite_data import AS_GOOD_AS_ENDLESS, PassWatch, refuse_endless
+from composer.core.infinite_data import AS_GOOD_AS_ENDLESS, LongEpochWatch, refuse_endless
 from composer.core.phase import Phase
 from composer.core.time import Time, TimeUnit
 from composer.core.types import Batch
@@ -106,7 +106,7 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
             watch.look(phase.timestamp.batch_in_epoch.value)
     phase.iterator = None
     if isinstance(iterator, EpochIterator):
-        iterator.leave()
+        iterator.stop()
         phase.ended = iterator, int(phase.timestamp.sample_in_epoch), int(phase.timestamp.batch_in_epoch)
     if phase.timestamp.batch_in_epoch.value == 0:
         raise ValueError(
@@ -116,7 +116,7 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
         )
 
 
-def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch | None:
+def _watch(phase: Phase, iterator: Iterator[Batch]) -> LongEpochWatch | None:
     """Refuse an iterator that has no end; watch the first epoch where that cannot be known."""
     source = iterator.source if isinstance(iterator, EpochIterator) else iterator
     refuse_endless("max_duration is in epochs, but an epoch of train_dataloader", source, _REMEDY)
@@ -126,7 +126,7 @@ def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch | None:
         f"max_duration is in epochs, but the first epoch of train_dataloader has become very long, and "
         f"{phase.loader.dataloader!r} has no length. If it yields without end, training never ends. {_REMEDY}"
     )
-    return PassWatch(message, seconds=3600)
+    return LongEpochWatch(message, seconds=3600)
 
 
 def is_at_end(phase: Phase) -> bool:
@@ -144,7 +144,7 @@ def is_at_end(phase: Phase) -> bool:
     """
     length, own = phase.length, getattr(phase.iterator, "length", None)
     if own is not None:
-        is_part = length is not None and phase.passes is not None and length != phase.passes.length
+        is_part = length is not None and phase.epoch_iterators is not None and length != phase.epoch_iterators.length
         length = min(length, own) if is_part else own
     return length is not None and phase.timestamp.batch_in_epoch.value >= length
 
@@ -210,8 +210,8 @@ def begin_pass(run: Run) -> Iterator[Batch]:
     touch(run)
     if not run.options.overfit_batches:
         begun = passes.begin(epoch, 0 if saved is None else done, saved)
-        if passes.can_be_touched:
-            begun.note_first(phase.first_batch_rng["train"], passes.loader)
+        if passes.can_prefetch:
+            begun.watch_first(phase.first_batch_rng["train"], passes.loader)
         return begun
     if phase.repeated is None:
         first = passes.begin(epoch=0)
@@ -228,7 +228,7 @@ def touch(run: Run) -> None:
     """
     phase: Phase = run.state.train_phase
     passes = _passes(run, phase)
-    if passes.can_be_touched:
+    if passes.can_prefetch:
         phase.first_batch_rng["train"].repeat(passes.loader, lambda: passes.begin(epoch=0))
 
 
@@ -241,7 +241,7 @@ def go_between(run: Run) -> None:
     phase: Phase = run.state.train_phase
     saved, phase.resume = phase.resume, None
     if saved is not None and not run.options.overfit_batches:
-        _passes(run, phase).go_after(int(phase.timestamp.epoch) - 1, saved)
+        _passes(run, phase).restore_after(int(phase.timestamp.epoch) - 1, saved)
 
 
 def lend_workers(run: Run) -> None:
@@ -251,18 +251,18 @@ def lend_workers(run: Run) -> None:
         run: The run, whose fit is over.
     """
     phase: Phase = run.state.train_phase
-    if phase.passes is not None:
+    if phase.epoch_iterators is not None:
         current = phase.iterator if isinstance(phase.iterator, EpochIterator) else None
-        phase.passes.lend_workers(current, int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch))
+        phase.epoch_iterators.lend_workers(current, int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch))
 
 
 def _passes(run: Run, phase: Phase) -> EpochIterators:
     """What begins passes over the loader that there is now."""
-    if phase.passes is None or phase.passes.loader is not phase.loader.dataloader:
-        phase.passes = EpochIterators(phase.loader.dataloader, run.state.rank_zero_seed, run.state.data_shard)
+    if phase.epoch_iterators is None or phase.epoch_iterators.loader is not phase.loader.dataloader:
+        phase.epoch_iterators = EpochIterators(phase.loader.dataloader, run.state.rank_zero_seed, run.state.data_shard)
         if run.step_sync is not None:
             run.uneven_inputs = UnevenInputs(run.step_sync)
-    return phase.passes
+    return phase.epoch_iterators
 
 
 def most(length: int | None) -> int | None:
@@ -292,7 +292,7 @@ def to_device(batch: Batch, device: Device) -> Batch:
     if device.torch_device.type not in SIDE_STREAMS:
         return device.batch_to_device(batch)
     # The host runs ahead of the device, so a copy on its own stream overlaps the step that is still being computed.
-    return send(batch, device.torch_device, device.batch_to_device).receive()
+    return start_transfer(batch, device.torch_device, device.batch_to_device).wait()
 
 
 def load(

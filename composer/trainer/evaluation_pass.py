@@ -13,7 +13,7 @@ import torch
 from composer import rng
 from composer.core.data_spec import DataSpec
 from composer.core.epoch_iterator import EpochIterator
-from composer.core.infinite_data import PassWatch, refuse_endless
+from composer.core.infinite_data import LongEpochWatch, refuse_endless
 from composer.core.loader_workers import iterate
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
@@ -132,7 +132,7 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
     """
     state = run.state
     before = (state.phase, state.batch, state.outputs, state.loss)
-    length = spec.__length_of__(state.data_shard, whole_batches=True)
+    length = spec.__length_of__(state.data_shard, shard_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
     if subset == -1:
@@ -146,9 +146,9 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
         state.metric_outputs = {}
 
 
-def _watch(phase: Phase) -> PassWatch:
+def _watch(phase: Phase) -> LongEpochWatch:
     """Watch an iteration of which it cannot be known whether it has an end."""
-    return PassWatch(
+    return LongEpochWatch(
         f"A pass over the data {phase.label!r} has become very long, and {phase.loader.dataloader!r} has no length. If "
         f"it yields without end, the pass never ends. {_REMEDY}"
     )
@@ -156,7 +156,7 @@ def _watch(phase: Phase) -> PassWatch:
 
 def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
     state, loader = run.state, spec.dataloader
-    passes = spec.__passes__(state.rank_zero_seed, state.data_shard)
+    passes = spec.__epoch_iterators__(state.rank_zero_seed, state.data_shard)
 
     def begin() -> Iterator[Batch]:
         batches = iterate(loader) if state.data_shard.size == 1 else passes.begin(epoch=0)
@@ -165,7 +165,7 @@ def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
             refuse_endless(f"A pass over the data {state.phase.label!r}", source, _REMEDY)
         return batches
 
-    if not passes.can_be_touched:
+    if not passes.can_prefetch:
         return begin()
     first = state.phase.first_batch_rng[str(state.phase.label)]
     first.repeat(loader, begin)

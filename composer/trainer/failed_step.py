@@ -37,9 +37,9 @@ def put_back(run: Run) -> None:
         return  # a dummy batch of a rank without data
     if run.steps:
         _warn(run, "came while the optimizers stepped, so that parameters may be updated, all or some of them")
-    elif isinstance(phase.iterator, EpochIterator) and phase.passes is not None:
+    elif isinstance(phase.iterator, EpochIterator) and phase.epoch_iterators is not None:
         epoch, batch = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
-        if not phase.passes.rewind(phase.iterator, epoch, batch, fetched):
+        if not phase.epoch_iterators.rewind(phase.iterator, epoch, batch, fetched):
             _warn(run, "came from data that cannot be read again from there")
     else:
         phase.iterator = None  # repeated batches, whose position is known

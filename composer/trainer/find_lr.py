@@ -155,7 +155,7 @@ def _without_trace(run: Run) -> Generator[None]:
                 model.logger = run.logger  # type: ignore[assignment]
             state.callbacks = []
             state.schedulers, state.train_metrics = [], {}
-            phase.timestamp, phase.iterator, phase.passes, phase.resume = Timestamp(), None, None, None
+            phase.timestamp, phase.iterator, phase.epoch_iterators, phase.resume = Timestamp(), None, None, None
             model.train()
             yield
         finally:
@@ -172,7 +172,7 @@ def _without_trace(run: Run) -> Generator[None]:
 def _keep_place(phase: Phase, seed: int) -> Callable[[], None]:
     """Return what puts the data back to where it is, whose passes may all be one."""
     loader = phase.loader.dataloader
-    kind = EpochIterators(loader, seed).kind
+    kind = EpochIterators(loader, seed).resume_by
     if kind == "replay" and isinstance(loader, Iterator):
         raise ValueError(
             f"train_dataloader is an iterator, which can be read once: {loader!r}. Give an object that can be iterated "
@@ -188,7 +188,7 @@ def _keep_place(phase: Phase, seed: int) -> Callable[[], None]:
     under_way, owner = phase.iterator, loader if kind == "loader" else loader.dataset
     keep = getattr(under_way, "state_dict", None)
     if keep is None:
-        keep = EpochIterator(kind, iter(()), owner=owner).state_dict
+        keep = EpochIterator(kind, iter(()), stateful=owner).state_dict
     place = keep(int(phase.timestamp.sample_in_epoch))
 
     def put_back() -> None:

@@ -284,7 +284,7 @@ def test_destinations_receive_complete_files(asynchronous, tmp_path) -> None:
     ("arguments", "message"),
     [
         ({"folder": "{run_nam}"}, "Did you mean 'run_name'"),
-        ({"folder": "{epoch}"}, "does not change in training"),
+        ({"folder": "{epoch}"}, "does not change during training"),
         ({"filename": "ep{epohc}.pt"}, "Did you mean 'epoch'"),
         ({"filename": "a.safetensors"}, "Save with weights_only=True"),
         ({"num_checkpoints_to_keep": -2}, "must be a number, or -1 for all"),

@@ -215,7 +215,7 @@ def test_checks_every_batch_if_patience_is_in_batches() -> None:
     [
         ({"monitor": "MulticlassAccuraccy", "dataloader_label": "train"}, "Did you mean 'MulticlassAccuracy'"),
         ({"monitor": "MulticlassAccuracy", "dataloader_label": "trian"}, "Did you mean 'train'"),
-        ({"monitor": "MulticlassAccuracy", "dataloader_label": "eval"}, "names no data of this run"),
+        ({"monitor": "MulticlassAccuracy", "dataloader_label": "eval"}, "is not a label of the data of this run"),
     ],
 )
 def test_refuses_unknown_data_and_metrics_before_training(arguments, message) -> None:

@@ -89,7 +89,7 @@ def test_warns_without_cuda(tmp_path) -> None:
         ({"interval": "30s"}, "interval must be"),
         ({"max_entries": 0}, "max_entries"),
         ({"folder": "{runname}"}, "Did you mean 'run_name'"),
-        ({"folder": "{batch}"}, "does not change in training"),
+        ({"folder": "{batch}"}, "does not change during training"),
         ({"filename": "{bach}"}, "Did you mean 'batch'"),
         ({"remote_file_name": "{"}, "remote_file_name"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer.core import device_transfer
-from composer.core.epoch_iterators import PassFactory
+from composer.core.epoch_iterators import EpochIterators
 from composer.datasets import DevicePrefetcher, NormalizationFn
 from tests.core.test_epoch_iterator import Counting, Loader, Plain, Stream
 from tests.streams import FakeCuda
@@ -74,7 +74,7 @@ def test_from_every_place(kind, ahead, monkeypatch) -> None:
 @given(st.integers(0, 50))
 def test_orders_are_those_of_the_seed(seed) -> None:
     found = prefetcher("shuffled", seed=seed)
-    expected = PassFactory(shuffled(), seed)
+    expected = EpochIterators(shuffled(), seed)
     for epoch in range(2):
         assert plain(found) == plain(expected.begin(epoch))
 

@@ -97,6 +97,6 @@ def test_traces_are_recorded_only_for_loggers_that_keep_them(make, keeps) -> Non
     assert logger.__keeps_traces__ is keeps
     state = State(model=nn.Linear(1, 1), algorithms=[Act()])
     planner = Planner(state, Logger(state, [InMemoryLogger(), logger]), logs_traces=False)
-    with planner.keeping():
+    with planner.caching():
         [handler, *_] = planner.handlers(Event.BATCH_START)
         assert handler.__name__ == ("recorded" if keeps else "run")  # pyright: ignore

@@ -171,10 +171,10 @@ def test_data() -> None:
         of(train_dataloader=5)
     with pytest.raises(
         TypeError,
-        match=r"train_dataloader: got the data set .* itself; give a DataLoader\(dataset, batch_size=...\) of it",
+        match=r"train_dataloader: got the dataset .* itself; give DataLoader\(dataset, batch_size=...\) instead",
     ):
         of(train_dataloader=TensorDataset(torch.zeros(4, 4)))
-    with pytest.raises(TypeError, match=r"eval_dataloader: got the data set .* itself"):
+    with pytest.raises(TypeError, match=r"eval_dataloader: got the dataset .* itself"):
         of(eval_dataloader=TensorDataset(torch.zeros(4, 4)))
     with pytest.raises(ValueError, match=r"train_dataloader must be given"):
         of(max_duration=1).fit()
@@ -218,7 +218,7 @@ def test_evaluation_data() -> None:
 @pytest.mark.parametrize("name", ["device_train_microbatch_size", "grad_accum"])
 def test_microbatch_sizes(name, value) -> None:
     assert wrong(ValueError, **{name: value}) == (
-        f"{name} must be a positive whole number, or 'auto' to find it; got {value!r}."
+        f"{name} must be a positive integer, or 'auto' to determine it; got {value!r}."
     )
 
 

@@ -15,7 +15,7 @@ from tests.ranks import Ranks
 
 
 class NeedsAll(Algorithm):
-    __traits__ = Traits(sharding=Sharding.WHOLE_WEIGHTS, sharding_reason="It sorts them.")
+    __traits__ = Traits(sharding=Sharding.FULL_WEIGHTS, sharding_reason="It sorts them.")
 
 
 class Divides(SingleProcess):

@@ -123,8 +123,8 @@ def test_training_that_ends_by_itself(make):
 @pytest.mark.parametrize("limit", [{"batches": 3}, {"seconds": 0.0}])
 def test_a_long_pass_over_data_of_which_nothing_is_known(limit, monkeypatch):
     for room in (batch_loading, evaluation_pass):
-        watch = functools.partial(room.PassWatch, **limit)
-        monkeypatch.setattr(room, "PassWatch", lambda message, watch=watch, **_: watch(message))
+        watch = functools.partial(room.LongEpochWatch, **limit)
+        monkeypatch.setattr(room, "LongEpochWatch", lambda message, watch=watch, **_: watch(message))
     with pytest.warns(ComposerWarning, match="first epoch of train_dataloader has become very long") as caught:
         trainer_of(data=Unknown(6), max_duration="2ep").fit()
     assert len(caught) == 1

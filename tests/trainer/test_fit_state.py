@@ -99,7 +99,7 @@ def test_each_fit_asks_every_part_of_the_model_for_training_mode() -> None:
 
 def test_subset_longer_than_the_data_warns() -> None:
     with pytest.warns(
-        ComposerWarning, match="The data has 4 batches in a pass, fewer than the 9 asked for; 4 are used"
+        ComposerWarning, match="The data has 4 batches per epoch, fewer than dataloader_len=9; 4 are used"
     ):
         trainer = trainer_of(train_subset_num_batches=9)
     trainer.fit()

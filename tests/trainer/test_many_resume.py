@@ -119,7 +119,7 @@ def test_own_data_go_on_in_as_many_processes(tmp_path, two_ranks: Ranks) -> None
     assert all(torch.equal(one, straight[0]) for one in resumed)
     with (
         warnings.catch_warnings(),
-        pytest.raises(ValueError, match="saved by 2 ranks, each with data of its own, but there is now 1 rank"),
+        pytest.raises(ValueError, match="saved by 2 ranks with separate data, but the run now has 1 rank"),
     ):
         warnings.simplefilter("ignore", ComposerWarning)
         streamed(str(tmp_path / "half.pt"), None)
