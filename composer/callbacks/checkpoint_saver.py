@@ -352,8 +352,8 @@ class CheckpointSaver(SaverSettings, Callback):
 
         def then() -> None:
             if is_first and latest is not None and isinstance(store, LocalCheckpoints):
-                store.point(latest, name)
-            if is_first or apart:  # in a remote folder, each rank uploads its shard
+                store.set_link(latest, name)
+            if is_first or per_rank_folder:  # in a remote folder, each rank uploads its shard
                 upload_copy(logger, path, copies[0], copies[1] if is_first else None)
             if isinstance(store, RemoteCheckpoints):
                 store.publish(name, latest, obsolete, template)
