@@ -37,9 +37,9 @@ from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
-from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.config import as_parallelism_config
 from composer.parallel.config_agreement import check_agreement
+from composer.parallel.strategy_selection import choose_strategy
 from composer.precision import Precision
 from composer.trainer import arguments as given
 from composer.trainer import distributed_setup, resume, run_completion, saver_setup, schedules, setup, third_party_loops

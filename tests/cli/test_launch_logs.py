@@ -73,7 +73,7 @@ def test_the_folder_stays_where_something_is_in_it(capsys) -> None:
     logs.reify(envs())
     logs.files(1)[0].write_text("something")
     logs.close(keep=True)
-    assert capsys.readouterr().err == f"composer: what the ranks wrote is in {logs.folder}\n"
+    assert capsys.readouterr().err == f"composer: the output of the ranks is in {logs.folder}\n"
     assert logs.folder.exists()
     logs.close(keep=False)
     assert not logs.folder.exists()
@@ -112,8 +112,8 @@ def test_of_several_the_first_that_wrote() -> None:
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (-9, "ended by SIGKILL, which the system sends where memory"),
-        (-11, "ended by SIGSEGV;"),
+        (-9, "killed by SIGKILL, which the system sends when it is out of memory"),
+        (-11, "killed by SIGSEGV;"),
         (-63, "ended by signal 63"),
     ],
 )
@@ -123,7 +123,7 @@ def test_signals(code: int, told: str) -> None:
     left, text = report(logs, failed(r0=code))
     assert left == exit_code(code) == 128 - code
     assert told in text
-    assert "what it wrote is above" in text
+    assert "its output is above" in text
     assert "it wrote nothing" in report(logs, failed(r1=1))[1]
 
 

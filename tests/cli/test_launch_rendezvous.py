@@ -117,5 +117,5 @@ def test_each_attempt_has_an_empty_store() -> None:
 def test_a_taken_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(RuntimeError, match=rf"port {port} of this node is taken .*Leave --master_port"):
+        with pytest.raises(RuntimeError, match=rf"port {port} of this node is in use .*Leave out --master_port"):
             LoopbackRendezvous(port, "night").next_rendezvous()

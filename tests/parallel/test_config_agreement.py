@@ -100,7 +100,7 @@ def told(two_ranks: Ranks) -> dict[str, str]:
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_all_are_told_who_has_what(told, name) -> None:
     head, line = told[name].split("\n", 1)
-    assert head == "All processes must have the same, but they differ in:"
+    assert head == "All ranks must have the same configuration, but they differ in:"
     assert line.startswith(DIFFERENT[name][1])
 
 

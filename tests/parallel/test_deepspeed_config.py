@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.deepspeed_config import autocasts, checked, completed, precision_of, stage_of
+from composer.parallel.strategy_selection import choose_strategy
 from composer.precision import Precision
 
 BF16, FP16, FP32 = Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP32

@@ -46,9 +46,9 @@ def test_degrees(monkeypatch, world, nodes, tensor, fsdp, expected):
 @pytest.mark.parametrize(
     ("tensor", "fsdp", "words"),
     [
-        (3, {}, "does not divide the number of processes, 8"),
+        (3, {}, "does not divide the world size, 8"),
         (1, {"data_parallel_shard_degree": 3}, "must be 8"),
-        (2, {"data_parallel_shard_degree": 8}, "must be 4, the number of processes that do not divide layers"),
+        (2, {"data_parallel_shard_degree": 8}, "must be 4, the world size / tensor_parallel_degree"),
         (1, {"data_parallel_shard_degree": 3, "data_parallel_replicate_degree": -1}, "must be 8"),
         (1, {"data_parallel_replicate_degree": -1}, "only one of"),
         (1, {"data_parallel_shard_degree": 0}, "must be positive, or -1"),
@@ -86,7 +86,7 @@ def test_meshes(four_ranks):
 def _timeouts():
     found = set()
     for degrees in (Degrees(1, 4, 1), Degrees(2, 2, 1), Degrees(1, 2, 2), Degrees(2, 1, 2), Degrees(1, 1, 4)):
-        make_meshes.__globals__["_made"].clear()
+        make_meshes.__globals__["_mesh_cache"].clear()
         meshes = make_meshes(degrees, "cpu")
         for group in (*meshes.all.get_all_groups(), meshes.data_group):
             if group is not None:

@@ -12,7 +12,7 @@ from composer.devices import get_device
 from composer.metrics.classification import MicroAccuracy
 from composer.models import ComposerClassifier
 from composer.parallel import prepare_fsdp_module
-from composer.parallel.meta_init import Placement
+from composer.parallel.meta_init import Materializer
 from tests.common import trainer_of
 from tests.parallel.sharded import Blocks, assert_same, result, trained, whole_weights
 
@@ -25,7 +25,7 @@ def _on_meta(make):
 
 
 def _given(model: nn.Module) -> nn.Module:
-    Placement(model, CPU).give(model.modules())
+    Materializer(model, CPU).materialize(model.modules())
     return model
 
 

@@ -8,8 +8,7 @@ import pytest
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from composer.parallel.buckets import Buckets
-from composer.parallel.collective_log import CollectiveLog
+from composer.parallel.unfinished_collectives import BucketCounter, CollectiveLog
 from tests.common import regression_data, trainer_of
 from tests.ranks import Ranks, RanksError
 from tests.running_out import Limit, RunsOut, train
@@ -25,21 +24,21 @@ with_divided_weights = pytest.mark.skipif(
 def both(where: str | None, limit: dict[str, Any], manual: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """Train with a size that is found, and with given sizes; what both gave, and how much was caught up with."""
     caught: list[int] = []
-    send_rest, start_rest = Buckets.send_rest, CollectiveLog.start_rest
+    reduce_remaining, issue_remaining = BucketCounter.reduce_remaining, CollectiveLog.issue_remaining
 
-    def send(self: Buckets, module: nn.Module, *, after: int) -> None:
+    def send(self: BucketCounter, module: nn.Module, *, after: int) -> None:
         caught.append(after)
-        send_rest(self, module, after=after)
+        reduce_remaining(self, module, after=after)
 
     def start(self: CollectiveLog, microbatches: int) -> None:
-        caught.append(len(self._now))
-        start_rest(self, microbatches)
+        caught.append(len(self._current))
+        issue_remaining(self, microbatches)
 
-    Buckets.send_rest, CollectiveLog.start_rest = send, start
+    BucketCounter.reduce_remaining, CollectiveLog.issue_remaining = send, start
     try:
         found, sizes, failures = train(Limit(where, **limit), "auto", **arguments)
     finally:
-        Buckets.send_rest, CollectiveLog.start_rest = send_rest, start_rest
+        BucketCounter.reduce_remaining, CollectiveLog.issue_remaining = reduce_remaining, issue_remaining
     expected, used, _ = train(Limit(), **{**arguments, **manual})
     return found == expected, sizes == used, failures, caught
 
