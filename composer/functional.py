@@ -1,6 +1,6 @@
-"""Every method as a plain function, for loops of one's own.
+"""Every method as a plain function, for custom training loops.
 
-The index is that of :mod:`composer.algorithms`: its functions, without its classes. Each loads when first used.
+These are the functions of :mod:`composer.algorithms`, without its classes. Each is imported on first use.
 
 >>> import torch
 >>> from composer import functional
@@ -13,7 +13,7 @@ from __future__ import annotations
 from composer._lazy import attach
 from composer.algorithms._exports import HOMES
 
-# Short names that published guides use; accepted, not listed.
+# Short names used in published guides; accepted but not listed.
 _SHORT = {
     "augmix": "augmix_image",
     "colout": "colout_batch",
@@ -24,7 +24,7 @@ _SHORT = {
     "selective_backprop": "select_using_loss",
 }
 
-# Functions are told from classes by their spelling, so that nothing has to be imported to make the list.
+# Lower-case names are functions, so the list needs no imports.
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {name: f"composer.algorithms:{name}" for name in HOMES if name.islower()},

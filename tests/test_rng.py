@@ -53,7 +53,7 @@ def test_seeds_out_of_range(seed):
 
 @pytest.mark.parametrize("seed", [1.0, "1", None])
 def test_seeds_of_other_types(seed):
-    with pytest.raises(TypeError, match="seed must be a whole number"):
+    with pytest.raises(TypeError, match="seed must be an integer"):
         seed_all(seed)
 
 
