@@ -78,17 +78,17 @@ def test_hydra() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "message"),
     [
         (open_mpi(1, 6, 0, 2), "Ranks must fill one node after the other"),
-        (open_mpi(0, 5, 0, 2), "as many on each"),
+        (open_mpi(0, 5, 0, 2), "equally many on each"),
         (slurm(0, [1], SLURM_PROCID="x"), "SLURM_PROCID must be an integer, but is 'x'"),
         (slurm(0, [1], SLURM_NODEID="3"), "SLURM_NODEID is 3"),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "SLURM_NODEID is not set"),
     ],
 )
-def test_contradictions(environ: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_contradictions(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         find_placement(environ)
 
 

@@ -174,7 +174,7 @@ def test_signals_are_passed_on(name: str, start, tmp_path) -> None:
     code, _, errors = launch.end()
     assert code == 128 + signal.Signals[name]
     assert [(tmp_path / f"saved{rank}").read_text() for rank in range(2)] == [name, name]
-    assert f"composer: ended by {name}\n" in errors
+    assert f"composer: stopped by {name}\n" in errors
     assert launch.nothing_is_left()
 
 

@@ -109,9 +109,9 @@ class _Nameless:
 
 
 def test_a_timeout_that_cannot_be_set_stops_nobody(monkeypatch):
-    told: list[Any] = []
+    message: list[Any] = []
     c10d = torch.distributed.distributed_c10d
-    monkeypatch.setattr(c10d, "_set_pg_timeout", lambda timeout, group: told.append((timeout, group)))
+    monkeypatch.setattr(c10d, "_set_pg_timeout", lambda timeout, group: message.append((timeout, group)))
     copy_timeout = make_meshes.__globals__["_copy_timeout"]
 
     def source(options: Any) -> Any:
@@ -119,10 +119,10 @@ def test_a_timeout_that_cannot_be_set_stops_nobody(monkeypatch):
 
     whole = source(_Nameless(_timeout=timedelta(minutes=3)))
     copy_timeout(whole, "group")
-    assert told.pop() == (timedelta(minutes=3), "group")
+    assert message.pop() == (timedelta(minutes=3), "group")
     for broken in (_Nameless(), _Nameless(_device_types=["cpu"]), source(_Nameless()), source(None)):
         copy_timeout(broken, "group")
-        assert not told
+        assert not message
     monkeypatch.delattr(c10d, "_set_pg_timeout")
     copy_timeout(whole, "group")
 
