@@ -15,7 +15,7 @@ from composer._device_copies import copied_to, is_non_blocking_safe
 from composer.datasets import DevicePrefetcher
 
 # They copy to the host, into memory that they keep, and wait for an event of the device or for the device.
-_TO_THE_HOST = {"callbacks/_readback.py", "checkpoint/snapshot.py"}
+_TO_THE_HOST = {"callbacks/_async_readback.py", "checkpoint/staging.py"}
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def test_names_of_other_libraries():
 LISTS = {
     "devices.py": "the tables",
     "dist/setup.py": "backends of communication, which devices.py stands upon",
-    "_foreign_values.py": "names of devices elsewhere, in hints",
+    "_compat/other_library_values.py": "names of devices elsewhere, in hints",
     "optim/_decoupled.py": "kernels that torch has for fused optimizers",
     "nn/ghost_batchnorm.py": "kernels that torch has for batch normalization",
     "callbacks/memory_monitor.py": "devices without figures, in its own table of figures",

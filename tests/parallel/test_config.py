@@ -79,9 +79,9 @@ def test_refusals_say_what_to_do() -> None:
         ({"tp": {"tensor_parallel_degree": 2}}, "requires a layer_plan"),
         ({"tp": {"tensor_parallel_degree": 0}}, "must be greater than 0"),
         ({"pp": {}}, "pipeline parallelism requires"),
-        ({"cp": {}}, "dividing sequences"),
+        ({"cp": {}}, "context parallelism requires"),
         ({"deepspeed": {}}, "deepspeed_config"),
-        ({"fsdp": {}, "fsdp2": {}}, "are the same; give one"),
+        ({"fsdp": {}, "fsdp2": {}}, "are equivalent; leave one"),
     ],
 )
 def test_mistakes(config, words: str) -> None:
@@ -138,5 +138,5 @@ def test_keys_of_the_second_form() -> None:
 
 
 def test_a_mesh_for_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="give that"):
+    with pytest.raises(ValueError, match="set that instead"):
         TPConfig(device_mesh=object())  # type: ignore[arg-type]

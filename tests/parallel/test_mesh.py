@@ -142,13 +142,13 @@ def test_meshes_of_many_trainers_need_the_groups_of_one(four_ranks):
 
 
 def _given():
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts"))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     config = FSDPConfig()
     config.device_mesh = mesh
     found = degrees_of(ParallelismConfig(fsdp=config))
     same = make_meshes(found, "cpu", mesh).data is mesh
     errors = []
-    for wrong, tp in ((mesh["parts"], None), (mesh, TPConfig(tensor_parallel_degree=2, layer_plan=PLAN))):
+    for wrong, tp in ((mesh["shards"], None), (mesh, TPConfig(tensor_parallel_degree=2, layer_plan=PLAN))):
         config.device_mesh = wrong
         with pytest.raises(ValueError, match="fsdp2: ") as error:
             degrees_of(ParallelismConfig(fsdp=config, tp=tp))
@@ -160,5 +160,5 @@ def test_a_mesh_of_the_user(four_ranks):
     for degrees, same, (size, both) in four_ranks.run(_given):
         assert degrees == (2, 2)
         assert same
-        assert "4 processes in all" in size
+        assert "4 ranks, the world size" in size
         assert "leave device_mesh out" in both

@@ -117,7 +117,7 @@ def test_others_take_over_what_the_first_has(two_ranks):
 
 def _the_first_has_none():
     model = Blocks() if dist.get_global_rank() else _on_meta(Blocks)
-    with pytest.raises(ValueError, match="on the meta device in the first process"):
+    with pytest.raises(ValueError, match="on the meta device on rank 0"):
         prepare_fsdp_module(model, None, {}, device=get_device("cpu"))
 
 
