@@ -11,7 +11,7 @@ from composer._text import positive
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
-from composer.dist.dtensor import joint_norm, norms, whole
+from composer.dist.dtensor import full_tensor, joint_norm, norms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +95,9 @@ def _optimizer_metrics(trained: Mapping[str, Tensor], optimizers: Sequence[Optim
         else:
             # Published optimizers return the mapping that they received, or another.
             metrics = report(parameter, name, metrics)
-    metrics = {name: whole(value).detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+    metrics = {
+        name: full_tensor(value).detach() if isinstance(value, Tensor) else value for name, value in metrics.items()
+    }
     moments: dict[str, Tensor] = {}
     for name, parameter in unreported.items():
         buffers = owners[parameter].state.get(parameter, {}) if parameter in owners else {}

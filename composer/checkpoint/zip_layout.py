@@ -5,7 +5,7 @@ method or offset) can make it skip a record and return uninitialized memory as w
 determined in every release of torch since 1.6: records are stored uncompressed and without gaps, each between a local
 header and a data descriptor, and the directory repeats the same values. So the fields are not validated one by one: the
 headers that torch would write for the given names, sizes and checksums are constructed and compared byte by byte.
-Together with the checksum of each record, this covers every byte of a file.
+InCollective with the checksum of each record, this covers every byte of a file.
 """
 
 from __future__ import annotations

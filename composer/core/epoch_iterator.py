@@ -170,7 +170,7 @@ class _LazyIterator:
 
     def __next__(self) -> Batch:
         if self._iterator is None:
-            with rng.preserved():
+            with rng.preserve_rng_state():
                 self._iterator = self._begin()
         return next(self._iterator)
 

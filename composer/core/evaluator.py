@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from composer._text import did_you_mean, whole
+from composer._text import as_integer, did_you_mean
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
@@ -70,7 +70,7 @@ class Evaluator:
         self.label = label
         self.dataloader = spec = ensure_data_spec(dataloader)
         self.metric_names = metric_names
-        self.subset_num_batches = whole(subset_num_batches)
+        self.subset_num_batches = as_integer(subset_num_batches)
         self.microbatch_size: int | None = None
         if device_eval_microbatch_size is not None and not self.auto_microbatching:
             self.microbatch_size = microbatch_size_of("device_eval_microbatch_size", device_eval_microbatch_size, spec)
@@ -131,7 +131,7 @@ class Evaluator:
 
 
 def _is_count(value: object) -> bool:
-    return (whole(value) or 0) >= 1
+    return (as_integer(value) or 0) >= 1
 
 
 def ensure_evaluator(

@@ -149,7 +149,7 @@ class _GeneratorIterator:
         make, made = loader._get_iterator, []
 
         def recorded() -> Any:
-            with rng.preserved() if self._resumed else contextlib.nullcontext():
+            with rng.preserve_rng_state() if self._resumed else contextlib.nullcontext():
                 made.append(make())
             return made[-1]
 

@@ -10,7 +10,7 @@ from typing import Any, Final, SupportsFloat, cast
 
 import torch
 
-from composer._text import did_you_mean, one_of, whole
+from composer._text import as_integer, did_you_mean, one_of
 from composer.core.time import TimeUnit, ensure_time
 from composer.parallel.config import FSDPConfig
 from composer.rng import MAX_SEED
@@ -50,7 +50,7 @@ def _flag(name: str, value: Any) -> None:
 
 
 def _whole(name: str, value: Any) -> int:
-    number = whole(value)
+    number = as_integer(value)
     if number is None:
         raise TypeError(f"{name} must be a whole number; got {value!r}.")
     return number

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer import trees
-from composer._text import one_of, whole
+from composer._text import as_integer, one_of
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.infinite_data import refuse_endless
@@ -318,7 +318,7 @@ def as_count(argument: str, value: Any) -> int:
     >>> as_count("overfit_batches", 2)
     2
     """
-    number = whole(value)
+    number = as_integer(value)
     if number is None or number < 0:
         raise ValueError(f"{argument} must be a whole number of batches, 0 for none; got {value!r}.")
     return number
@@ -337,7 +337,7 @@ def as_subset(argument: str, value: int | None) -> int:
     >>> as_subset("train_subset_num_batches", 2), as_subset("train_subset_num_batches", None)
     (2, -1)
     """
-    number = -1 if value is None else whole(value)
+    number = -1 if value is None else as_integer(value)
     if number is None or number < -1 or number == 0:
         raise ValueError(f"{argument} must be positive, or -1 for all batches; got {value!r}.")
     return number

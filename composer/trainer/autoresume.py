@@ -179,7 +179,7 @@ def _attempt(
 
     def found() -> Path:
         local = stack.enter_context(fetched(str(options.path), options.object_store))
-        if not local.exists() and not (run.strategy.first_reads and dist.get_global_rank() != 0):
+        if not local.exists() and not (run.strategy.rank_zero_reads and dist.get_global_rank() != 0):
             raise FileNotFoundError("it is missing.")
         return local
 

@@ -139,7 +139,7 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
         refuse_endless(f"A pass over the data {label!r}", spec.dataloader, _REMEDY)
     state.phase = phase
     try:
-        with model_eval_mode(state.model), rng.preserved(), torch.no_grad():
+        with model_eval_mode(state.model), rng.preserve_rng_state(), torch.no_grad():
             yield EvaluationPass(run, phase)
     finally:
         state.phase, state.batch, state.outputs, state.loss = before

@@ -68,7 +68,7 @@ def recover(run: Run) -> None:
     if not run.failed:
         return
     run.failed = False
-    run.strategy.recover(run.state)
+    run.strategy.discard_batch(run.state)
     if run.state.scaler is not None:
         # Otherwise the gradient scaler refuses to unscale the gradients again.
         cast("Any", run.state.scaler)._per_optimizer_states.clear()

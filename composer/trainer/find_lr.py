@@ -57,7 +57,7 @@ def find_lr(run: Run, min_lr: float, max_lr: float, num_batches: int, stop_facto
         raise ValueError("train_dataloader must be given to the Trainer: the rates are tried on it.")
     if not run.state.optimizers:
         raise ValueError("optimizers must be given to the Trainer: a learning rate is good for one of them.")
-    if run.strategy.steps_itself:
+    if run.strategy.owns_step:
         raise ValueError(f"find_lr does not work with {run.strategy.name}: its weights cannot be put back afterwards.")
     with _without_trace(run):
         losses = _train(run, rates, stop_factor)

@@ -33,7 +33,7 @@ def accumulate_gradients(run: Run) -> Tensor:
             process where there are several.
     """
     batch = run.state.batch
-    run.strategy.begin()
+    run.strategy.begin_batch()
     losses = run_microbatches(run)
     run.state.batch = batch  # as the optimizer's next evaluation of the closure, if there is one, must find it
     return conclude(run, losses)

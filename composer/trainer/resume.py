@@ -111,7 +111,7 @@ def load(run: Run, options: LoadOptions) -> None:
     """
     state = run.state
     if options.path is None:
-        if run.strategy.steps_itself and not state.optimizers:
+        if run.strategy.owns_step and not state.optimizers:
             make_default_optimizer(state)
             bind(run)
         run.strategy.prepare(state)
@@ -137,7 +137,7 @@ def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> 
         content: What :func:`opened` returned.
     """
     state = run.state
-    if run.strategy.steps_itself and not state.optimizers:
+    if run.strategy.owns_step and not state.optimizers:
         make_default_optimizer(state)
         bind(run)
     if not state.optimizers and not options.weights_only:
@@ -174,7 +174,7 @@ def opened(run: Run, path: Path) -> dict[str, Any]:
         DamagedCheckpointError: It is not what was written.
         UnsafeCheckpointError: Reading it would run code.
     """
-    if run.strategy.first_reads:
+    if run.strategy.rank_zero_reads:
         is_sharded_checkpoint = [path.is_dir()]
         dist.broadcast_object_list(is_sharded_checkpoint)
         if not is_sharded_checkpoint[0]:

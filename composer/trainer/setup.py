@@ -287,7 +287,7 @@ def set_precision(run: Run, precision: str | Precision | None, config: dict[str,
     """
     state = run.state
     strategy = run.strategy
-    state.precision = strategy.settle_precision(None if precision is None else Precision(precision), state.device)
+    state.precision = strategy.resolve_precision(None if precision is None else Precision(precision), state.device)
     state.precision_config = config
     state.caches_casts = strategy.caches_casts
     if not strategy.autocasts:
@@ -296,7 +296,7 @@ def set_precision(run: Run, precision: str | Precision | None, config: dict[str,
     kind = state.device.torch_device.type
     state.precision_context()  # refuses now what the device cannot do
     run.autocast = None if state.precision is Precision.FP32 else state.precision_context
-    scales = state.precision is Precision.AMP_FP16 and not strategy.steps_itself
+    scales = state.precision is Precision.AMP_FP16 and not strategy.owns_step
     state.scaler = strategy.make_scaler(kind) if scales else None
 
 

@@ -34,7 +34,7 @@ def train_batch(run: Run) -> None:
 def _update(run: Run) -> None:
     """Compute the gradients, and step."""
     optimizers = run.state.optimizers
-    if run.strategy.steps_itself:
+    if run.strategy.owns_step:
         _compute_gradients(run)
         run.strategy.step()
         _settle(run)
@@ -58,7 +58,7 @@ def _update(run: Run) -> None:
 def _closing(run: Run) -> list[Optimizer]:
     """The optimizers that compute the gradients within their step."""
     optimizers = run.state.optimizers
-    if run.strategy.steps_itself or run.state.scaler is not None:
+    if run.strategy.owns_step or run.state.scaler is not None:
         return []
     use = may_use_closure if len(optimizers) == 1 else needs_closure
     return [optimizer for optimizer in optimizers if use(type(optimizer))]
@@ -113,7 +113,7 @@ def zero_gradients(run: Run) -> None:
     Args:
         run: The run.
     """
-    if not run.strategy.steps_itself:
+    if not run.strategy.owns_step:
         for optimizer in run.state.optimizers:
             optimizer.zero_grad()
 

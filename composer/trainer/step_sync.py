@@ -10,7 +10,7 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer import dist
-from composer.dist.hang_report import Together
+from composer.dist.hang_report import InCollective
 
 __all__ = ["StepSync", "Told"]
 
@@ -97,7 +97,7 @@ class StepSync:
     def counts(self) -> Told:
         """Return what all have of the batch; waits for the others, who have told it before they computed."""
         if self._counting is not None:
-            with Together():
+            with InCollective():
                 self._counting.wait()
             self._counting = None
             self.last = Told(self._all, self.copies)

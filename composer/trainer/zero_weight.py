@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from composer.core.state import State
-from composer.dist.dtensor import is_sharded, like
+from composer.dist.dtensor import is_sharded, shard_like
 from composer.parallel.unsharded_parameters import unsharded_parameters
 
 __all__ = ["mask_gradients", "weighted"]
@@ -74,7 +74,7 @@ def _masked(state: State, counts: Tensor | None) -> Generator[None]:
         local: Any = gradient
         if is_sharded(gradient):
             local = local.to_local()
-        return like(gradient, torch.zeros_like(local) if nothing is None else _filled(local, nothing))
+        return shard_like(gradient, torch.zeros_like(local) if nothing is None else _filled(local, nothing))
 
     handles = [leaf.register_hook(mask) for leaf in dict.fromkeys(_leaves(state)) if leaf.requires_grad]
     try:

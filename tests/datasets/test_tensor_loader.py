@@ -149,7 +149,7 @@ def _train(batch_size: int, folder: str, stop: str | None, load: str | None) -> 
         more |= {"save_folder": folder, "save_interval": "1ba", "save_filename": "at{batch}.pt"}
     trainer, watch = run_of("double", tensors(batch_size), max_duration=stop or "2ep", **more)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The states of random numbers were saved by", ComposerWarning)
+        warnings.filterwarnings("ignore", "The random state was saved with", ComposerWarning)
         trainer.fit()
     found = weights(trainer), watch.numbers
     trainer.close()

@@ -263,7 +263,7 @@ def test_choices() -> None:
 def test_precisions() -> None:
     for precision in ("amp_fp16", "amp_fp8"):
         message = wrong(ValueError, precision=precision, device="cpu")
-        assert message == f"precision {precision} needs an accelerator; on the CPU use 'amp_bf16' or 'fp32'."
+        assert message == f"precision {precision} requires an accelerator; on the CPU use 'amp_bf16' or 'fp32'."
     assert "Did you mean 'amp_bf16'?" in wrong(ValueError, precision="amp_bf17")
     assert wrong(ValueError, precision_config={"a": 1}).startswith("precision_config applies to precision amp_fp8 only")
 

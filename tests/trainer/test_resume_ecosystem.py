@@ -116,7 +116,7 @@ def _stream_of_a_rank(folder: str, batch_size: int, stop: str, load: str | None)
     seen = At("after_dataloader", lambda state: state.batch[0][:, 0].tolist())
     run.state.callbacks.append(seen)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The states of random numbers were saved by", ComposerWarning)
+        warnings.filterwarnings("ignore", "The random state was saved with", ComposerWarning)
         run.fit()
     run.close()
     return seen.found

@@ -57,8 +57,8 @@ def set_microbatch_size(run: Run, size: int | str | None) -> None:
 class AutoMicrobatch:
     """Trains each batch in microbatches that fit into memory.
 
-    Where there are several processes, one that runs out of memory takes part in the collectives that the others are
-    waiting in, see :meth:`.Strategy.catch_up`; then all tell each other how it went, and all go on or all begin again.
+    In distributed training, a rank that runs out of memory completes the collectives that the others are waiting in,
+    see :meth:`.Strategy.finish_collectives`; then the ranks exchange their outcomes, and all continue or all retry.
 
     Args:
         run: The run.
@@ -122,7 +122,7 @@ class AutoMicrobatch:
         assert self._sizes is not None
         self._steps = False
         samples = self._look_at(run)
-        run.strategy.begin()
+        run.strategy.begin_batch()
         self._replay.note()
         while True:
             size = self._sizes.choose(self._shape, samples, larger=self._larger)
@@ -143,7 +143,7 @@ class AutoMicrobatch:
                     self._catch_up(run)
             if not self._agree(run, samples, error):
                 break
-            run.strategy.recover(state)
+            run.strategy.discard_batch(state)
             for optimizer in state.optimizers:
                 optimizer.zero_grad()
             self._replay.restore()
@@ -156,8 +156,8 @@ class AutoMicrobatch:
     def _begin(self, run: Run) -> None:
         self._sizes = MicrobatchSizes(run.state.microbatch_size)
         if run.step_sync is not None:
-            run.strategy.watch()
-            if run.strategy.has_to_rehearse:
+            run.strategy.record_collectives()
+            if run.strategy.needs_trial_microbatches:
                 self._rehearse(run)
 
     def _rehearse(self, run: Run) -> None:
@@ -168,7 +168,7 @@ class AutoMicrobatch:
         state.microbatch_size = 2 if spec.__num_samples__(batch) >= 4 else 1
         self._replay.note()
         run_microbatches(run, most=2)
-        run.strategy.recover(state)
+        run.strategy.discard_batch(state)
         for optimizer in state.optimizers:
             optimizer.zero_grad()
         self._replay.restore()
@@ -179,7 +179,7 @@ class AutoMicrobatch:
         if run.microbatches_left is None:
             # It failed before it knew its microbatches, which the others hear of before they begin theirs.
             reduce_loss_weights(run, None)
-        run.strategy.catch_up(run.microbatches_left or 0)
+        run.strategy.finish_collectives(run.microbatches_left or 0)
 
     def _update_or_undo(self, run: Run, update: Callable[[Run], None], batch: Batch) -> None:
         state, samples = run.state, self._look_at(run)
@@ -259,7 +259,7 @@ def _check(run: Run) -> None:
     if isinstance(strategy, SingleProcess):
         return
     what = "device_train_microbatch_size='auto'"
-    if not strategy.can_catch_up:
+    if not strategy.can_finish_collectives:
         raise ValueError(
             f"{what} does not work with {strategy.name} as it is configured here: its processes wait for each other "
             f"within the passes, and the others would wait for one that has run out of memory. Give a number."

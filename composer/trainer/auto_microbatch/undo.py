@@ -18,7 +18,7 @@ from composer.core.data_spec import DataSpec
 from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
-from composer.dist.dtensor import held
+from composer.dist.dtensor import local_tensors
 
 __all__ = ["Snapshot"]
 
@@ -124,7 +124,7 @@ class Snapshot:
             self._visit(part)
 
     def _visit_tensor(self, tensor: Tensor) -> None:
-        part = held([tensor])[0]
+        part = local_tensors([tensor])[0]
         spread = any(stride == 0 and size > 1 for stride, size in zip(part.stride(), part.shape, strict=True))
         if not spread:  # nobody can write to an expanded tensor
             copy = part.detach().to(self._device or part.device, copy=True)
