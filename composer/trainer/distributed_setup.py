@@ -1,4 +1,4 @@
-"""Beginning a run in several processes: they join, and agree on what has to be the same in all."""
+"""Set up distributed training: initialize the process group, broadcast settings, check algorithms for sharding."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 
 
 def join(device: Device, timeout: float, *, alone: bool = False) -> None:
-    """Set up the process group, where there are several processes.
+    """Initialize the process group if there are multiple ranks.
 
     Args:
-        device: On which they train.
-        timeout: Seconds until a collective that not all processes have joined fails.
-        alone: Whether a single process gets a group too.
+        device: The device to train on.
+        timeout: Timeout of collectives in seconds.
+        alone: Whether to initialize it for a single process too.
 
     >>> from composer.devices import get_device
     >>> join(get_device("cpu"), timeout=300)
@@ -35,10 +35,10 @@ def join(device: Device, timeout: float, *, alone: bool = False) -> None:
 
 
 def agreed(value: Value) -> Value:
-    """Return the value of the first process.
+    """Broadcast a value from rank 0 and return it.
 
     Args:
-        value: Picklable.
+        value: A picklable value.
 
     >>> agreed("run-1")
     'run-1'
@@ -49,14 +49,14 @@ def agreed(value: Value) -> Value:
 
 
 def check_algorithms(state: State, strategy: Strategy) -> None:
-    """Refuse algorithms that need whole weights where weights are divided.
+    """Raise if an algorithm requires unsharded parameters but the strategy shards them.
 
     Args:
         state: The state of the run.
-        strategy: How the processes train together.
+        strategy: The parallelism strategy.
 
     Raises:
-        ValueError: There is such an algorithm.
+        ValueError: An algorithm does not support sharded parameters.
     """
     if not strategy.shards_weights:
         return
@@ -64,6 +64,6 @@ def check_algorithms(state: State, strategy: Strategy) -> None:
         traits = traits_of(algorithm)
         if not traits.sharding.supports_sharded_weights:
             raise ValueError(
-                f"{type(algorithm).__name__} needs whole weights in each process, but {strategy.name} divides them: "
-                f"{traits.sharding_reason} Leave it out, or train with data parallelism (parallelism_config=None)."
+                f"{type(algorithm).__name__} requires unsharded parameters on each rank, but {strategy.name} shards "
+                f"them: {traits.sharding_reason} Remove it, or train with DDP (parallelism_config=None)."
             )

@@ -1,7 +1,7 @@
 """Add a note to an exception from the model, its loss or a metric: which tensor, its dtype or shape, and the remedy.
 
-Nothing here runs before an exception. A note is for beginners' mistakes that torch reports in its own terms: labels of
-another dtype, a number of classes that differs, a ``forward`` that is given the whole batch.
+Nothing here runs before an exception. Notes cover common mistakes that torch reports in low-level terms: labels of the
+wrong dtype, a wrong number of classes, a ``forward`` that expects inputs but gets the full batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["add_notes"]
 
 _PREFIX: Final = "Composer: "
-# What torch says, in lower case.
+# Messages of torch, in lower case.
 _SHAPE: Final = re.compile(
     r"target size|target batch_size|multi-target|size of tensor a|shape mismatch|only batches of spatial targets|"
     r"target and input must have|target must have shape"
@@ -36,10 +36,10 @@ _CONTAINER: Final = re.compile(r"must be tensor, not (\w+)$|'(\w+)' object has n
 
 
 def add_notes(error: BaseException, state: State) -> None:
-    """Add to an exception what is known of its cause. It never raises, and never changes the exception itself.
+    """Add a note on the cause to an exception. Never raises, and never changes the exception itself.
 
     Args:
-        error: What a loop raised; only exceptions from the model get notes.
+        error: The exception that a loop raised; only exceptions from the model get notes.
         state: The state of the run.
 
     >>> from composer import State
@@ -52,7 +52,7 @@ def add_notes(error: BaseException, state: State) -> None:
         return
     try:
         if any(str(note).startswith(_PREFIX) for note in getattr(error, "__notes__", ())):
-            return  # of an evaluation within a training
+            return  # already added by an evaluation during training
         for note in _notes(facts_of(error, state)):
             error.add_note(f"{_PREFIX}{note}")
     except Exception:
@@ -60,7 +60,7 @@ def add_notes(error: BaseException, state: State) -> None:
 
 
 def _notes(facts: Facts) -> Iterator[str]:
-    if not facts.is_of_torch:
+    if not facts.is_from_torch:
         return
     remedy = next((found for rule in _RULES if (found := _safely(rule, facts)) is not None), None)
     if remedy is not None:
@@ -82,18 +82,18 @@ def _safely(rule: Callable[[Facts], str | None], facts: Facts) -> str | None:
 
 
 def _tensor_for_loader(facts: Facts) -> str | None:
-    """A tensor or an array in place of a data loader, whose rows are taken for batches."""
+    """A tensor or array is used as a data loader, so its rows are batches."""
     loader = facts.loader
     if facts.stage is None or isinstance(loader, (list, tuple)) or not hasattr(loader, "ndim"):
         return None
     return (
-        f"the data is one {type(loader).__name__} of shape {tuple(loader.shape)}, whose rows are taken for batches. "
-        f"Give a DataLoader, or a list of batches as the model takes them, such as [(x, y)]."
+        f"the data is one {type(loader).__name__} of shape {tuple(loader.shape)}, whose rows are used as batches. "
+        f"Use a DataLoader, or a list of batches as the model expects them, such as [(x, y)]."
     )
 
 
 def _arguments(facts: Facts) -> str | None:
-    """A method with other parameters than the trainer calls it with."""
+    """A method's parameters differ from the arguments that the trainer passes."""
     called, frame = called_method(facts.error), facts.frames[-1]
     if called is None or facts.stage is None:
         return None
@@ -105,8 +105,8 @@ def _arguments(facts: Facts) -> str | None:
         wanted = inspect.signature(module.forward)
         given = ", ".join(described(one) for one in frame.f_locals.get("args", ()))
         return (
-            f"the module is called with the inputs alone, {name}.forward({given}), but it is {name}.forward{wanted}. "
-            f"Give its further parameters a default, or write a ComposerModel whose forward(self, batch) calls it."
+            f"the module is called with the inputs only, {name}.forward({given}), but expects {name}.forward{wanted}. "
+            f"Give its other parameters a default, or write a ComposerModel whose forward(self, batch) calls it."
         )
     forms = {
         "forward": "forward(self, batch)",
@@ -117,12 +117,12 @@ def _arguments(facts: Facts) -> str | None:
     if called != facts.stage or (module is None and not str(frame.f_globals.get("__name__")).startswith("composer.")):
         return None
     return (
-        f"the trainer calls {forms[called]}, with the whole batch, here {described(facts.batch)}, as one argument; "
-        f"take it apart inside: {_apart(facts.batch)}."
+        f"the trainer calls {forms[called]}, with the full batch, here {described(facts.batch)}, as one argument; "
+        f"unpack it inside: {_unpacking(facts.batch)}."
     )
 
 
-def _apart(batch: Any) -> str:
+def _unpacking(batch: Any) -> str:
     if isinstance(batch, Mapping):
         keys = list(batch)[:2]
         return ", ".join(f"{key} = batch[{key!r}]" for key in keys) or "x = batch['x']"
@@ -131,42 +131,42 @@ def _apart(batch: Any) -> str:
     return "x = batch"
 
 
-def _whole_batch(facts: Facts) -> str | None:
-    """The whole batch where a tensor is needed."""
+def _full_batch(facts: Facts) -> str | None:
+    """The full batch is used where a tensor is needed."""
     if _CONTAINER.search(facts.text) is None or not isinstance(facts.error, (TypeError, AttributeError)):
         return None
     if facts.stage == "loss" and not isinstance(facts.outputs, Tensor) and _is_about(facts, facts.outputs):
-        return f"forward returned {described(facts.outputs)} as outputs, of which loss needs the tensor."
+        return f"forward returned {described(facts.outputs)} as outputs, but loss needs a tensor from it."
     if isinstance(facts.batch, Tensor) or not _is_about(facts, facts.batch):
         return None
     if facts.stage in ("forward", "eval_forward"):
         return (
-            f"{facts.stage} gets the whole batch, here {described(facts.batch)}, and not only the inputs. Take them "
-            f"from it: {_apart(facts.batch)}."
+            f"{facts.stage} gets the full batch, here {described(facts.batch)}, not only the inputs. Unpack them: "
+            f"{_unpacking(facts.batch)}."
         )
     if facts.stage in ("loss", "update_metric"):
         target = target_of(facts.batch)
         expression = "batch[1]" if target is None else target[0]
-        return f"{facts.stage} gets the whole batch, here {described(facts.batch)}; the targets are {expression}."
+        return f"{facts.stage} gets the full batch, here {described(facts.batch)}; the targets are {expression}."
     return None
 
 
 def _is_about(facts: Facts, value: Any) -> bool:
-    """Whether an attribute of this value was asked for, or a function of torch got it."""
+    """Return whether the exception is about an attribute of this value, or a library function had it as argument."""
     if isinstance(facts.error, AttributeError):
         return facts.error.obj is value
     return facts.takes(value)
 
 
 def _nothing_returned(facts: Facts) -> str | None:
-    """A forward without a return."""
+    """``forward`` has no return statement."""
     if facts.stage not in ("loss", "update_metric") or facts.outputs is not None or "none" not in facts.text:
         return None
     if isinstance(facts.error, AttributeError):
         is_about = facts.error.obj is None and facts.frames[-1].f_code.co_name == facts.stage
     else:
         is_about = facts.is_in_library and next(iter(facts.frames[-1].f_locals.values()), 0) is None
-    return "forward returned None; let it return the outputs." if is_about else None
+    return "forward returned None; it must return the outputs." if is_about else None
 
 
 def _classes(facts: Facts) -> str | None:
@@ -312,7 +312,7 @@ _RULES: Final[tuple[Callable[[Facts], str | None], ...]] = (
     _tensor_for_loader,
     _arguments,
     _attribute,
-    _whole_batch,
+    _full_batch,
     _nothing_returned,
     _no_graph,
     _integer_loss,

@@ -37,9 +37,9 @@ from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
-from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.config import as_parallelism_config
 from composer.parallel.config_agreement import check_agreement
+from composer.parallel.strategy_selection import choose_strategy
 from composer.precision import Precision
 from composer.trainer import arguments as given
 from composer.trainer import distributed_setup, resume, run_completion, saver_setup, schedules, setup, third_party_loops
@@ -58,14 +58,13 @@ from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.model_report import html_of_run, summary_of_run
-from composer.trainer.options import LoopOptions
 from composer.trainer.outputs import free_outputs
 from composer.trainer.predict import predict
-from composer.trainer.run import Run
+from composer.trainer.run import LoopOptions, Run
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
 from composer.trainer.step_sync import StepSync
-from composer.trainer.train_metrics import place
+from composer.trainer.train_metrics import move_metrics
 from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown, refuse_values
 
 if TYPE_CHECKING:
@@ -299,7 +298,7 @@ class Trainer(TrainerNames):
         setup.set_log_level(python_log_level)
         model, compiled = given.as_model(model)
         if compiled is not None:
-            given.without_config(compile_config)
+            given.warn_already_compiled(compile_config)
             compile_config = None
 
         device = get_device(device)
@@ -358,7 +357,7 @@ class Trainer(TrainerNames):
         setup.add_uploaders(destinations, self.state.callbacks)
         self.state.callbacks = [*destinations, *self.state.callbacks]
         saver_setup.check_distinct(self.state, uploads=any(one.can_upload_files() for one in destinations))
-        self.state.find_algorithm = resume.method_named
+        self.state.find_algorithm = resume.find_algorithm_class
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
         model.logger = self.logger
@@ -369,7 +368,7 @@ class Trainer(TrainerNames):
         self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception, autoresume)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
         if dist.get_world_size() > 1:
-            self._run.step_sync = StepSync(copies=dist.get_world_size() // strategy.data_world_size)
+            self._run.step_sync = StepSync(ranks_per_batch=dist.get_world_size() // strategy.data_world_size)
 
         setup.set_precision(self._run, precision, precision_config)  # algorithms read it at INIT
         distributed_setup.check_algorithms(self.state, strategy)
@@ -379,7 +378,7 @@ class Trainer(TrainerNames):
             setup.log_hyperparameters(self._run, self.local_hparams)
             # From the current model: algorithms may have replaced it.
             metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
-            self.state.train_metrics = place(deepcopy(metrics), self.state)
+            self.state.train_metrics = move_metrics(deepcopy(metrics), self.state)
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
             # Callbacks may have added evaluators to the state at INIT.
             present = given.as_evaluators(list(self.state.evaluators), eval_interval, eval_subset_num_batches)
@@ -498,7 +497,7 @@ class Trainer(TrainerNames):
             else:
                 duration = schedules.scaled(duration, scale_schedule_ratio)
                 if self._autoresumed:  # minus what was trained before the restart
-                    duration = run_completion.rest_of(self._run, duration)
+                    duration = run_completion.remaining_duration(self._run, duration)
                 schedules.extend(self.state, duration)
             if schedulers is not None:
                 schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)

@@ -295,7 +295,7 @@ def test_a_sharded_model_is_refused(tmp_path: Path) -> None:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         mesh = distributed.init_device_mesh("cpu", (1,))
-        with pytest.raises(ValueError, match=r"model is sharded over several processes\. Save a checkpoint"):
+        with pytest.raises(ValueError, match=r"model is sharded across ranks\. Save a checkpoint"):
             export_for_inference(distribute_module(nn.Linear(2, 1), mesh), "torchscript", str(tmp_path / "net.pt"))
     finally:
         distributed.destroy_process_group()
@@ -324,7 +324,7 @@ def test_nothing_is_left_where_it_fails(tmp_path: Path) -> None:
     [
         ({"save_format": "torch_exprt"}, "save_format must be one of .* Did you mean 'torch_export'"),
         ({"save_path": "memori://bucket/net.pt2"}, "memori.*Did you mean 'memory'"),
-        ({"sample_input": None}, "sample_input must be given for the format torch_export"),
+        ({"sample_input": None}, "sample_input is required for the format torch_export"),
         ({"input_names": ["a", "b"]}, r"input_names=\['a', 'b'\] must be .* each of 1 input, by default called input"),
         ({"dynamic_axes": {"inptu": [0]}}, "dynamic_axes has 'inptu', but the inputs are 'input'. Did you mean"),
         ({"dynamic_axes": {"input": [2]}}, r"dynamic_axes\['input'\] has dim 2, but that input has shape \(3, 2\)"),
@@ -345,7 +345,7 @@ def test_values_that_are_refused(arguments: dict[str, Any], message: str, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sample_input": (torch.ones(2), torch.ones(2))}, r"sample_input does not fit Linear.*\(\(x, y\), \{\}\)"),
+        ({"sample_input": (torch.ones(2), torch.ones(2))}, r"sample_input does not match Linear.*\(\(x, y\), \{\}\)"),
         ({"transforms": "quantize"}, "transforms must be functions of a model, but got 'quantize'"),
         ({"transforms": [print]}, "transforms must return the module to export, but .*print.* returned None"),
         ({"surgery_algs": [3]}, "surgery_algs must be functions of a model, but got 3"),

@@ -48,7 +48,7 @@ def test_the_last_batch_is_the_sample(tmp_path: Path) -> None:
 
 def test_before_training_a_sample_is_needed(tmp_path: Path) -> None:
     trainer = trainer_of(classifier(), labelled_data())
-    with pytest.raises(ValueError, match="sample_input must be given for the format torch_export"):
+    with pytest.raises(ValueError, match="sample_input is required for the format torch_export"):
         trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"))
     trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"), sample_input=labelled_data()[0])
     assert (tmp_path / "net.pt2").exists()

@@ -23,7 +23,7 @@ def seen(trainer) -> dict[str, Any]:
         "phase": copy.copy(vars(state.train_phase)),
         "evaluators": list(state.evaluators),
         "metrics": dict(state.eval_metrics),
-        "microbatch": (state.device_train_microbatch_size, state.auto_microbatching, run.auto),
+        "microbatch": (state.device_train_microbatch_size, state.auto_microbatching, run.auto_microbatch),
         "precision": (state.precision, run.autocast, state.scaler),
         "duration": state.max_duration,
         "schedulers": (list(state.schedulers), run.unbound_schedules),

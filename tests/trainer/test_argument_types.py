@@ -122,7 +122,7 @@ def test_examples_of_the_messages(tmp_path) -> None:
             made(**arguments)
         return str(raised.value)
 
-    assert of(seed="a") == "seed must be a whole number; got 'a'."
+    assert of(seed="a") == "seed must be an integer; got 'a'."
     assert of(seed=-1) == f"seed must be from 0 to {2**32 - 1}; got -1."
     assert of(progress_bar="false") == "progress_bar must be True or False; got 'false'."
     assert of(save_interval="1epoc").startswith("save_interval='1epoc' is not valid. 'epoc' is not a unit of time.")
@@ -147,7 +147,7 @@ def test_a_refused_argument_has_no_effect() -> None:
 
 @pytest.mark.parametrize("kind", [int, np.int64, np.uint32, np.int8, torch.tensor])
 def test_whole_numbers_of_numpy_and_torch(kind) -> None:
-    """Each argument that takes a whole number takes those of other libraries too, and the run goes on with them."""
+    """Each integer argument also accepts the integers of other libraries, and the run works with them."""
     evaluator = Evaluator(
         label="mine", dataloader=regression_data(), device_eval_microbatch_size=kind(2), subset_num_batches=kind(1)
     )

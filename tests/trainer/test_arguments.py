@@ -81,7 +81,7 @@ def test_models() -> None:
         return str(raised.value)
 
     assert of(nn.Linear(1, 1)) == (
-        "model must be a ComposerModel, which knows its loss; got Linear. Wrap a classifier as "
+        "model must be a ComposerModel, which defines its loss; got Linear. Wrap a classifier as "
         "composer.models.ComposerClassifier(module, num_classes=...), or subclass ComposerModel with forward(batch) "
         "and loss(outputs, batch)."
     )
@@ -89,7 +89,7 @@ def test_models() -> None:
     assert of(None) == (
         "model must be a ComposerModel, such as composer.models.ComposerClassifier(module, num_classes=...); got None."
     )
-    with pytest.raises(TypeError, match="must be a ComposerModel, which knows its loss; got Linear"):
+    with pytest.raises(TypeError, match="must be a ComposerModel, which defines its loss; got Linear"):
         Trainer(model=torch.compile(nn.Linear(1, 1), backend="eager"), progress_bar=False)
     with pytest.raises(TypeError, match="model"):
         Trainer()
@@ -107,8 +107,8 @@ def test_optimizers_without_parameters() -> None:
 
 def test_optimizers_of_another_model() -> None:
     assert wrong(ValueError, optimizers=torch.optim.AdamW(Regression().parameters())) == (
-        "optimizers: AdamW has none of the model's parameters and would train nothing; make it with "
-        "AdamW(model.parameters(), ...) of the model given to the Trainer."
+        "optimizers: AdamW has none of the model's parameters and would train nothing; create it as "
+        "AdamW(model.parameters(), ...) with the model given to the Trainer."
     )
 
 
@@ -227,8 +227,8 @@ def test_more_of_microbatch_sizes() -> None:
         "Give device_train_microbatch_size (samples in a microbatch) or grad_accum, not both."
     )
     assert wrong(ValueError, grad_accum=2, data=Unsized(regression_data())) == (
-        "grad_accum needs a train_dataloader that tells its batch_size; give device_train_microbatch_size instead, the "
-        "number of samples in a microbatch."
+        "grad_accum requires a train_dataloader with a batch_size attribute; use device_train_microbatch_size instead, "
+        "the number of samples in a microbatch."
     )
 
 

@@ -48,7 +48,7 @@ def test_autoresume_goes_on_and_then_has_nothing_to_do(tmp_path) -> None:
     third.fit()
     assert torch.equal(weights(third), weights(straight))
     fourth = command()
-    with pytest.warns(ComposerWarning, match="this training is complete"):
+    with pytest.warns(ComposerWarning, match="this run is already complete"):
         fourth.fit()
     assert torch.equal(weights(fourth), weights(straight))
 

@@ -109,7 +109,7 @@ def test_none_is_intact(tmp_path) -> None:
     for name in ("ep0-ba4-rank0.pt", "ep0-ba2-rank0.pt"):
         flip(tmp_path / name)
     with pytest.raises(
-        DamagedCheckpointError, match=r"(?s)none can be read: .*ba4-rank0\.pt.*ba2-rank0\.pt.*to begin anew"
+        DamagedCheckpointError, match=r"(?s)none can be read: .*ba4-rank0\.pt.*ba2-rank0\.pt.*to start over"
     ):
         make(tmp_path)
     for path in tmp_path.glob("ep*"):
@@ -133,7 +133,7 @@ def test_what_another_run_left_is_nothing_to_fall_back_to(tmp_path) -> None:
         save_interval="3ba", save_overwrite=True)  # fmt: skip
     for name in ("ep0-ba4-rank0.pt", "ep0-ba3-rank0.pt"):
         flip(tmp_path / name)
-    with pytest.raises(DamagedCheckpointError, match="it is of another run, 'other'"):
+    with pytest.raises(DamagedCheckpointError, match="it belongs to another run, 'other'"):
         make(tmp_path)
 
 

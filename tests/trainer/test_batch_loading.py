@@ -63,7 +63,7 @@ def test_any_iterable(form) -> None:
 def test_what_can_be_read_once_trains_once_and_then_says_so(make) -> None:
     trainer = trainer_of(data=make(regression_data(3)), max_duration="2ep")
     with pytest.raises(
-        ValueError, match=r"yielded no batch in epoch 1: .* is an iterator, which can be read once; give"
+        ValueError, match=r"yielded no batch in epoch 1: .* is an iterator, which can be read once; use"
     ):
         trainer.fit()
     assert trainer.state.timestamp.batch == 3

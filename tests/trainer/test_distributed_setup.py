@@ -23,10 +23,10 @@ class Divides(SingleProcess):
     shards_weights = True
 
 
-def test_what_needs_whole_weights_is_refused_by_name() -> None:
+def test_algorithms_that_require_unsharded_parameters_raise() -> None:
     state = State(model=torch.nn.Linear(1, 1), algorithms=[NeedsAll()])
     check_algorithms(state, SingleProcess())
-    with pytest.raises(ValueError, match=r"NeedsAll needs whole weights .* divides divides them: It sorts them"):
+    with pytest.raises(ValueError, match=r"NeedsAll requires unsharded .* but divides shards them: It sorts them"):
         check_algorithms(state, Divides())
 
 

@@ -218,7 +218,7 @@ def test_eval_without_data_is_refused() -> None:
 
 def test_no_batch_to_evaluate_on_warns() -> None:
     trainer = trainer_of(TwoMetrics(), eval_dataloader=DataSpec([]))
-    with pytest.warns(ComposerWarning, match="The data 'eval' yielded no batch, so there is nothing to report"):
+    with pytest.warns(ComposerWarning, match="The data 'eval' yielded no batches"):
         trainer.eval()
 
 

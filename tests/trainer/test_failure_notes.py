@@ -84,8 +84,8 @@ def conv(channels: int) -> Net:
         (Net(nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(8, 10))), data(torch.full((8, 4), 7)),
          ["net.0 is Embedding(3, 2)", "index 7", "num_embeddings=8"]),
         (Net(nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(8, 10))), data(),
-         ["batch[0] is float32 (4, 4)", "net.0 needs indices"]),
-        (classifier(), torch.randn(6, 4), ["one Tensor of shape (6, 4)", "Give a DataLoader"]),
+         ["batch[0] is float32 (4, 4)", "net.0 needs integer indices"]),
+        (classifier(), torch.randn(6, 4), ["one Tensor of shape (6, 4)", "Use a DataLoader"]),
     ],
 )  # fmt: skip
 def test_data_that_do_not_fit(model, loader, expected) -> None:
@@ -146,8 +146,8 @@ def loss_bce(self, outputs, batch):
 @pytest.mark.parametrize(
     ("method", "function", "expected"),
     [
-        ("forward", forward_of_x, ["gets the whole batch, here a tuple of 2", "x, y = batch"]),
-        ("forward", forward_of_attribute, ["gets the whole batch, here a tuple of 2", "x, y = batch"]),
+        ("forward", forward_of_x, ["gets the full batch, here a tuple of 2", "x, y = batch"]),
+        ("forward", forward_of_attribute, ["gets the full batch, here a tuple of 2", "x, y = batch"]),
         ("forward", forward_without_return, ["forward returned None"]),
         ("forward", forward_without_graph, ["neither the outputs nor the loss, float32 a scalar", "no_grad"]),
         ("forward", forward_on_meta, ["Mine.constant float32 (10,) is on meta", "register_buffer"]),
@@ -176,7 +176,7 @@ def test_methods_with_other_arguments() -> None:
         def loss(self, outputs, x, y):
             return outputs.sum()
 
-    assert "the trainer calls forward(self, batch), with the whole batch, here a tuple of 2" in notes_of(Two())
+    assert "the trainer calls forward(self, batch), with the full batch, here a tuple of 2" in notes_of(Two())
     assert "the trainer calls loss(self, outputs, batch)" in notes_of(Three())
 
 
@@ -213,7 +213,7 @@ def test_an_evaluation_within_a_training_is_described_by_its_own_batch() -> None
     [
         (lambda loss: None, "got None. Let loss() return it."),
         (lambda loss: loss.item(), "Return the tensor itself, without item() or float()."),
-        (lambda loss: {"loss": loss, "hits": 3}, "Its entry 'hits' is 3: leave out what is not to be minimized"),
+        (lambda loss: {"loss": loss, "hits": 3}, "Its entry 'hits' is 3: return only losses to minimize"),
         (lambda loss: (loss, None), "Its entry 1 is None"),
         (lambda loss: {}, "got {}."),
         (lambda loss: [], "got []."),

@@ -323,7 +323,7 @@ def test_wrong_arguments():
             trainer.find_lr(**arguments)
     with pytest.raises(ValueError, match="can be read once"):
         trainer_of(data=iter(regression_data())).find_lr()
-    with pytest.raises(ValueError, match="optimizers must be given"):
+    with pytest.raises(ValueError, match="find_lr requires optimizers"):
         trainer_of(optimizers=None).find_lr()
     with pytest.raises(ValueError, match="the first parameter group has a learning rate of 0"):
         trainer_of(lr=0.0).find_lr()

@@ -165,7 +165,7 @@ def test_a_second_fit_without_more_time_is_refused() -> None:
     trainer = trainer_of()
     trainer.fit()
     with pytest.raises(
-        ValueError, match=r"nothing left to train: max_duration is 1ep and training has come to 1ep\. Give"
+        ValueError, match=r"nothing left to train: max_duration is 1ep and training has reached 1ep\. Use"
     ):
         trainer.fit()
     assert trainer.state.timestamp.batch == 4

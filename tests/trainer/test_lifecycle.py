@@ -141,7 +141,7 @@ def test_a_closed_trainer_says_so() -> None:
         lambda: trainer.eval(regression_data(1)),
         lambda: trainer.predict(regression_data(1)),
     ):
-        with pytest.raises(RuntimeError, match="This trainer is closed; make a new one to go on"):
+        with pytest.raises(RuntimeError, match="This trainer is closed; create a new one to continue"):
             call()
     assert trainer.state.timestamp == before
 

@@ -108,7 +108,7 @@ def test_another_duration_than_that_of_a_run_that_was_stopped(caplog, tmp_path) 
     run(io.StringIO(), **shown).fit()
     run(io.StringIO(), **shown, max_duration="2ep").fit()
     assert told(caplog)[-1][1] == (
-        "resumed though stopped by StopLate: three are enough: max_duration is 2ep now, and was 3ep"
+        "resumed although stopped by StopLate: three are enough: max_duration is now 2ep, and was 3ep"
     )
 
 

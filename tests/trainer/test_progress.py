@@ -141,7 +141,7 @@ def test_endless_data_whose_tokens_nobody_counts(counter, batches) -> None:
             return endless()
 
     trainer = trainer_of(data=DataSpec(Data(), get_num_tokens_in_batch=counter), max_duration="10tok")
-    with pytest.raises(ValueError, match=f"until batch {batches} no token .* get_num_tokens_in_batch"):
+    with pytest.raises(ValueError, match=f"until batch {batches}.*get_num_tokens_in_batch"):
         trainer.fit()
 
 

@@ -125,7 +125,7 @@ def test_names_at_loggers_must_differ_too(faulty, tmp_path) -> None:
 def test_a_link_that_would_replace_checkpoints(tmp_path) -> None:
     for filename in ("newest.pt", "ba{batch}.pt"):
         latest = filename.replace("{batch}", "0")
-        with pytest.raises(ValueError, match=rf"latest_filename='{latest}' is a name that checkpoints get too"):
+        with pytest.raises(ValueError, match=rf"latest_filename='{latest}' can also be the name of a checkpoint"):
             build(shuffled(), save_folder=str(tmp_path), save_filename=filename, save_latest_filename=latest)
 
 
@@ -133,7 +133,7 @@ def test_a_password_is_neither_shown_nor_saved() -> None:
     savers = [CheckpointSaver("memory://ann:secret@host/run") for _ in range(2)]
     with pytest.raises(ValueError, match=r"CheckpointSaver\('memory://host/run'") as caught:
         build(shuffled(), callbacks=savers)
-    assert "Give one of them another folder" in str(caught.value)
+    assert "Change the folder or the names of one of them" in str(caught.value)
     for folder in ("memory://ann:secret@host/run", "memory://ann:secret@host"):
         assert "secret" not in str(CheckpointSaver(folder).state_dict())
 

@@ -168,14 +168,13 @@ def test_wrong_ratios() -> None:
     of = functools.partial(wrong, ValueError, schedulers=LinearScheduler())
     assert of(scale_schedule_ratio=0) == "scale_schedule_ratio must be greater than 0, but got 0."
     assert of(scale_schedule_ratio=float("inf")) == "scale_schedule_ratio must be finite, but got inf."
-    assert of(scale_schedule_ratio=0.5) == "scale_schedule_ratio=0.5 makes '1ep' zero; give a larger ratio."
-    assert of(scale_schedule_ratio=0.5, max_duration=None).startswith("scale_schedule_ratio=0.5 needs max_duration")
+    assert of(scale_schedule_ratio=0.5) == "scale_schedule_ratio=0.5 scales '1ep' to zero; use a larger ratio."
+    assert of(scale_schedule_ratio=0.5, max_duration=None).startswith("scale_schedule_ratio=0.5 requires max_duration")
     assert wrong(ValueError, scale_schedule_ratio=0.5) == (
-        "scale_schedule_ratio=0.5 is given without schedulers, which it is to scale. Give them as well, or a shorter "
-        "duration."
+        "scale_schedule_ratio=0.5 requires schedulers to scale. Pass schedulers as well, or use a shorter duration."
     )
     assert "must be a number" in wrong(TypeError, schedulers=LinearScheduler(), scale_schedule_ratio="0.5")
-    with pytest.raises(ValueError, match=r"scale_schedule_ratio=0\.5 is given without schedulers"):
+    with pytest.raises(ValueError, match=r"scale_schedule_ratio=0\.5 requires schedulers"):
         trainer_of(schedulers=LinearScheduler()).fit(scale_schedule_ratio=0.5)
     message = of(scale_schedule_ratio=0.5, max_duration="2ep", schedulers=lambda state: 1.0)
     assert "takes the state only and could not follow it" in message
@@ -328,7 +327,7 @@ def test_groups_and_hyperparameters() -> None:
 
 
 def test_kinds_that_are_no_schedules() -> None:
-    assert wrong(TypeError, schedulers="cosine").startswith("schedulers: 'cosine' is no schedule. Give one of")
+    assert wrong(TypeError, schedulers="cosine").startswith("schedulers: 'cosine' is not a schedule. Use one from")
     expected = "schedulers: got the class LinearScheduler; give an object of it: LinearScheduler(...)."
     assert wrong(TypeError, schedulers=LinearScheduler) == expected
     assert as_schedulers(LinearScheduler().assign()) != []

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from composer import dist
-from composer.trainer.step_sync import StepSync, Told
+from composer.trainer.step_sync import StepCounts, StepSync
 from tests.ranks import Ranks
 
 
@@ -33,5 +33,5 @@ def test_all_are_told_the_same(two_ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("signals", [(0, 0), (2, 15), (15, 2)])
 def test_one_signal_of_several(signals) -> None:
-    told = Told(torch.tensor([[1, 0, 0, signals[0], 0, 1, 0], [1, 0, 0, signals[1], 0, 1, 0]]))
+    told = StepCounts(torch.tensor([[1, 0, 0, signals[0], 0, 1, 0], [1, 0, 0, signals[1], 0, 1, 0]]))
     assert told.signum == (max(signals) or None)

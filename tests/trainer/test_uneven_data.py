@@ -18,13 +18,13 @@ def steps(lists: list[list[Any]]) -> list[tuple[Any, bool]]:
     while True:
         batch = next(mine, END)
         if batch is END:
-            batch = uneven_inputs.substitute(lambda: step_sync.send_counts(0, 0, 0.0, None, has_batch=False))
+            batch = uneven_inputs.dummy_batch(lambda: step_sync.send_counts(0, 0, 0.0, None, has_batch=False))
             if batch is END:
                 return found
         else:
-            uneven_inputs.keep(batch)
+            uneven_inputs.set_batch(batch)
             step_sync.send_counts(1, 0, 0.0, None)
-            uneven_inputs.meet()
+            uneven_inputs.join_first_step()
         step_sync.counts()  # when the step is done
         found.append((batch, uneven_inputs.is_idle))
 

@@ -68,7 +68,7 @@ def test_values_without_a_name() -> None:
         with pytest.raises(TypeError) as raised:
             trainer.fit(*values)
         assert str(raised.value) == f"Trainer.fit takes its arguments by name: {call}."
-    with pytest.raises(TypeError, match=r"the model goes to Trainer\(model=\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"pass the model to Trainer\(model=\.\.\.\)"):
         trainer.fit(nn.Linear(1, 1), loader())
     with pytest.raises(TypeError, match=r"by name: .* Nor is there 'epochs'\. Use duration='3ep'"):
         trainer.fit(loader(), epochs=3)

@@ -64,7 +64,7 @@ def test_other_errors_are_raised() -> None:
 @pytest.mark.parametrize("where", PLACES)
 def test_a_single_sample_that_does_not_fit(where) -> None:
     limit = Limit(where, 0)
-    with pytest.raises(RuntimeError, match=r"single sample .* batch of shapes \[\(8, 4\), \(8, 1\)\]") as caught:
+    with pytest.raises(RuntimeError, match=r"single sample.* batch of shapes \[\(8, 4\), \(8, 1\)\]") as caught:
         train(limit, "auto", norm=False)
     assert limit.failures == [8, 4, 2, 1]
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
@@ -365,7 +365,7 @@ def test_it_is_told(caplog) -> None:
     with caplog.at_level(logging.INFO, logger="composer"):
         train(Limit("forward", 4), "auto")
     assert [r.message for r in caplog.records if "Out of memory" in r.message] == [
-        "Out of memory with 8 samples at once; the batch is trained again with fewer."
+        "Out of memory with a microbatch of 8 samples; retrying the batch with fewer."
     ]
 
 
