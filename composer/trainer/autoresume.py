@@ -164,9 +164,9 @@ def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: St
             return []
         names = [f"{above}/{name}".removesuffix(f"/{REST}") for name in keeper.list_files(above)] if above else []
         found = [Found(name, 0.0) for name in names if pattern(template).fullmatch(name)]
-        beside = link.rpartition("/")[0]
+        link_folder = link.rpartition("/")[0]
         target = extract_path_from_symlink(link, keeper)
-        ordered = newest_first(found, template, Found(f"{beside}/{target}" if beside else target, 0.0))
+        ordered = newest_first(found, template, Found(f"{link_folder}/{target}" if link_folder else target, 0.0))
         # The link itself instead of its target, which older versions wrote relative to the bucket.
         return [link, *(one.name for one in ordered[1:])]
 

@@ -82,12 +82,12 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
         phase.iterator = start_epoch_iterator(run)
     iterator = phase.iterator
     watch = _watch(phase, iterator) if must_end else None
-    keeps = getattr(iterator, "kind", "indices") != "indices"  # batches by index can be fetched again
+    keeps_batch = getattr(iterator, "kind", "indices") != "indices"  # batches by index can be fetched again
     while True:
         fire(Event.BEFORE_DATALOADER)
         run.fetched, run.gradients_ready = (), False
         batch = END if is_at_end(phase) else next(iterator, END)
-        run.fetched = (copy_containers(batch) if keeps else None,)
+        run.fetched = (copy_containers(batch) if keeps_batch else None,)
         if run.uneven_inputs is not None:
             batch = _batch_or_dummy(run, run.uneven_inputs, batch)
         if batch is END:
@@ -202,18 +202,18 @@ def start_epoch_iterator(run: Run) -> Iterator[Batch]:
         run: The run.
     """
     phase: Phase = run.state.train_phase
-    passes = _epoch_iterators(run, phase)
+    epoch_iterators = _epoch_iterators(run, phase)
     epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
     saved = phase.resume
     phase.resume = phase.ended = None
     replay_first_batch(run)
     if not run.options.overfit_batches:
-        begun = passes.begin(epoch, 0 if saved is None else done, saved)
-        if passes.can_be_touched:
-            begun.note_first(phase.first_batch_rng["train"], passes.loader)
-        return begun
+        iterator = epoch_iterators.begin(epoch, 0 if saved is None else done, saved)
+        if epoch_iterators.can_be_touched:
+            iterator.note_first(phase.first_batch_rng["train"], epoch_iterators.loader)
+        return iterator
     if phase.repeated is None:
-        first = passes.begin(epoch=0)
+        first = epoch_iterators.begin(epoch=0)
         phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
         phase.length = longest_length(len(phase.repeated))
     return itertools.islice(phase.repeated, done, None)
@@ -226,9 +226,9 @@ def replay_first_batch(run: Run) -> None:
         run: The run.
     """
     phase: Phase = run.state.train_phase
-    passes = _epoch_iterators(run, phase)
-    if passes.can_be_touched:
-        phase.first_batch_rng["train"].repeat(passes.loader, lambda: passes.begin(epoch=0))
+    epoch_iterators = _epoch_iterators(run, phase)
+    if epoch_iterators.can_be_touched:
+        phase.first_batch_rng["train"].repeat(epoch_iterators.loader, lambda: epoch_iterators.begin(epoch=0))
 
 
 def resume_between_epochs(run: Run) -> None:

@@ -12,35 +12,35 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.devices import Device
 
-__all__ = ["agreed", "check_algorithms", "join"]
+__all__ = ["check_algorithms", "from_rank_zero", "join"]
 
 Value = TypeVar("Value")
 
 
-def join(device: Device, timeout: float, *, alone: bool = False) -> None:
+def join(device: Device, timeout: float, *, single_process: bool = False) -> None:
     """Initialize the process group if there are multiple ranks.
 
     Args:
         device: The device to train on.
         timeout: Timeout of collectives in seconds.
-        alone: Whether to initialize it for a single process too.
+        single_process: Whether to initialize it for a single process too.
 
     >>> from composer.devices import get_device
     >>> join(get_device("cpu"), timeout=300)
     >>> dist.is_initialized()
     False
     """
-    if alone or dist.get_world_size() > 1:
+    if single_process or dist.get_world_size() > 1:
         dist.initialize_dist(device, timeout)
 
 
-def agreed(value: Value) -> Value:
+def from_rank_zero(value: Value) -> Value:
     """Broadcast a value from rank 0 and return it.
 
     Args:
         value: A picklable value.
 
-    >>> agreed("run-1")
+    >>> from_rank_zero("run-1")
     'run-1'
     """
     values = [value]

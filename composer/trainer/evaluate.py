@@ -117,7 +117,11 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, samples: int, *, counts: boo
     state, spec = run.state, evaluator.dataloader
     if evaluator.auto_microbatching:
         finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
-        finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))
+
+        def evaluate_one(microbatch: Batch) -> None:
+            _evaluate_microbatch(run, evaluator, microbatch, counts=counts)
+
+        finder.evaluate(run, evaluator, samples, evaluate_one)
         return
     size = evaluator.microbatch_size
     microbatches = spec.__microbatches__(state.batch, size, samples)

@@ -66,9 +66,9 @@ class EvaluationPass:
         run, phase = self._run, self._phase
         spec: DataSpec = phase.loader
         phase.mark = time.perf_counter()
-        under_way = _start(run, spec)
+        iterator = _start(run, spec)
         watch = _watch(phase) if phase.length is None else None
-        rest = itertools.islice(under_way, phase.length)
+        rest = itertools.islice(iterator, phase.length)
         while True:
             batch = next(rest, END)
             if self._uneven_inputs is not None:
@@ -159,16 +159,16 @@ def _watch(phase: Phase) -> PassWatch:
 
 def _start(run: Run, spec: DataSpec) -> Iterator[Batch]:
     state, loader = run.state, spec.dataloader
-    passes = spec.__passes__(state.rank_zero_seed, state.data_shard)
+    epoch_iterators = spec.__passes__(state.rank_zero_seed, state.data_shard)
 
     def begin() -> Iterator[Batch]:
-        batches = iterate(loader) if state.data_shard.size == 1 else passes.begin(epoch=0)
+        batches = iterate(loader) if state.data_shard.size == 1 else epoch_iterators.begin(epoch=0)
         if state.phase.length is None:
             source = batches.source if isinstance(batches, EpochIterator) else batches
             refuse_endless(f"Iterating over the data {state.phase.label!r}", source, _REMEDY)
         return batches
 
-    if not passes.can_be_touched:
+    if not epoch_iterators.can_be_touched:
         return begin()
     first = state.phase.first_batch_rng[str(state.phase.label)]
     first.repeat(loader, begin)

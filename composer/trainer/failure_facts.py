@@ -232,11 +232,11 @@ def _walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
     elif depth and isinstance(value, Mapping):
-        for key, part in cast("Mapping[Any, Any]", value).items():
-            yield from _walk(part, f"{name}[{key!r}]", depth - 1)
+        for key, entry in cast("Mapping[Any, Any]", value).items():
+            yield from _walk(entry, f"{name}[{key!r}]", depth - 1)
     elif depth and isinstance(value, (list, tuple)):
-        for number, part in enumerate(cast("Sequence[Any]", value)[:_MOST]):
-            yield from _walk(part, f"{name}[{number}]", depth - 1)
+        for number, entry in enumerate(cast("Sequence[Any]", value)[:_MOST]):
+            yield from _walk(entry, f"{name}[{number}]", depth - 1)
 
 
 def target_of(batch: Any) -> tuple[str, Tensor] | None:

@@ -170,7 +170,7 @@ def _nothing_returned(facts: Facts) -> str | None:
 
 
 def _classes(facts: Facts) -> str | None:
-    """Labels that are no class of the outputs."""
+    """A label is not a valid class index for the outputs."""
     target, outputs = target_of(facts.batch), facts.outputs
     if facts.stage == "backward" or target is None or not isinstance(outputs, Tensor):
         return None
@@ -178,11 +178,11 @@ def _classes(facts: Facts) -> str | None:
         return None
     path, tensor = target
     number = getattr(facts.model, "num_classes", None)
-    said = f" (num_classes={number})" if isinstance(number, int) else ""
+    configured = f" (num_classes={number})" if isinstance(number, int) else ""
     if "device-side assert triggered" in facts.text and isinstance(facts.error, RuntimeError):
         return (
-            f"most often a class index is too large: the outputs are {described(outputs)}{said}, {path} is "
-            f"{described(tensor)}. Trainer(device='cpu') says which."
+            f"the most likely cause is a class index that is too large: the outputs are {described(outputs)}"
+            f"{configured}, {path} is {described(tensor)}. Trainer(device='cpu') reports the index."
         )
     if facts.stage not in ("loss", "update_metric") or not _BOUNDS.search(facts.text):
         return None
@@ -193,16 +193,16 @@ def _classes(facts: Facts) -> str | None:
     if high < classes:
         if low >= 0:
             return None
-        return f"{path}, the target, has the class {low}; classes count from 0, and -100 is ignored."
+        return f"{path}, the target, has class {low}; classes count from 0, and -100 is ignored."
     needed = max(high + 1, number if isinstance(number, int) else 0)
     return (
-        f"the outputs are {described(outputs)}, of {classes} classes{said}, but {path}, the target, has the class "
-        f"{high}. Let the last layer have {needed} outputs or more, and count classes from 0."
+        f"the outputs are {described(outputs)}, of {classes} classes{configured}, but {path}, the target, has class "
+        f"{high}. The last layer must have at least {needed} outputs, and classes must count from 0."
     )
 
 
 def _metric_classes(facts: Facts) -> str | None:
-    """A metric made for another number of classes."""
+    """A metric has a different number of classes than the outputs."""
     if facts.stage != "update_metric" or not isinstance(facts.outputs, Tensor) or facts.outputs.ndim < 2:
         return None
     if not facts.is_in_library:
@@ -219,29 +219,29 @@ def _metric_classes(facts: Facts) -> str | None:
 
 
 def _target_shape(facts: Facts) -> str | None:
-    """A target whose shape does not go with that of the outputs."""
+    """The shape of the target does not match that of the outputs."""
     target, outputs = target_of(facts.batch), facts.outputs
     if facts.stage not in ("loss", "update_metric") or target is None or not isinstance(outputs, Tensor):
         return None
-    if not _SHAPE.search(facts.text) or not facts.takes(target[1]) or _go_together(outputs, target[1]):
+    if not _SHAPE.search(facts.text) or not facts.takes(target[1]) or _shapes_match(outputs, target[1]):
         return None
     path, tensor = target
     wrong = f"{path}, the target, is {described(tensor)}, and the outputs are {described(outputs)}."
     if tensor.ndim > 1 and tensor.shape[-1] == 1 and tensor.shape[:-1] == outputs.shape[: tensor.ndim - 1]:
-        return f"{wrong} Leave out the last dimension: y.squeeze(-1)."
+        return f"{wrong} Remove the last dimension: y.squeeze(-1)."
     if outputs.ndim == tensor.ndim + 1 and outputs.shape[-1] == 1:
-        return f"{wrong} Leave out the last dimension: outputs.squeeze(-1)."
+        return f"{wrong} Remove the last dimension: outputs.squeeze(-1)."
     return f"{wrong} The loss takes class indices (B, ...) for outputs (B, C, ...), or a target of the outputs' shape."
 
 
-def _go_together(outputs: Tensor, target: Tensor) -> bool:
-    """Whether a target has the outputs' shape, or has class indices for them."""
+def _shapes_match(outputs: Tensor, target: Tensor) -> bool:
+    """Return whether a target has the outputs' shape, or the shape of class indices for them."""
     indices = (*outputs.shape[:1], *outputs.shape[2:])
     return target.shape == outputs.shape or (tuple(target.shape) == indices and outputs.shape[1] > 1)
 
 
 def _no_graph(facts: Facts) -> str | None:
-    """A loss that depends on no parameter."""
+    """The loss does not depend on any parameter."""
     if facts.stage != "backward" or not re.search(r"element \d+ of tensors does not require grad", facts.text):
         return None
     if any(tensor.requires_grad for _, tensor in tensors_in(facts.loss, "loss")):
@@ -254,7 +254,7 @@ def _no_graph(facts: Facts) -> str | None:
     if any(tensor.requires_grad for _, tensor in tensors_in(facts.outputs, "outputs")):
         return (
             f"the outputs have a graph, but the loss, {shown}, has none: loss() detached it, by detach(), item(), "
-            f"torch.tensor(...), argmax or no_grad. Compute it from the outputs by differentiable functions."
+            f"torch.tensor(...), argmax or no_grad. Compute it from the outputs with differentiable functions."
         )
     return (
         f"neither the outputs nor the loss, {shown}, depend on a parameter that requires gradients: forward() ran "
@@ -263,40 +263,40 @@ def _no_graph(facts: Facts) -> str | None:
 
 
 def _integer_loss(facts: Facts) -> str | None:
-    """A loss that cannot be differentiated, as a count of hits."""
+    """The loss is not differentiable, such as a count of correct predictions."""
     if "could not infer output dtype" not in facts.text or not isinstance(facts.loss, Tensor):
         return None
     return f"the loss is {described(facts.loss)}, which has no gradient; compute it from the outputs, not from argmax."
 
 
 def _layer(facts: Facts) -> str | None:
-    """An input that does not fit a layer."""
+    """The shape of an input does not match a layer."""
     if facts.module is None or facts.stage not in ("forward", "eval_forward") or not facts.is_in_library:
         return None
     name, layer, given = facts.module
     if not isinstance(given, Tensor) or not type(layer).__module__.startswith("torch."):
         return None
-    where, shape, anyone = f"{name} is {layer!r} and got {described(given)}", list(given.shape), layer
-    width: Any = getattr(anyone, "in_features", None)
+    where, shape, untyped = f"{name} is {layer!r} and got {described(given)}", list(given.shape), layer
+    width: Any = getattr(untyped, "in_features", None)
     if isinstance(width, int) and shape and shape[-1] != width:
         if len(shape) > 2 and math.prod(shape[1:]) == width:
-            return f"{where}. Put nn.Flatten() before it."
+            return f"{where}. Insert nn.Flatten() before it."
         flat = f", after nn.Flatten() {math.prod(shape[1:])}" if len(shape) > 2 else ""
-        return f"{where}. Give it in_features={shape[-1]}{flat}, or inputs of {width} features."
-    channels: Any = getattr(anyone, "in_channels", getattr(anyone, "num_features", None))
+        return f"{where}. Set in_features={shape[-1]}{flat}, or use inputs with {width} features."
+    channels: Any = getattr(untyped, "in_channels", getattr(untyped, "num_features", None))
     if isinstance(channels, int) and len(shape) > 1 and shape[1] != channels:
         if len(shape) == 4 and shape[-1] == channels:
-            return f"{where}. The channels come second: x.permute(0, 3, 1, 2)."
-        if len(shape) == 3 and hasattr(anyone, "in_channels") and channels == 1:
-            return f"{where}. Add the dimension of the channels: x.unsqueeze(1)."
-        return f"{where}. Its channels must be {shape[1]}, those of dimension 1, or the input must have {channels}."
+            return f"{where}. Move the channels to dimension 1: x.permute(0, 3, 1, 2)."
+        if len(shape) == 3 and hasattr(untyped, "in_channels") and channels == 1:
+            return f"{where}. Add a channel dimension: x.unsqueeze(1)."
+        return f"{where}. Set its channels to {shape[1]}, the size of dimension 1, or use {channels} input channels."
     if isinstance(layer, nn.Embedding) and "index out of range in self" in facts.text:
-        return f"{where} with the index {int(given.max())}. Give it num_embeddings={int(given.max()) + 1} or more."
+        return f"{where} with index {int(given.max())}. Set num_embeddings={int(given.max()) + 1} or more."
     return None
 
 
 def _attribute(facts: Facts) -> str | None:
-    """A method of another library's model."""
+    """A method of another library's model class is used."""
     found = re.search(r"'(\w+)' object has no attribute '(\w+)'", str(facts.error))
     if found is None or facts.stage is None or not isinstance(facts.error, AttributeError):
         return None

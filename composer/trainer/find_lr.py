@@ -126,11 +126,11 @@ def _read(losses: list[Tensor]) -> list[float]:
 def _divergence_index(losses: list[float], stop_factor: float) -> int:
     """Return the number of losses before their running mean diverges; single batches may vary by more."""
     lowest, mean = math.inf, 0.0
-    for place, loss in enumerate(losses):
+    for index, loss in enumerate(losses):
         mean = _KEPT * mean + (1 - _KEPT) * loss
-        level = mean / (1 - _KEPT ** (place + 1))
+        level = mean / (1 - _KEPT ** (index + 1))
         if not math.isfinite(level) or (lowest > 0 and level > stop_factor * lowest):
-            return place
+            return index
         lowest = min(lowest, level)
     return len(losses)
 
@@ -185,16 +185,16 @@ def _save_data_position(phase: Phase, seed: int) -> Callable[[], None]:
         # Persistent workers serve one iterator at a time: keep those of the current epoch with it.
         workers, attributes["_iterator"] = attributes["_iterator"], None
         return lambda: attributes.update(_iterator=workers)
-    under_way, owner = phase.iterator, loader if kind == "loader" else loader.dataset
-    keep = getattr(under_way, "state_dict", None)
-    if keep is None:
-        keep = EpochIterator(kind, iter(()), owner=owner).state_dict
-    place = keep(int(phase.timestamp.sample_in_epoch))
+    iterator, owner = phase.iterator, loader if kind == "loader" else loader.dataset
+    state_dict = getattr(iterator, "state_dict", None)
+    if state_dict is None:
+        state_dict = EpochIterator(kind, iter(()), owner=owner).state_dict
+    position = state_dict(int(phase.timestamp.sample_in_epoch))
 
     def put_back() -> None:
-        if under_way is None:
-            owner.load_state_dict(place["state"])
+        if iterator is None:
+            owner.load_state_dict(position["state"])
         else:  # resume as from a checkpoint
-            phase.iterator, phase.resume = None, place
+            phase.iterator, phase.resume = None, position
 
     return put_back

@@ -59,7 +59,7 @@ class LossWeights:
     def __init__(self, run: Run, counts: Counts) -> None:
         self._is_idle = run.uneven_inputs is not None and run.uneven_inputs.is_idle
         self._counts, self._fallback = counts.per_microbatch, counts.fallback
-        self._on_device = any(isinstance(part, Tensor) for part in (*counts.per_microbatch, *(counts.fallback or ())))
+        self._on_device = any(isinstance(count, Tensor) for count in (*counts.per_microbatch, *(counts.fallback or ())))
         self._work: Any = None
         self._world_size = 1
         self._total: int | float | Tensor = 0
@@ -71,8 +71,8 @@ class LossWeights:
             self._work = torch_dist.all_reduce(self._totals, async_op=True)
         elif counts.fallback is None:
             if not self._is_only:
-                parts = counts.per_microbatch
-                self._total = _sum(run, parts) if self._on_device else sum(cast("Sequence[float]", parts))
+                counted = counts.per_microbatch
+                self._total = _sum(run, counted) if self._on_device else sum(cast("Sequence[float]", counted))
         elif self._on_device:
             self._set_total(*_sums(run, counts).unbind())
         else:
@@ -86,7 +86,7 @@ class LossWeights:
             found = total > 0
             if self._fallback is not None:
                 pairs = zip(self._counts, self._fallback, strict=True)
-                self._counts = [torch.where(found, part, other) for part, other in pairs]
+                self._counts = [torch.where(found, count, fallback) for count, fallback in pairs]
             self._total = torch.where(found, total, fallback)
         elif total or not fallback:
             self._total = total
@@ -192,26 +192,26 @@ def _sums(run: Run, counts: Counts) -> Tensor:
     return torch.stack([_sum(run, counts.per_microbatch), _sum(run, counts.fallback or ())])
 
 
-def _sum(run: Run, parts: Sequence[int | float | Tensor]) -> Tensor:
+def _sum(run: Run, counted: Sequence[int | float | Tensor]) -> Tensor:
     """Return the sum of counts as a tensor on the device."""
     device = run.state.device.torch_device
     wide = widest_dtype(device)
-    total = torch.full((), sum(part for part in parts if not isinstance(part, Tensor)), dtype=wide, device=device)
-    tensors = [part.to(device, wide) for part in parts if isinstance(part, Tensor)]
+    total = torch.full((), sum(count for count in counted if not isinstance(count, Tensor)), dtype=wide, device=device)
+    tensors = [count.to(device, wide) for count in counted if isinstance(count, Tensor)]
     return total + torch.stack(tensors).sum() if tensors else total
 
 
 def _samples(run: Run, microbatches: Sequence[Batch]) -> list[int | float | Tensor]:
     """Return the number of samples of each microbatch; with sequence packing it may be fractional."""
-    count = run.state.train_phase.loader.get_num_samples_in_batch
-    if count is count_samples:
-        return [count(microbatch) for microbatch in microbatches]
+    count_batch = run.state.train_phase.loader.get_num_samples_in_batch
+    if count_batch is count_samples:
+        return [count_batch(microbatch) for microbatch in microbatches]
     name = "get_num_samples_in_batch"
-    found = _call_user_count(run, name, count, microbatches, run.samples)
+    found = _call_user_count(run, name, count_batch, microbatches, run.samples)
     return [
         # A tensor on an accelerator stays there: reading it would synchronize.
-        part if _is_scalar(part) and not part.is_cpu and part.dtype != torch.bool else as_quantity(name, part)
-        for part in found
+        count if _is_scalar(count) and not count.is_cpu and count.dtype != torch.bool else as_quantity(name, count)
+        for count in found
     ]
 
 
@@ -222,12 +222,12 @@ def _user_token_counts(run: Run, microbatches: Sequence[Batch]) -> Counts:
     """
     name, spec = "get_num_tokens_in_batch", run.state.train_phase.loader
     found = _call_user_count(run, name, lambda batch: spec.__tokens__(batch, _LOSS), microbatches, run.counted)
-    counted = [entry_of(part, _LOSS) for part in found]
-    parts = [part if _is_scalar(part) else as_quantity(name, part) for part in counted]
-    is_tracked = any(isinstance(part, Mapping) for part in found)
-    if is_tracked or any(part for part in parts if not isinstance(part, Tensor)):
-        return Counts(parts, by_tokens=True)
-    return Counts(parts, by_tokens=True, fallback=_samples(run, microbatches))
+    counted = [entry_of(count, _LOSS) for count in found]
+    counted = [count if _is_scalar(count) else as_quantity(name, count) for count in counted]
+    is_tracked = any(isinstance(count, Mapping) for count in found)
+    if is_tracked or any(count for count in counted if not isinstance(count, Tensor)):
+        return Counts(counted, by_tokens=True)
+    return Counts(counted, by_tokens=True, fallback=_samples(run, microbatches))
 
 
 def _call_user_count(

@@ -1,4 +1,4 @@
-"""Report the model of a run: one line before training, the whole summary, and the table of a notebook."""
+"""Report the model of a run: one line before training, the full summary, and the table of a notebook."""
 
 from __future__ import annotations
 

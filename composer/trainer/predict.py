@@ -63,7 +63,7 @@ def _gather_outputs(run: Run, outputs: list[list[Any]]) -> list[list[Any]]:
     """All-gather the outputs of all ranks, ordered by step, then by rank."""
     shard, all_outputs = run.state.data_shard, list[list[Any]]()
     for first in range(0, len(outputs), _BATCHES_PER_GATHER):
-        parts = dict(dist.all_gather_object((shard.rank, outputs[first : first + _BATCHES_PER_GATHER])))
-        steps = zip(*(parts[rank] for rank in range(shard.size)), strict=True)
-        all_outputs += [part for step in steps for part in step]
+        per_rank = dict(dist.all_gather_object((shard.rank, outputs[first : first + _BATCHES_PER_GATHER])))
+        steps = zip(*(per_rank[rank] for rank in range(shard.size)), strict=True)
+        all_outputs += [batch_outputs for step in steps for batch_outputs in step]
     return all_outputs

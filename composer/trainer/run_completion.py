@@ -12,7 +12,7 @@ from composer.trainer.run import Run
 from composer.trainer.schedules import scaled
 from composer.warnings import ComposerWarning
 
-__all__ = ["forget", "is_complete", "remaining_duration", "training"]
+__all__ = ["discard_recorded_end", "is_complete", "remaining_duration", "training"]
 
 
 def is_complete(run: Run, duration: object, ratio: float = 1.0) -> bool:
@@ -50,7 +50,7 @@ def remaining_duration(run: Run, duration: int | str | Time | None) -> int | str
     return Time(end.value - run.state.timestamp.count(end.unit), end.unit)
 
 
-def forget(run: Run) -> None:
+def discard_recorded_end(run: Run) -> None:
     """Discard how the loaded run ended, as recorded in the checkpoint, for example when training time is reset.
 
     Args:

@@ -31,7 +31,7 @@ class Summary:
 
     Attributes:
         timestamp: Timestamp at the start of the fit.
-        begun: Clock time at the start, in seconds.
+        started: Clock time at the start, in seconds.
         evaluations: Values of evaluation metrics by name, each with the number of batches trained.
 
     >>> from composer.core.timestamp import Timestamp
@@ -40,7 +40,7 @@ class Summary:
     """
 
     timestamp: Timestamp
-    begun: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=time.perf_counter)
     evaluations: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
 
     def note(self, batch: int, values: dict[str, Any]) -> None:
@@ -74,13 +74,13 @@ class Summary:
         lines = [work, *(f"  {text}" for text in run.logger.notices.texts)]
         rows = self._values(run)
         callbacks = run.state.callbacks
-        places = [(type(one).__name__, getattr(one, "__location__", None)) for one in callbacks]
-        places = [(name, mask_text(place)) for name, place in places if place]
-        return "\n".join([*lines, *_table(rows, places, width)])
+        files = [(type(one).__name__, getattr(one, "__location__", None)) for one in callbacks]
+        files = [(name, mask_text(path)) for name, path in files if path]
+        return "\n".join([*lines, *_table(rows, files, width)])
 
     def _work(self, run: Run) -> list[str]:
         """Return the amounts trained, the time and the throughput."""
-        now, seconds = run.state.timestamp, time.perf_counter() - self.begun
+        now, seconds = run.state.timestamp, time.perf_counter() - self.started
         done = {unit: now.count(unit) - self.timestamp.count(unit) for unit in _NOUNS}
         counted = [(amount, names) for unit, names in _NOUNS.items() if (amount := done[unit])]
         amounts = [f"{amount:,} {names[amount != 1]}" for amount, names in counted] or ["nothing"]
@@ -125,11 +125,11 @@ _NOUNS = {
 }
 
 
-def _table(rows: list[tuple[str, str, str]], places: list[tuple[str, str]], width: int | None) -> list[str]:
+def _table(rows: list[tuple[str, str, str]], files: list[tuple[str, str]], width: int | None) -> list[str]:
     """Format values, and files below them, in aligned columns, each row on one line if possible."""
-    if not rows and not places:
+    if not rows and not files:
         return []
-    names = max(_WIDTH, *(cell_len(name) for name, *_ in [*rows, *places]))
+    names = max(_WIDTH, *(cell_len(name) for name, *_ in [*rows, *files]))
     last = max((len(value) for _, value, _ in rows), default=4)
     best = max((len(value) for *_, value in rows), default=0)
     if width is not None:
@@ -140,7 +140,7 @@ def _table(rows: list[tuple[str, str, str]], places: list[tuple[str, str]], widt
             names = max(width - 2 - 2 - last - (2 + best if best else 0), _LEAST_WIDTH // 2)
     lines = [f"  {_cell('', names)}  {'last':>{last}}{'  best' if best else ''}"] if rows else []
     lines += [f"  {_cell(name, names)}  {value:>{last}}{top and f'  {top}'}" for name, value, top in rows]
-    return [*lines, *(f"  {_cell(name, names)}  {place}" for name, place in places)]
+    return [*lines, *(f"  {_cell(name, names)}  {path}" for name, path in files)]
 
 
 def _cell(name: str, width: int) -> str:

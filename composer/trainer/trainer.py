@@ -306,14 +306,14 @@ class Trainer(TrainerNames):
             rng.configure_deterministic_mode()
         parallelism_config = given.as_parallelism(parallelism_config, fsdp_config)
         supports_one_process = parallelism_config is not None or deepspeed_config is not None
-        distributed_setup.join(device, dist_timeout, alone=supports_one_process)
+        distributed_setup.join(device, dist_timeout, single_process=supports_one_process)
         strategy = choose_strategy(
             parallelism_config,
             deepspeed_config=deepspeed_config,
             ddp_sync_strategy=ddp_sync_strategy,
             find_unused_parameters=find_unused_parameters,
         )
-        seed = distributed_setup.agreed(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
+        seed = distributed_setup.from_rank_zero(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
         rng.seed_all(seed + strategy.data_rank)
 
         strategy.place(model, device)
@@ -322,7 +322,7 @@ class Trainer(TrainerNames):
         for optimizer in found:
             device.optimizer_to_device(optimizer)
 
-        name, name_given = distributed_setup.agreed(given.name_run(run_name))
+        name, name_given = distributed_setup.from_rank_zero(given.name_run(run_name))
         self.state = State(
             model=model,
             rank_zero_seed=seed,
@@ -485,7 +485,7 @@ class Trainer(TrainerNames):
                 self.state.timestamp = Timestamp()
                 phase = self.state.train_phase
                 phase.iterator = phase.resume = phase.ended = None
-                run_completion.forget(self._run)
+                run_completion.discard_recorded_end(self._run)
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
             if self._run.loaded is not None and self._run.loaded.metric_values:

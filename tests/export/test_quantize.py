@@ -67,14 +67,14 @@ def test_weights_have_127_steps_on_either_side(wide: nn.Module, activations: boo
     assert 0 < (small(x) - wide(x)).abs().mean() < 0.03 * wide(x).abs().mean()
 
 
-def test_only_what_is_chosen_is_quantised(wide: nn.Module) -> None:
+def test_only_what_is_chosen_is_quantized(wide: nn.Module) -> None:
     pytest.importorskip("torchao")
     assert quantize_int8(wide, choose=lambda module, name: name == "2", inplace=True) is wide
     assert type(wide[0].weight) is nn.Parameter
     assert [name for name, _ in wide[2].named_parameters()] != ["weight", "bias"]
 
 
-def test_quantised_weights_are_exported(wide: nn.Module, tmp_path: Path) -> None:
+def test_quantized_weights_are_exported(wide: nn.Module, tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     x, path = torch.randn(5, 32), tmp_path / "net"
     expected = quantize_int8(wide)(x)
@@ -89,7 +89,7 @@ def test_quantised_weights_are_exported(wide: nn.Module, tmp_path: Path) -> None
     assert torch.int8 in {tensor.dtype for tensor in program.state_dict.values()}
 
 
-def test_quantised_activations_are_exported_by_torch_only(wide: nn.Module, tmp_path: Path) -> None:
+def test_quantized_activations_are_exported_by_torch_only(wide: nn.Module, tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     x, path = torch.randn(5, 32), tmp_path / "net"
     both = functools.partial(quantize_int8, activations=True)

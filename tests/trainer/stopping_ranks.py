@@ -1,4 +1,4 @@
-"""Stops runs of two processes by signals, from a parent that has imported everything once; prints what was found.
+"""Stop two-rank runs by signals, from a parent that imports everything once; print the results.
 
 python -m tests.trainer.stopping_ranks FOLDER
 """
@@ -22,7 +22,7 @@ from composer import Callback
 from composer.checkpoint.file_format import read
 from composer.checkpoint.latest_symlink import resolve
 from tests.common import Event
-from tests.trainer.many import numbered, run_of
+from tests.trainer.multi_rank import numbered, run_of
 from tests.trainer.stopping import wait
 
 # For a run that hangs, not for one that is slow.

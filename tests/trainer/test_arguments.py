@@ -1,4 +1,4 @@
-"""What is answered to wrong arguments: the name, the value and the remedy."""
+"""Errors for invalid arguments contain the name, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_mistyped_names(name, hint) -> None:
     assert wrong(TypeError, **{name: 1}) == f"Trainer has no argument {name!r}.{hint}"
 
 
-def test_the_old_spelling_of_divided_weights() -> None:
+def test_the_old_spelling_of_sharded_weights() -> None:
     assert wrong(ValueError, fsdp_config={}, parallelism_config={"fsdp": {}}) == (
         "Give parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both."
     )
@@ -196,7 +196,7 @@ def test_evaluation_data() -> None:
     one, two = (Evaluator(label="a", dataloader=regression_data(1)) for _ in range(2))
     assert wrong(ValueError, eval_dataloader=[one, two]) == (
         "eval_dataloader: the labels ['a'] are given more than once: their metrics would be mixed up. Give each loader "
-        "its own: Evaluator(label=..., dataloader=...)."
+        "a unique label: Evaluator(label=..., dataloader=...)."
     )
     assert wrong(ValueError, eval_dataloader=[one, DataSpec(regression_data(1))]) == (
         "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes one "
@@ -309,7 +309,7 @@ def test_a_model_that_is_compiled_stays_so(caplog) -> None:
 # ---------------------------------------------------------------------------------------------------- right ones
 
 
-def test_one_or_several_objects() -> None:
+def test_one_or_multiple_objects() -> None:
     trainer = trainer_of(algorithms=Idle(), callbacks=(Watch(), Watch()), loggers=[Received()])
     assert [type(a).__name__ for a in trainer.state.algorithms] == ["Idle"]
     assert [type(c).__name__ for c in trainer.state.callbacks] == ["Received", "Watch", "Watch"]

@@ -1,4 +1,4 @@
-"""Data without end where it would be read to its end: refused, or where that cannot be known, warned of."""
+"""Infinite data that must end: raises, or warns if its length is unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Samples(IterableDataset):
 
 
 class Cycles:
-    """Of which nobody can know before it is iterated."""
+    """Of which no one can know before it is iterated."""
 
     def __iter__(self):
         return itertools.cycle(BATCHES)

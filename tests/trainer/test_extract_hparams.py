@@ -1,4 +1,4 @@
-"""Arguments as hyperparameters: what objects were made with, nested, without data."""
+"""Arguments as hyperparameters: constructor arguments of objects, nested, without data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from composer.algorithms import MixUp
 from composer.callbacks import CheckpointSaver, SpeedMonitor
 from composer.loggers import FileLogger, InMemoryLogger
 from composer.optim import CosineAnnealingScheduler
-from composer.trainer.extract_hparams import describe, extract_hparams
+from composer.trainer.extract_hparams import describe
+from composer.utils import extract_hparams
 from tests.common import classifier, labelled_data, trainer_of
 
 
@@ -88,14 +89,14 @@ def test_none_is_left_out() -> None:
     assert describe({"a": None, "b": 0}) == {"b": 0}
 
 
-def test_data_is_told_without_its_content() -> None:
+def test_data_is_described_without_its_content() -> None:
     loader = DataLoader(TensorDataset(torch.zeros(3, 2)), batch_size=2, shuffle=True)
     found = one(loader)
     assert (found["batch_size"], found["sampler"]["class"]) == (2, "RandomSampler")
     assert found["dataset"] == {"class": "TensorDataset", "tensors": ["Tensor (3, 2) torch.float32"]}
 
 
-def test_arguments_that_an_object_hands_on_to_its_parts() -> None:
+def test_arguments_that_an_object_passes_to_its_components() -> None:
     assert one(FileLogger("logs/{rank}.txt", capture_stdout=False))["filename"] == "logs/{rank}.txt"
     saver = one(CheckpointSaver("here", save_interval="5ba", mode="max"))
     assert saver["save_interval"]["interval"] == "5ba"
@@ -114,7 +115,7 @@ def methods() -> list[type[Algorithm]]:
 
 
 @pytest.mark.parametrize("made", methods(), ids=lambda made: made.__name__)
-def test_every_method_tells_its_arguments(made: type[Algorithm]) -> None:
+def test_every_method_reports_its_arguments(made: type[Algorithm]) -> None:
     found = one(made())
     given = {name for name, p in inspect.signature(made).parameters.items() if p.default is not None}
     assert found["class"] == made.__name__

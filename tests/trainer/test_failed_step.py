@@ -1,4 +1,4 @@
-"""Training again after an exception in the middle of a step."""
+"""Training continues after an exception in a step."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_label_smoothing_smooths_once() -> None:
     assert torch.equal(found, smoothed())
 
 
-def test_own_containers_of_many_kinds() -> None:
+def test_copy_containers_of_many_types() -> None:
     import collections
     import dataclasses
 
@@ -316,7 +316,7 @@ def test_an_exception_while_the_optimizer_steps_warns() -> None:
     assert trainer.state.timestamp.batch == NUM_BATCHES - 1
 
 
-def test_the_gradient_scaler_begins_anew() -> None:
+def test_the_gradient_scaler_starts_over() -> None:
     trainer = trainer_of(data=DATA, callbacks=Once("after_train_batch"))
     trainer.state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     with pytest.raises(BoomError):

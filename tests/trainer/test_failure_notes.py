@@ -1,4 +1,4 @@
-"""Beginners' mistakes in models and data: torch's error gets a note with the tensor and the remedy."""
+"""Common mistakes in models and data: torch's error gets a note with the tensor and the remedy."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def conv(channels: int) -> Net:
         (classifier(), data(y=torch.zeros(8)), ["batch[1], the target, is float32 (4,)", "y.long()", "loss_fn="]),
         (classifier(), data(y=torch.zeros(8, dtype=torch.int32)), ["batch[1], the target, is int32 (4,)", "y.long()"]),
         (classifier(), data(y=torch.zeros(8, 1).long()), ["is int64 (4, 1)", "y.squeeze(-1)"]),
-        (classifier(), data(y=torch.full((8,), -1)), ["the class -1", "count from 0"]),
+        (classifier(), data(y=torch.full((8,), -1)), ["has class -1", "count from 0"]),
         (classifier(5), data(y=torch.arange(2, 10)),
-         ["outputs are float32 (4, 5), of 5 classes (num_classes=10)", "the class 5", "have 10 outputs or more"]),
+         ["outputs are float32 (4, 5), of 5 classes (num_classes=10)", "has class 5", "at least 10 outputs"]),
         (classifier(5), data(), ["num_classes=10, but the outputs are float32 (4, 5)", "num_classes=5"]),
         (classifier(10, num_classes=5), data(), ["num_classes=5", "float32 (4, 10)", "num_classes=10"]),
         (classifier().double(), data(), ["batch[0] is float32 (4, 4)", "are float64", "model.float()"]),
@@ -77,7 +77,7 @@ def conv(channels: int) -> Net:
         (classifier(), data(torch.randn(8, 4).double()), ["batch[0] is float64 (4, 4)", "x.to(torch.float32)"]),
         (classifier(features=5), data(), ["module is Linear(in_features=5", "float32 (4, 4)", "in_features=4"]),
         (conv(3), images(8, 8, 3), ["net.0 is Conv2d(3", "x.permute(0, 3, 1, 2)"]),
-        (conv(3), images(1, 8, 8), ["Its channels must be 1"]),
+        (conv(3), images(1, 8, 8), ["Set its channels to 1"]),
         (conv(1), images(8, 8), ["x.unsqueeze(1)"]),
         (conv(3), images(3, 8, 8, dtype=torch.uint8), ["batch[0] is uint8 (4, 3, 8, 8)", "x.float() / 255"]),
         (Net(nn.Linear(64, 10)), images(8, 8), ["net is Linear(in_features=64", "nn.Flatten()"]),
@@ -220,7 +220,7 @@ def test_an_evaluation_within_a_training_is_described_by_its_own_batch() -> None
         (lambda loss: "loss", "got 'loss'."),
     ],
 )
-def test_what_is_no_loss(value, remedy) -> None:
+def test_invalid_losses(value, remedy) -> None:
     mine = type("Mine", (Net,), {"loss": lambda self, outputs, batch: value(outputs.sum())})()
     error = failed(lambda trainer, loader: trainer.fit(), mine)
     assert isinstance(error, TypeError)

@@ -1,4 +1,4 @@
-"""Gradients that a CUDA graph would write over are copied once, wherever their memory goes."""
+"""Gradients that a CUDA graph would overwrite are cloned once, wherever their memory moves."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def endless():
     [(None, 1), (lambda batch: 0, 100), (lambda batch: {"total": 0}, 100)],
     ids=["the default", "a function", "a function of a mapping"],
 )
-def test_endless_data_whose_tokens_nobody_counts(counter, batches) -> None:
+def test_endless_data_whose_tokens_no_one_counts(counter, batches) -> None:
     class Data:
         def __iter__(self):
             return endless()

@@ -1,4 +1,4 @@
-"""Several savers in a run, and the best checkpoint."""
+"""Multiple checkpoint savers in a run, and the best checkpoint."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_what_load_best_needs(tmp_path) -> None:
         run.load_best()
 
 
-def test_several_that_are_best(tmp_path) -> None:
+def test_multiple_best_checkpoints(tmp_path) -> None:
     other = CheckpointSaver(tmp_path / "b", monitor="eval/MulticlassAccuracy", mode="max", keep_best=1)
     model = classifier()
     run = trainer_of(
@@ -284,7 +284,7 @@ def best_of(folder: str, how: str) -> tuple[str, float, bool]:
 
 
 @pytest.mark.parametrize("how", ["ddp", "full", "sharded"])
-def test_several_ranks(how, tmp_path, two_ranks) -> None:
+def test_multiple_ranks(how, tmp_path, two_ranks) -> None:
     for name, value, same in two_ranks.run(best_of, str(tmp_path), how):
         assert name == ("ep0-ba2" if how == "sharded" else "ep0-ba2-rank0.pt")
         assert value == pytest.approx(0.9)

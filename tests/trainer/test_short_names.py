@@ -1,4 +1,4 @@
-"""Algorithms, callbacks and loggers by short names, and in the wrong place."""
+"""Algorithms, callbacks and loggers by short names, and in the wrong argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes tell each other."""
+"""Per-step all-reduce of counts and losses."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def tell() -> tuple[tuple[int, int, float, int | None], dict[str, float], bool]:
     )
 
 
-def test_all_are_told_the_same(two_ranks: Ranks) -> None:
+def test_all_ranks_get_the_same_counts(two_ranks: Ranks) -> None:
     assert two_ranks.run(tell) == [((13, 100, 1.0, 15), {"a": 0.5, "b": 2.0}, True)] * 2
 
 
 @pytest.mark.parametrize("signals", [(0, 0), (2, 15), (15, 2)])
-def test_one_signal_of_several(signals) -> None:
+def test_one_of_multiple_signals(signals) -> None:
     told = StepCounts(torch.tensor([[1, 0, 0, signals[0], 0, 1, 0], [1, 0, 0, signals[1], 0, 1, 0]]))
     assert told.signum == (max(signals) or None)

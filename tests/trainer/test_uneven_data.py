@@ -1,4 +1,4 @@
-"""Processes that stay together where their batches run out at different places."""
+"""Uneven inputs: ranks whose data ends early run dummy batches."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_who_never_had_one_is_given_one(two_ranks: Ranks) -> None:
     assert both == [[({"x": 1}, True), ({"x": 1}, True)], [({"x": 1}, False), ({"x": 2}, False)]]
 
 
-def test_where_nobody_has_any(two_ranks: Ranks) -> None:
+def test_where_no_one_has_any(two_ranks: Ranks) -> None:
     assert two_ranks.run(steps, [[], []]) == [[], []]

@@ -161,10 +161,10 @@ class AutoMicrobatch:
                 self._rehearse(run)
 
     def _rehearse(self, run: Run) -> None:
-        """Run two small microbatches of the batch through the model, and forget what they did."""
+        """Run two small microbatches to initialize the model, and restore what they changed."""
         state, batch, found = run.state, run.state.batch, run.state.microbatch_size
         spec: DataSpec = state.train_phase.loader
-        # Of a single sample there is no variance to normalise by.
+        # BatchNorm needs at least two samples to compute a variance.
         state.microbatch_size = 2 if spec.__num_samples__(batch) >= 4 else 1
         self._rollback.note()
         run_microbatches(run, most=2)

@@ -103,7 +103,7 @@ class ObjectSnapshot:
         if isinstance(value, dict):
             items = cast("dict[Any, Any]", value)
             self._keep(lambda old: (items.clear(), items.update(old)), dict(items))
-            children = [part for item in items.items() for part in item]
+            children = [entry for pair in items.items() for entry in pair]
         elif isinstance(value, list):
             entries = cast("list[Any]", value)
             self._keep(lambda old: entries.__setitem__(slice(None), old), list(entries))
@@ -120,8 +120,8 @@ class ObjectSnapshot:
             children = cast("tuple[Any, ...]", value)
         else:
             return
-        for part in children:
-            self._visit(part)
+        for child in children:
+            self._visit(child)
 
     def _visit_tensor(self, tensor: Tensor) -> None:
         local = held([tensor])[0]

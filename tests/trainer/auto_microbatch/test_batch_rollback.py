@@ -1,4 +1,4 @@
-"""Running the passes over a batch again as if for the first time."""
+"""Rolling back what running a batch changed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_batch_can_be_run_again() -> None:
 
 
 class Large(nn.Module):
-    """A large buffer, written from some batch on in a way of one's own."""
+    """A large buffer, written from some batch on in a way custom."""
 
     def __init__(self, since: int, write) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_a_large_buffer_that_is_written_uncounted_in_the_first_batches(since) ->
     assert model.table[0] == 7 - since
 
 
-def test_a_large_buffer_that_is_written_uncounted_later_is_refused() -> None:
+def test_a_large_buffer_that_is_written_uncounted_later_raises() -> None:
     """Rather than left with the values of a batch that was half done."""
     with pytest.raises(RuntimeError, match=r"buffer 'table' of Large cannot be restored: .*`.data`"):
         values_of_passes(Large(4, write_uncounted), 7)

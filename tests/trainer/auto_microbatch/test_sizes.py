@@ -1,4 +1,4 @@
-"""The table of sizes: halves, twice as much, and what is known of other shapes."""
+"""The microbatch size cache: halving, doubling, and known sizes of other shapes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_shapes_that_cover_others() -> None:
     assert (sizes.choose(SMALL, 8), sizes.choose(LARGE, 8)) == (4, 2)
 
 
-def test_batches_of_several_lengths_without_a_failure() -> None:
+def test_batches_of_multiple_lengths_without_a_failure() -> None:
     sizes = MicrobatchSizes()
     assert [sizes.choose(SMALL, samples) for samples in (4, 8, 3)] == [4, 8, 8]
     assert not sizes.has_room(SMALL, 16)
