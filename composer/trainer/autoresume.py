@@ -138,7 +138,7 @@ def _candidates(state: State, savers: Sequence[CheckpointSaver]) -> Iterator[Loa
 
 
 def _merged(lists: Sequence[Sequence[Found]]) -> list[Found]:
-    """Merge the checkpoints of several savers by modification time, keeping the order of each saver."""
+    """Merge the checkpoints of multiple savers by modification time, keeping the order of each saver."""
     left, merged = [list(one) for one in lists if one], list[Found]()
     while left:
         newest = max(left, key=lambda one: one[0].modified)

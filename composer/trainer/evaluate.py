@@ -125,11 +125,11 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, samples: int, *, counts: boo
         return
     size = evaluator.microbatch_size
     microbatches = spec.__microbatches__(state.batch, size, samples)
-    several = len(microbatches)
+    number_of_microbatches = len(microbatches)
     if run.step_sync is not None and run.strategy.syncs_in_forward and (size is not None or spec.__splits_itself__):
         microbatches = pad_microbatches(microbatches)
     for number, microbatch in enumerate(microbatches):
-        _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < several)
+        _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < number_of_microbatches)
 
 
 def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, counts: bool) -> None:

@@ -142,7 +142,7 @@ def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
 
     Args:
         run: The run.
-        monitor: The monitored metric, if savers monitor several.
+        monitor: The monitored metric, if savers monitor more than one.
 
     Raises:
         ValueError: No saver monitors a metric, several do and ``monitor`` is None, or no checkpoint has a score.

@@ -198,7 +198,7 @@ def observe_evaluation(run: Run, labels: Sequence[str]) -> None:
         labels: Labels of the evaluators that ran.
     """
     compiled = [scheduler for scheduler in run.state.schedulers if isinstance(scheduler, CompiledSchedule)]
-    # Update a schedule that is shared by several optimizers once.
+    # Update a schedule that is shared by optimizers only once.
     schedules = {id(c.schedule): c.schedule for c in compiled if isinstance(c.schedule, ComposerScheduler)}
     changed = {key for key, schedule in schedules.items() if schedule.__observe__(run.state, labels)}
     for scheduler in compiled:

@@ -60,7 +60,7 @@ def refuse_unknown(
         if shown == "Trainer.find_lr" and name in _RANGE_TEST:
             hint = f" Use {_RANGE_TEST[name]}."
         hint = hint or argument_hint(name, known, value, batches=batches, of_trainer=trainer)
-        found.append(f"{'Nor is there' if found else f'{shown} has no argument'} {name!r}.{hint}")
+        found.append(f"{'Also unknown:' if found else f'{shown} has no argument'} {name!r}.{hint}")
     raise TypeError(" ".join(found))
 
 

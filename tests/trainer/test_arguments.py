@@ -199,8 +199,8 @@ def test_evaluation_data() -> None:
         "a unique label: Evaluator(label=..., dataloader=...)."
     )
     assert wrong(ValueError, eval_dataloader=[one, DataSpec(regression_data(1))]) == (
-        "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes one "
-        "of a loader."
+        "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) wraps "
+        "a loader."
     )
     bare = [DataLoader(regression_data(1), batch_size=None) for _ in range(3)]
     trainer = Trainer(model=Regression(), eval_dataloader=bare, progress_bar=False)

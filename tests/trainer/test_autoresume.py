@@ -124,7 +124,7 @@ def test_load_path_is_for_the_first_start_only(tmp_path) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"save_folder": "x", "save_latest_filename": None}])
 def test_autoresume_reports_what_it_requires(more) -> None:
-    with pytest.raises(ValueError, match="autoresume=True needs a CheckpointSaver"):
+    with pytest.raises(ValueError, match="autoresume=True requires a CheckpointSaver"):
         build(shuffled(), autoresume=True, **more)
 
 

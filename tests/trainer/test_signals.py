@@ -43,7 +43,7 @@ def progress(found: list[dict[str, Any]]) -> list[list[int]]:
 
 @pytest.mark.slow
 def test_Preempt_at_random_times(tmp_path) -> None:
-    """Whatever the step is doing, the process leaves with 143 and an intact checkpoint, and the next resumes from it."""
+    """Whatever the step is doing, the process leaves with 143 and a full checkpoint, and the next resumes from it."""
     found = stopped("SIGTERM", 100, tmp_path)
     assert [one["status"] for one in found] == [143] * 100, [one for one in found if one["status"] != 143]
     assert all(one["batch"] is not None and one["partial"] == 0 for one in found)

@@ -211,7 +211,7 @@ def test_scaling_rejects_closures() -> None:
     model = Regression()
     trainer = trainer_of(model, optimizers=lbfgs(model.parameters()))
     trainer.state.scaler = torch.amp.GradScaler("cpu")
-    with pytest.raises(ValueError, match=r"LBFGS evaluates its closure several times.*amp_bf16 or fp32"):
+    with pytest.raises(ValueError, match=r"LBFGS evaluates its closure several times.*'amp_bf16' or 'fp32'"):
         trainer.fit()
 
 
