@@ -154,11 +154,11 @@ def test_stopping_anywhere_and_continuing_is_training_in_one_go(stops, sized) ->
         return trainer, seen.found
 
     parts, seen_in_parts = train(stops)
-    whole, seen_at_once = train([sum(stops)])
+    uninterrupted, seen_at_once = train([sum(stops)])
     assert seen_in_parts == seen_at_once
-    assert torch.equal(weights(parts), weights(whole))
-    assert parts.state.timestamp.batch == whole.state.timestamp.batch == sum(stops)
-    assert parts.state.timestamp.sample == whole.state.timestamp.sample
+    assert torch.equal(weights(parts), weights(uninterrupted))
+    assert parts.state.timestamp.batch == uninterrupted.state.timestamp.batch == sum(stops)
+    assert parts.state.timestamp.sample == uninterrupted.state.timestamp.sample
 
 
 def test_a_second_fit_without_more_time_raises() -> None:

@@ -54,12 +54,12 @@ def gradients(model: ComposerModel, data: Any, size: int | None, **arguments: An
 
 
 def assert_equal_gradients(model, data, size, **arguments) -> None:
-    whole, whole_losses = gradients(model, data, None, **arguments)
+    full, full_losses = gradients(model, data, None, **arguments)
     parts, part_losses = gradients(model, data, size, **arguments)
-    assert len(whole) == len(parts)
-    for a, b in zip(whole, parts, strict=True):
+    assert len(full) == len(parts)
+    for a, b in zip(full, parts, strict=True):
         torch.testing.assert_close(b, a, rtol=0, atol=1e-6)
-    assert part_losses == pytest.approx(whole_losses, abs=1e-6)
+    assert part_losses == pytest.approx(full_losses, abs=1e-6)
 
 
 @settings(max_examples=40)
@@ -145,9 +145,9 @@ def test_AccumEquality_of_the_weights_after_multiple_epochs() -> None:
 def test_weighting_by_samples_differs_where_tokens_are_ragged() -> None:
     """The test above can fail: averaging over samples gives another gradient."""
     model, data = LanguageModel(), [padded([6, 1], 6)]
-    (whole,), _ = gradients(model, data, None)
+    (full,), _ = gradients(model, data, None)
     (parts,), _ = gradients(model, data, 1, accumulate_train_batch_on_tokens=False)
-    assert not torch.allclose(whole, parts, atol=1e-4)
+    assert not torch.allclose(full, parts, atol=1e-4)
     samples = [{k: place(v[i : i + 1]) for k, v in data[0].items() if k != "split"} for i in (0, 1)]
     losses = [model.loss(model(sample), sample) for sample in samples]
     expected = torch.autograd.grad(sum(losses) / 2, list(model.parameters()))

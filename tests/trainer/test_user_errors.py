@@ -153,8 +153,8 @@ def test_the_module_within_a_classifier_is_the_one_named() -> None:
             return self.linear(x * mask)
 
     notes = notes_of(ComposerClassifier(Inner(), num_classes=10))
-    assert "Inner.forward(float32 (4, 4)), but it is Inner.forward(x, mask)" in notes
-    assert "forward(self, batch), with the whole batch" not in notes
+    assert "Inner.forward(float32 (4, 4)), but expects Inner.forward(x, mask)" in notes
+    assert "forward(self, batch), with the full batch" not in notes
 
     class Outer(Net):
         def forward(self, batch):
