@@ -46,7 +46,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "trainer/test_outputs.py",
         "trainer/test_progress.py",
         "trainer/test_batch_classes.py",
-        "trainer/test_many_data.py",
+        "trainer/test_multi_rank_data.py",
     ),
     "gpu": ("gpu",),
 }

@@ -29,7 +29,6 @@ PUBLIC: Final = (
     "composer.algorithms.utils",
     "composer.warnings",
     "composer.checkpoint",
-    "composer.trainer.options",
 )
 
 # Method -> where the layers and helpers are that stood beside it.

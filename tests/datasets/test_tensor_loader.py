@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from composer.datasets.tensor_loader import TensorLoader
 from composer.warnings import ComposerWarning
 from tests.common import FEATURES, weights
-from tests.trainer.many import run_of
+from tests.trainer.multi_rank import run_of
 
 N = 22
 

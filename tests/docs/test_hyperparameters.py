@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from composer.hparams.build import check
-from composer.hparams.config_tree import parse_value, expanded
+from composer.hparams.config_tree import expanded, parse_value
 from tests.docs.blocks import DOCS, blocks
 from tests.hparams import configured
 

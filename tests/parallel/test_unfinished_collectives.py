@@ -112,7 +112,7 @@ def nothing_fits(rank: int) -> str:
 def test_both_ranks_stop_where_not_even_one_sample_fits(two_ranks: Ranks) -> None:
     first, second = two_ranks.run(nothing_fits, 1)
     assert first == second
-    assert "Out of memory in one of the processes with a single sample" in first
+    assert "Out of memory on one of the ranks with a microbatch of a single sample" in first
 
 
 def refused(norm: bool, arguments: dict[str, Any]) -> str:

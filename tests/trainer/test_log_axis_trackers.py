@@ -1,4 +1,4 @@
-"""LogAxis for the destinations that have a run with a tracker: what they store has the steps that all others get."""
+"""LogAxis for trackers: they store the same steps as all other destinations."""
 
 from __future__ import annotations
 

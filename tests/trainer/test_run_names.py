@@ -1,4 +1,4 @@
-"""Names of runs and files: taken literally, or refused where they lead out of a folder."""
+"""Names of runs and files are used literally, or raise if they lead outside of a folder."""
 
 from __future__ import annotations
 
