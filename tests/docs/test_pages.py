@@ -156,7 +156,7 @@ def test_costs_are_those_of_the_results(tmp_path):
     ]
     assert figures.costs(tmp_path) == {}
     (tmp_path / "methods.json").write_text(json.dumps({"columns": [], "rows": rows}))
-    times = "3 ms, 0.75 times what MosaicML Composer 0.32.1 takes"
+    times = "3 ms, 0.75× the time of MosaicML Composer 0.32.1"
     assert figures.costs(tmp_path) == {
         "mixup_batch": f"`mixup_batch`, 256 x 3 x 32 x 32: {times}; `mixup_batch`, 8 x 4: 1.25 ms."
     }
@@ -165,15 +165,21 @@ def test_costs_are_those_of_the_results(tmp_path):
 def test_figures_take_the_place_of_their_mark(tmp_path):
     page = "Before.\n\n<!-- figures: vision -->\n\nAfter."
     assert "Not measured" in figures.with_figures(page, tmp_path)
+    ratios = [0.5, "0.40 to 0.60", "-", "-"]
     results = {
-        "columns": ["time to target", "seconds"],
-        "rows": [["vision: baseline", 1.23456], ["vision: recipe", "never"], ["language: recipe", 9.0]],
+        "rows": [
+            ["vision: baseline", 3.456, 0.5, 9.0, "5 of 5", "-", "-", "-", "-", 0.97, 0.002],
+            ["vision: recipe", 1.234, 0.1, 9.0, "5 of 5", *ratios, 0.98, 0.003],
+            ["language: recipe", "never", "-", 7.77, "0 of 5", "-", "-", "-", "-", 2.0, 0.1],
+        ],
         "notes": ["vision: digits.", "language: bytes.", "One thread."],
     }
     (tmp_path / "time_to_target.json").write_text(json.dumps(results))
     shown = figures.with_figures(page, tmp_path)
-    assert "| baseline | 1.23 |\n| recipe | never |\n\nvision: digits.\n\nAfter." in shown
-    assert "9" not in shown
+    assert "| baseline | 3.46 ± 0.50 | 5 of 5 |  |  | 0.970 ± 0.002 |\n" in shown
+    assert "| recipe | 1.23 ± 0.10 | 5 of 5 | 0.50× (0.40–0.60) |  | 0.980 ± 0.003 |\n\nDigits.\n\nAfter." in shown
+    assert "bytes" not in shown
+    assert "| never | 0 of 5 |" in figures.with_figures("<!-- figures: language -->", tmp_path)
     assert "figures:" not in shown
     assert on_page_markdown("Plain.", page=None) == "Plain."
 
