@@ -29,7 +29,7 @@ def batch_get(batch: Any, key: BatchKey) -> Any:
         key: An index, a mapping key or an attribute name; a dotted path such as ``"inputs.ids"`` where no part has that
             very name; a list or tuple of keys, which gives a tuple of parts; a ``(get, set)`` pair of functions or one
             function ``get(batch)``. A tensor or array is indexed by whatever it accepts; a sequence of more indices or
-        slices than it has dimensions gives a tuple of parts.
+            slices than it has dimensions gives a tuple of parts.
 
     Raises:
         ValueError: A sequence holds functions only, but not two.
