@@ -60,7 +60,7 @@ def _ablation(folder: Path, task: str) -> str:
     shown: list[list[str]] = []
     for label, seconds, spread, _, reached, *ratios, final, final_spread in rows:
         over_baseline, over_recipe = (
-            f"{ratio:.2f}× ({interval.replace(' to ', '–')})" if isinstance(ratio, float) else ""
+            "" if ratio == "-" else f"{ratio}× ({interval.replace(' to ', '–')})"
             for ratio, interval in (ratios[:2], ratios[2:])
         )
         time = f"{seconds:.2f} ± {spread:.2f}" if isinstance(seconds, float) else str(seconds)

@@ -233,7 +233,7 @@ def test_costs_are_those_of_the_results(tmp_path):
 def test_figures_take_the_place_of_their_mark(tmp_path):
     page = "Before.\n\n<!-- figures: vision -->\n\nAfter."
     assert "Not measured" in figures.with_figures(page, tmp_path)
-    ratios = [0.5, "0.40 to 0.60", "-", "-"]
+    ratios = ["0.50", "0.40 to 0.60", "-", "-"]
     results = {
         "rows": [
             ["vision: baseline", 3.456, 0.5, 9.0, "5 of 5", "-", "-", "-", "-", 0.97, 0.002],

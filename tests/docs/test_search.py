@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = {
     "multi gpu": "distributed.html",
     "gradient accumulation": "guides/microbatches.html",
-    "learning rate finder": "guides/schedulers.html",
+    "learning rate finder": "guides/trainer.html",
     "early stopping": "guides/evaluation.html",
     "custom metric": "guides/evaluation.html",
     "resume training": "checkpoints.html",
@@ -27,6 +27,7 @@ EXPECTED = {
     "mixed precision": "guides/numerics.html",
     "save best model": "how_to/best_checkpoint.html",
     "out of memory": "guides/microbatches.html",
+    "learning rate schedule": "guides/schedulers.html",
     "faq": "guides/faq.html",
     "glossary": "glossary.html",
     "extending": "guides/your_own.html",
