@@ -34,6 +34,9 @@ class Docstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called by griffe for each module, class, function and attribute."""
+        # Trainer(**unknown: Never) only catches misspelled arguments.
+        if isinstance(obj, griffe.Function) and "unknown" in obj.parameters:
+            del obj.parameters["unknown"]
         if obj.docstring is not None:
             text = obj.docstring.value
             if obj.is_class and obj.path.startswith("composer.algorithms."):

@@ -145,21 +145,22 @@ def _condition(name: str, other: str) -> str:
 
 def _index(pairs: dict[str, dict[str, str]]) -> str:
     files = method_files()
-    heads = ["method", "what it does", "speed", "accuracy", "order", "changes shapes", "distributed", "conflicts with"]
+    heads = ["method", "what it does", "order", "changes shapes", "distributed training", "conflicts with"]
     parts = [
         "# All methods",
         "Each method is a class for `Trainer(algorithms=[...])` and a function in `composer.functional`. [Choosing "
-        "methods](../choosing_methods.md) says which to use when.",
+        "methods](../choosing_methods.md) compares their effect on speed and accuracy.",
         "Methods run in the order of their slots (select, augment, label, surgery, precision), and within a slot in "
         "the order in which you pass them; at events named `after_*` in reverse order. Conflicting methods raise a "
-        "warning. *Distributed* says how a method behaves on more than one rank: `same` as on one rank, with "
-        "`per-rank` random values, or with `DDP only`, because it needs unsharded parameters.",
+        "warning. The column on distributed training says whether a run on several ranks gives the `same` result as on "
+        "one rank, uses `per-rank` random values, or works with `DDP only`, because the method needs unsharded "
+        "parameters.",
     ]
     for domain, title in DOMAINS.items():
         rows: list[tuple[str, ...]] = []
         for method in public_methods():
-            choice, cls = CHOICES[method.name], method.declares
-            if choice.domain != domain:
+            cls = method.declares
+            if CHOICES[method.name].domain != domain:
                 continue
             declared = ("", "", "")
             if cls is not None:
@@ -168,7 +169,7 @@ def _index(pairs: dict[str, dict[str, str]]) -> str:
                 f"[{other}]({files[other]}){_condition(method.name, other)}" for other in sorted(pairs[method.name])
             )
             link = f"[{method.name}]({method.file})"
-            rows.append((link, _idea(method), choice.speed, choice.accuracy, *declared, others))
+            rows.append((link, _idea(method), *declared, others))
         parts += [f"## {title}", table(heads, rows)]
     return "\n\n".join(parts) + "\n"
 

@@ -221,12 +221,14 @@ def test_costs_are_those_of_the_results(tmp_path):
         ["batch: mixup_batch, 256 x 3 x 32 x 32", 3.0, 4.0, 0.75, 0.01],
         ["batch: mixup_batch, 8 x 4", 1.25, "fails", "-", "-"],
         ["images: augmix_image", "fails", 2.0, "-", "-"],
+        ["own: pack_sequences, 9 documents; beside it padding them", 8.0, 2.0, 4.0, 0.1],
     ]
     assert figures.costs(tmp_path) == {}
     (tmp_path / "methods.json").write_text(json.dumps({"columns": [], "rows": rows}))
     times = "3 ms, 0.75× the time of MosaicML Composer 0.32.1"
     assert figures.costs(tmp_path) == {
-        "mixup_batch": f"`mixup_batch`, 256 x 3 x 32 x 32: {times}; `mixup_batch`, 8 x 4: 1.25 ms."
+        "mixup_batch": f"`mixup_batch`, 256 x 3 x 32 x 32: {times}; `mixup_batch`, 8 x 4: 1.25 ms.",
+        "pack_sequences": "`pack_sequences`, 9 documents: 8 ms, 4.00× the time of padding them.",
     }
 
 
