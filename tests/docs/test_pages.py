@@ -1,4 +1,4 @@
-"""The pages that are made of the packages: nothing public is missing, and what they say is what the code says."""
+"""Generated pages: nothing public is missing, and they agree with the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pages():
 
 @pytest.fixture(scope="module")
 def documented(pages):
-    """The objects whose reference stands on a page -> the page."""
+    """The pages that contain the reference of each object, by its path."""
     found: dict[str, list[str]] = {}
     for path, content in pages.items():
         for name in re.findall(r"^::: ([\w.]+)$", content, flags=re.M):
@@ -74,7 +74,7 @@ def test_every_callback_and_logger_has_a_page(pages, documented, package, base):
     for name in package.__all__:
         value = getattr(package, name)
         if not value.__module__.startswith(f"{package.__name__}."):
-            continue  # a base class, which is in the reference
+            continue  # a base class, which the API reference contains
         (page,) = documented[_where(value, name)]
         assert page.startswith(f"{folder}/")
         if isinstance(value, type) and issubclass(value, base):
