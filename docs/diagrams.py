@@ -75,8 +75,8 @@ def _chip(x: float, y: float, width: float, text: str, color: str) -> str:
 def _figure(height: float, title: str, parts: Sequence[str]) -> str:
     """The diagram as a block of HTML in one line, which Markdown leaves as it is."""
     return (
-        f'<figure style="margin:1em 0"><svg viewBox="0 0 {_WIDTH} {height:g}" role="img" '
-        f'aria-label="{escape(title)}" style="display:block;width:100%;max-width:24rem;height:auto">'
+        f'<figure style="margin:1em 0;width:100%;max-width:24rem"><svg viewBox="0 0 {_WIDTH} {height:g}" role="img" '
+        f'aria-label="{escape(title)}" style="display:block;width:100%;height:auto">'
         f"{''.join(parts)}</svg></figure>"
     )
 
@@ -129,14 +129,14 @@ def _loop() -> str:
         base = y + 15
         step = name.removeprefix("BEFORE_")
         if following is not None and following.text == f"AFTER_{step}" and step in _ACTIONS:
-            parts.append(_text(left, base, name, size=10.5))
+            parts.append(_text(left, base, name, size=11))
             parts.append(_chip(_WIDTH / 2 - 36, base, 72, _ACTIONS[step], _COMPUTED))
-            parts.append(_text(right, base, following.text, size=10.5, anchor="end"))
+            parts.append(_text(right, base, following.text, size=11, anchor="end"))
             skip = True
         elif name == "evaluate":
             parts.append(_chip(left, base, 150, "evaluate, if it is due", _EVALUATED))
         else:
-            parts.append(_text(left, base, name, size=10.5))
+            parts.append(_text(left, base, name, size=11))
         y += _ROW
         if name == "AFTER_TRAIN_BATCH":
             parts.append(_chip(left, base + _ROW, 190, "optimizers and schedules step", _COMPUTED))
@@ -283,9 +283,9 @@ def _schedules() -> str:
         left, top = 8 + 214.0 * (number % 2), 22 + 116.0 * (number // 2)
         values = schedule_values(code)
         points = [
-            (left + width * place / (len(values) - 1), top + height * (1 - value))
-            for place, value in enumerate(values)
-            if place % 5 == 0
+            (left + width * step / (len(values) - 1), top + height * (1 - value))
+            for step, value in enumerate(values)
+            if step % 5 == 0
         ]
         parts.append(_text(left, top - 8, name))
         parts.append(_line([(left, top - 2), (left, top + height), (left + width, top + height)]))
