@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from docs.event_loop import event_loop
 from docs.schedules import schedule_values
 
-__all__ = ["DIAGRAMS", "with_diagrams"]
+__all__ = ["DIAGRAMS", "on_page_markdown", "with_diagrams"]
 
 _MARK = re.compile(r"^<!-- picture: (\w+) -->$", flags=re.MULTILINE)
 _WIDTH = 400
@@ -38,6 +38,11 @@ def with_diagrams(markdown: str) -> str:
     'Text.'
     """
     return _MARK.sub(lambda found: DIAGRAMS[found[1]](), markdown)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace the marks of a page; MkDocs calls this hook."""
+    return with_diagrams(markdown)
 
 
 def _text(x: float, y: float, text: str, *, size: float = 12, color: str = _TEXT, anchor: str = "start") -> str:

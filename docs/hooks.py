@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from docs.diagrams import with_diagrams
 from docs.event_loop import with_event_loop
 from docs.figures import with_figures
 from docs.methods import method_pages, method_picture_files
@@ -50,7 +49,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put in what is taken from elsewhere: the figures of the benchmarks, and the loop in pseudocode."""
-    return with_diagrams(with_event_loop(with_figures(markdown)))
+    return with_event_loop(with_figures(markdown))
 
 
 def _filled(entry: Any, pages: list[str]) -> Any:
