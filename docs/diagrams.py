@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from docs.event_loop import event_loop
 from docs.schedules import schedule_values
 
-__all__ = ["DIAGRAMS", "on_page_markdown", "with_diagrams"]
+__all__ = ["DIAGRAMS", "with_diagrams"]
 
 _MARK = re.compile(r"^<!-- picture: (\w+) -->$", flags=re.MULTILINE)
 _WIDTH = 400
@@ -25,24 +24,20 @@ _PANEL = "var(--md-code-bg-color, none)"
 _COLORS = ("#4c8df5", "#e8833a", "#2fa36b", "#a66be0")
 
 
-def with_diagrams(markdown: str) -> str:
+def with_diagrams(markdown: str, loop: str) -> str:
     """Return a page with a diagram in place of each ``<!-- picture: name -->``.
 
     Args:
         markdown: The page.
+        loop: The pseudocode of the training loop, which the diagram of it shows.
 
     Raises:
         KeyError: There is no diagram of this name.
 
-    >>> with_diagrams("Text.")
+    >>> with_diagrams("Text.", loop="")
     'Text.'
     """
-    return _MARK.sub(lambda found: DIAGRAMS[found[1]](), markdown)
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the marks of a page; MkDocs calls this hook."""
-    return with_diagrams(markdown)
+    return _MARK.sub(lambda found: DIAGRAMS[found[1]](loop), markdown)
 
 
 def _text(x: float, y: float, text: str, *, size: float = 12, color: str = _TEXT, anchor: str = "start") -> str:
@@ -99,8 +94,8 @@ class _Row(NamedTuple):
     text: str
 
 
-def _loop() -> str:
-    rows = [_Row((len(line) - len(line.lstrip())) // 4, line.strip()) for line in event_loop()["fit"].splitlines()]
+def _loop(loop: str) -> str:
+    rows = [_Row((len(line) - len(line.lstrip())) // 4, line.strip()) for line in loop.splitlines()]
     parts: list[str] = []
     open_boxes: list[tuple[int, float]] = []
     y = 4.0
@@ -153,7 +148,7 @@ def _loop() -> str:
 # -------------------------------------------------------------------------------------------------- microbatches
 
 
-def _microbatches() -> str:
+def _microbatches(_: str) -> str:
     cell, left = 26.0, 100.0
     parts = [_text(0, 24, "batch of 8")]
     sizes = (3, 3, 2)
@@ -208,7 +203,7 @@ _LAYOUTS = (
 )
 
 
-def _sharding() -> str:
+def _sharding(_: str) -> str:
     parts: list[str] = []
     size, gap, left = 64.0, 34.0, 22.0
     for number, layout in enumerate(_LAYOUTS):
@@ -235,13 +230,13 @@ def _sharding() -> str:
 _LAST, _STOPPED = 20, 12
 
 
-def _checkpoints() -> str:
+def _checkpoints(_: str) -> str:
     def x(batch: float) -> float:
         return 50 + batch * 14
 
     saved = [5, 10, _STOPPED, 15, _LAST]
     parts = [_text(0, 34, "run"), _text(0, 108, "files")]
-    blue, orange, green, _ = _COLORS
+    blue, orange, green = _COLORS[:3]
     parts.append(_line([(x(0), 30), (x(_STOPPED), 30)], color=blue, width=5))
     parts.append(_line([(x(_STOPPED) + 3, 30), (x(_LAST), 30)], color=green, width=5))
     parts.append(_text(x(0), 14, "first start", size=11, color=blue))
@@ -281,7 +276,7 @@ _SCHEDULES = {
 }
 
 
-def _schedules() -> str:
+def _schedules(_: str) -> str:
     parts: list[str] = []
     width, height = 172.0, 74.0
     for number, (name, code) in enumerate(_SCHEDULES.items()):
@@ -305,4 +300,4 @@ DIAGRAMS = {
     "schedules": _schedules,
     "sharding": _sharding,
 }
-"""The functions that return each diagram as HTML, by name."""
+"""The functions that return each diagram as HTML, by name; each takes the pseudocode of the loop."""

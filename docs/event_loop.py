@@ -7,6 +7,7 @@ import re
 import textwrap
 
 from composer.core.event import Event
+from docs.diagrams import with_diagrams
 
 __all__ = ["event_loop", "with_event_loop"]
 
@@ -27,13 +28,14 @@ def event_loop() -> dict[str, str]:
 
 
 def with_event_loop(markdown: str) -> str:
-    """Return a page with a section of the loop in place of each ``<!-- loop: name -->``.
+    """Return a page with a section of the loop in place of each ``<!-- loop: name -->``, and with its diagrams.
 
     Args:
         markdown: The page.
 
     Raises:
-        KeyError: There is no such section.
+        KeyError: There is no such section or diagram.
     """
-    parts = event_loop()
-    return _MARK.sub(lambda found: f"```text\n{parts[found[1]]}\n```", markdown)
+    sections = event_loop()
+    listed = _MARK.sub(lambda found: f"```text\n{sections[found[1]]}\n```", markdown)
+    return with_diagrams(listed, sections["fit"])

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from docs import diagrams
-from docs.event_loop import event_loop
+from docs.event_loop import event_loop, with_event_loop
 from tests.docs.blocks import DOCS
 
 
@@ -17,13 +17,13 @@ def test_each_diagram_is_on_a_page_and_each_mark_has_a_diagram() -> None:
     marks = [name for page in DOCS.rglob("*.md") for name in re.findall(r"<!-- picture: (\w+) -->", page.read_text())]
     assert sorted(marks) == sorted(diagrams.DIAGRAMS)
     with pytest.raises(KeyError, match="unknown"):
-        diagrams.with_diagrams("<!-- picture: unknown -->")
+        with_event_loop("<!-- picture: unknown -->")
     assert doctest.testmod(diagrams) == (0, 1)
 
 
 @pytest.mark.parametrize("name", sorted(diagrams.DIAGRAMS))
 def test_a_diagram_is_one_line_of_valid_svg_in_the_colors_of_the_page(name) -> None:
-    shown = diagrams.with_diagrams(f"Before.\n\n<!-- picture: {name} -->\n\nAfter.")
+    shown = with_event_loop(f"Before.\n\n<!-- picture: {name} -->\n\nAfter.")
     before, figure, after = shown.split("\n\n")
     assert (before, after) == ("Before.", "After.")
     (svg,) = ElementTree.fromstring(figure)
@@ -38,5 +38,5 @@ def test_a_diagram_is_one_line_of_valid_svg_in_the_colors_of_the_page(name) -> N
 
 
 def test_the_diagram_of_the_loop_shows_each_event_as_often_as_the_code() -> None:
-    words = re.findall(r">([A-Z_]{4,})<", diagrams.DIAGRAMS["loop"]())
+    words = re.findall(r">([A-Z_]{4,})<", with_event_loop("<!-- picture: loop -->"))
     assert words == re.findall(r"\b[A-Z_]{4,}\b", event_loop()["fit"])
