@@ -22,7 +22,7 @@ def test_each_diagram_is_on_a_page_and_each_mark_has_a_diagram() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(diagrams.DIAGRAMS))
-def test_a_diagram_is_one_line_of_valid_svg_in_the_colors_of_the_page(name) -> None:
+def test_a_diagram_is_one_line_of_valid_svg_in_the_colors_of_the_page(name: str) -> None:
     shown = with_event_loop(f"Before.\n\n<!-- picture: {name} -->\n\nAfter.")
     before, figure, after = shown.split("\n\n")
     assert (before, after) == ("Before.", "After.")
