@@ -72,10 +72,10 @@ def dice_loss(
     target_of_class = as_probabilities(target, like=probabilities)
     if indices:
         probabilities = probabilities * (target >= 0).unsqueeze(1)
-    places = [*([0] if batch else []), *range(2, input.ndim)]
+    dims = [*([0] if batch else []), *range(2, input.ndim)]
 
     def total(values: Tensor) -> Tensor:
-        return values.sum(dim=places) if places else values
+        return values.sum(dim=dims) if dims else values
 
     intersection = total(probabilities * target_of_class)
     if squared_pred:
@@ -88,8 +88,8 @@ def dice_loss(
 
     present = torch.ones_like(loss)
     if ignore_absent_classes:
-        everywhere = [0, *range(2, input.ndim)]
-        present = (target_of_class.sum(dim=everywhere) > 0).to(loss.dtype).expand_as(loss)
+        batch_and_dims = [0, *range(2, input.ndim)]
+        present = (target_of_class.sum(dim=batch_and_dims) > 0).to(loss.dtype).expand_as(loss)
         loss = loss * present
     if reduction == "none":
         return loss

@@ -18,11 +18,11 @@ class CrossEntropy(Metric):
         CE = sum_i l_i / sum_i m_i
 
     where l_i is :func:`composer.loss.soft_cross_entropy` of place i, and m_i is 1 for a class index that is not
-    ignored, or the sum of the place's probabilities. Before the first update it is NaN.
+    ignored, or the sum of the place's probabilities. The value is NaN before the first update.
 
     Args:
         ignore_index: Class index that does not count. Among probabilities those that are all zero do not count.
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
 
     >>> metric = CrossEntropy()
     >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, -100]))
@@ -40,12 +40,12 @@ class CrossEntropy(Metric):
     def __init__(self, ignore_index: int = -100, dist_sync_on_step: bool = False) -> None:
         super().__init__(dist_sync_on_step=dist_sync_on_step)
         self.ignore_index = ignore_index
-        # float32 stops growing after some ten million places.
+        # float32 stops accumulating after about ten million places.
         self.add_state("sum_loss", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("total", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             preds: Logits, (B, C, ...).
@@ -58,7 +58,7 @@ class CrossEntropy(Metric):
         else:
             loss = soft_cross_entropy(preds, target, reduction="sum")
             total = target.sum(dtype=torch.float32)
-        # Not in place: a state that was reset in inference mode could not be updated outside of it.
+        # Not in place: a state that was reset in inference mode cannot be updated in place outside of it.
         self.sum_loss = self.sum_loss + loss
         self.total = self.total + total
 
@@ -112,14 +112,14 @@ class MicroAccuracy(MulticlassAccuracy):
         return self.tp + (self._num_classes - 2) * self.total
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             preds: Logits or probabilities (B, C, ...), or predicted class indices (B, ...).
             target: Class indices (B, ...), or probabilities (B, C, ...).
 
         Raises:
-            ValueError: The shapes do not fit.
+            ValueError: The shapes do not match.
         """
         state = vars(self)
         if state["validate_args"]:

@@ -18,10 +18,10 @@ class LanguageCrossEntropy(Metric):
 
         CE = -1/N sum_i log softmax(x_i)_{y_i}
 
-    Before the first update it is NaN.
+    The value is NaN before the first update.
 
     Args:
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
         ignore_index: Token index that does not count, as padding and prompts have.
 
     >>> metric = LanguageCrossEntropy()
@@ -40,19 +40,19 @@ class LanguageCrossEntropy(Metric):
     def __init__(self, dist_sync_on_step: bool = False, ignore_index: int = -100) -> None:
         super().__init__(dist_sync_on_step=dist_sync_on_step)
         self.ignore_index = ignore_index
-        # float32 stops growing after some ten million tokens.
+        # float32 stops accumulating after about ten million tokens.
         self.add_state("sum_loss", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("total_items", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, output: Tensor | Mapping[str, Any], target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             output: Logits, (..., V), or a mapping that has them as ``"logits"``, as models of transformers return.
             target: Token indices, one for each place of the logits, such as (B, T).
 
         Raises:
-            ValueError: The shapes do not fit, or the mapping has no logits.
+            ValueError: The shapes do not match, or the mapping has no logits.
         """
         logits = _logits(output)
         if logits.shape[:-1].numel() != target.numel():
@@ -62,7 +62,7 @@ class LanguageCrossEntropy(Metric):
             )
         target = target.reshape(-1)
         logits = logits.reshape(target.shape[0], -1).float()
-        # Not in place: a state that was reset in inference mode could not be updated outside of it.
+        # Not in place: a state that was reset in inference mode cannot be updated in place outside of it.
         self.sum_loss = self.sum_loss + F.cross_entropy(logits, target, ignore_index=self.ignore_index, reduction="sum")
         self.total_items = self.total_items + torch.count_nonzero(target != self.ignore_index)
 
@@ -76,10 +76,11 @@ class LanguagePerplexity(LanguageCrossEntropy):
 
         PPL = exp(CE)
 
-    A model that is as unsure as a fair draw among k tokens has a perplexity of k. Before the first update it is NaN.
+    A model that is as uncertain as a uniform choice among k tokens has a perplexity of k. The value is NaN before the
+    first update.
 
     Args:
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
         ignore_index: Token index that does not count.
 
     >>> metric = LanguagePerplexity()
@@ -100,7 +101,7 @@ class MaskedAccuracy(Metric):
 
     Args:
         ignore_index: Class index that does not count, as places have that were not masked.
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
 
     >>> metric = MaskedAccuracy()
     >>> metric.update(torch.tensor([[[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]]), torch.tensor([[0, 0, -100]]))
@@ -122,14 +123,14 @@ class MaskedAccuracy(Metric):
         self.add_state("total", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor | Mapping[str, Any], target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             preds: Logits, (..., C), a mapping that has them as ``"logits"``, or predicted class indices (...).
             target: Class indices, (...).
 
         Raises:
-            ValueError: The shapes do not fit, or the mapping has no logits.
+            ValueError: The shapes do not match, or the mapping has no logits.
         """
         logits = _logits(preds)
         predicted = logits.argmax(dim=-1) if logits.is_floating_point() else logits
@@ -156,7 +157,7 @@ class BinaryF1Score(Metric):
     It is 0 where class 1 neither occurs nor is predicted. Places whose target is neither 0 nor 1 do not count.
 
     Args:
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
 
     >>> metric = BinaryF1Score()
     >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1, 0]))
@@ -178,14 +179,14 @@ class BinaryF1Score(Metric):
             self.add_state(name, torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, output: Tensor | Mapping[str, Any], target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             output: Logits, (B, 2), a mapping that has them as ``"logits"``, or predicted classes (B,).
             target: Class indices, (B,).
 
         Raises:
-            ValueError: The shapes do not fit, or the mapping has no logits.
+            ValueError: The shapes do not match, or the mapping has no logits.
         """
         logits = _logits(output)
         if logits.is_floating_point() and logits.shape == (*target.shape, 2):

@@ -30,7 +30,7 @@ class MAP(MeanAveragePrecision):
 
     Args:
         class_metrics: Whether to compute the values of each class, in the order of ``classes``, which is added.
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
         process_group: The ranks that belong together; None is all.
         dist_sync_fn: Gathers a state from all ranks; None is torch.distributed's way.
 

@@ -17,7 +17,7 @@ class MIoU(Metric):
         MIoU = 100/|K| sum_{c in K} |P_c & T_c| / |P_c | T_c|        K: classes that occur or are predicted
 
     P_c are the places predicted as class c and T_c those that are, in all that was added. Places with a negative
-    target do not count. Before the first update it is NaN.
+    target do not count. The value is NaN before the first update.
 
     Args:
         num_classes: C.
@@ -49,20 +49,20 @@ class MIoU(Metric):
         self.add_state("total_union", torch.zeros(num_classes, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             logits: Logits or probabilities, (B, C, ...), of any dtype, or predicted class indices (B, ...).
             target: Class indices, (B, ...).
 
         Raises:
-            ValueError: The shapes do not fit.
+            ValueError: The shapes do not match.
             RuntimeError: A class index is too large; on an accelerator it tells so later.
         """
         predicted = _classes(logits, target, self.num_classes)
         counts = _confusion(predicted, target, self.num_classes, self.ignore_index).sum(dim=0)
         intersect = counts.diagonal()
-        # Not in place: a state that was reset in inference mode could not be updated outside of it.
+        # Not in place: a state that was reset in inference mode cannot be updated in place outside of it.
         self.total_intersect = self.total_intersect + intersect
         self.total_union = self.total_union + counts.sum(dim=0) + counts.sum(dim=1) - intersect
 
@@ -109,14 +109,14 @@ class Dice(Metric):
         self.add_state("total", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             preds: Logits or probabilities, (B, C + 1, ...), of any dtype, or predicted class indices (B, ...).
             target: Class indices from 0 to C, (B, ...).
 
         Raises:
-            ValueError: The shapes do not fit.
+            ValueError: The shapes do not match.
             RuntimeError: A class index is too large; on an accelerator it tells so later.
         """
         classes = self.num_classes + 1
@@ -124,7 +124,7 @@ class Dice(Metric):
         sizes = (counts.sum(dim=1) + counts.sum(dim=2))[:, 1:]
         intersect = counts.diagonal(dim1=1, dim2=2)[:, 1:]
         score = torch.where(sizes > 0, 2 * intersect / sizes.clamp_min(1), 1.0)
-        # Not in place: a state that was reset in inference mode could not be updated outside of it.
+        # Not in place: a state that was reset in inference mode cannot be updated in place outside of it.
         self.dice = self.dice + score.sum(dim=0)
         self.total = self.total + target.shape[0]
 

@@ -50,18 +50,18 @@ def export_memory_timeline_html(
     """
     import_extra("matplotlib", "examples", "export_memory_timeline_html")
     from matplotlib.figure import Figure
-    from torch.profiler import _memory_profiler as parts
+    from torch.profiler import _memory_profiler as memory_profiler
 
     if device is None:
         device = _device_in_use()
     # PyTorch has no public way to the numbers but a file.
-    times, sizes = parts.MemoryProfileTimeline(prof._memory_profile())._coalesce_timeline(device)  # pyright: ignore
+    times, sizes = memory_profiler.MemoryProfileTimeline(prof._memory_profile())._coalesce_timeline(device)  # pyright: ignore
     levels = (torch.tensor(sizes, dtype=torch.float64).cumsum(1) / _GIB).T.tolist()
     milliseconds = [(time - times[0]) / 1e3 for time in times]
     figure = Figure(figsize=figsize, dpi=80)
     axes = figure.gca()
-    for category, color in parts._CATEGORY_TO_COLORS.items():
-        index = parts._CATEGORY_TO_INDEX[category]
+    for category, color in memory_profiler._CATEGORY_TO_COLORS.items():
+        index = memory_profiler._CATEGORY_TO_INDEX[category]
         label = "Unknown" if category is None else category.name
         axes.fill_between(milliseconds, levels[index], levels[index + 1], color=color, alpha=0.7, label=label)
     figure.legend()
@@ -80,7 +80,7 @@ def export_memory_timeline_html(
 
 def _device_in_use() -> str:
     """The accelerator as the timeline names it, with the index of the current one."""
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    if kind is None or not getattr(torch.get_device_module(kind), "is_initialized", lambda: True)():
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or not getattr(torch.get_device_module(accelerator), "is_initialized", lambda: True)():
         return "cpu"  # to ask for the index would start it
-    return f"{kind.type}:{torch.accelerator.current_device_index()}"
+    return f"{accelerator.type}:{torch.accelerator.current_device_index()}"

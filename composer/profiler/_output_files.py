@@ -30,8 +30,8 @@ class WindowFiles:
     replaced.
 
     Args:
-        folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
-        filename: Name of a file, with those of the training time too, such as ``{batch}``.
+        folder: Local folder; may contain run placeholders such as ``{run_name}``.
+        filename: Name of a file, which may also contain time placeholders such as ``{batch}``.
         remote_file_name: Name at the loggers that keep files; None hands them none.
         overwrite: Whether files of an earlier run may be replaced.
         num_to_keep: Number of files to keep, the newest; -1 is all, 0 only what the loggers keep.
@@ -71,7 +71,7 @@ class WindowFiles:
         """Refuse, before training, what would lose files.
 
         Args:
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
 
         Raises:
             ValueError: Processes would write to the same file, or no file would be kept anywhere.
@@ -103,7 +103,7 @@ class WindowFiles:
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers.
+            logger: The logger.
             path: The file.
         """
         if self.remote_file_name is not None and logger.has_file_upload_destination():

@@ -56,7 +56,7 @@ class LoopSpans:
             handlers: What would be called; those of the profiler, which only say that it listens, are left out.
         """
         profiler = self._profiler
-        wrapped = [self._drawn(handler, event) for handler in handlers if owner_of(handler) is not profiler]
+        wrapped = [self._traced(handler, event) for handler in handlers if owner_of(handler) is not profiler]
         name = event.canonical_name
         before: list[Handler] = []
         after: list[Handler] = []
@@ -78,7 +78,7 @@ class LoopSpans:
             after.append(profiler.note_resumption)
         elif event is Event.FIT_END:
             after.append(profiler.save_last_window)
-        return (*(owned(h, profiler) for h in before), *wrapped, *(_owned(h, profiler) for h in after))
+        return (*(owned(h, profiler) for h in before), *wrapped, *(_owned_by_profiler(h, profiler) for h in after))
 
     def close(self) -> None:
         """End every part of a batch that has not ended."""
@@ -122,23 +122,23 @@ class LoopSpans:
 
         return begin
 
-    def _drawn(self, handler: Handler, event: Event) -> Handler:
+    def _traced(self, handler: Handler, event: Event) -> Handler:
         """Return a handler that draws the span of another."""
         profiler, owner = self._profiler, owner_of(handler)
-        kind = "algorithm" if isinstance(owner, Algorithm) else "callback"
+        category = "algorithm" if isinstance(owner, Algorithm) else "callback"
         # What an engine calls by itself hands metrics to the loggers.
         who = "Logger" if owner is None else type(owner).__name__
-        marker = profiler.marker(f"{kind}/{who}/{event.value}", RECORDING, categories=(kind,))
+        marker = profiler.marker(f"{category}/{who}/{event.value}", RECORDING, categories=(category,))
 
-        def drawn(state: State, logger: Logger) -> object:
+        def traced(state: State, logger: Logger) -> object:
             if not profiler.is_recording:
                 return handler(state, logger)
             with marker:
                 return handler(state, logger)
 
-        return owned(drawn, owner)
+        return owned(traced, owner)
 
 
-def _owned(handler: Handler, profiler: Profiler) -> Handler:
+def _owned_by_profiler(handler: Handler, profiler: Profiler) -> Handler:
     """Mark a function as the profiler's; a method of it is."""
     return handler if owner_of(handler) is profiler else owned(handler, profiler)

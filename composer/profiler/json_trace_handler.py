@@ -20,7 +20,7 @@ from composer.core.run_files import set_aside
 from composer.profiler._output_files import WindowFiles
 from composer.profiler._spans import EPOCH
 from composer.profiler.trace_handler import TraceHandler
-from composer.profiler.trace_merging import MergedTrace, Part, note
+from composer.profiler.trace_merging import MergedTrace, TraceFile, metadata_event
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -42,13 +42,12 @@ class JSONTraceHandler(TraceHandler):
     Times are microseconds since the value of the event ``baseTimeNanoseconds``, with which each file begins.
 
     Args:
-        folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
-        filename: Name of a window's file, with those of the training time too, such as ``{batch}``.
-        remote_file_name: Its name at the loggers that keep files; None hands them none.
+        folder: Local folder; may contain run placeholders such as ``{run_name}``.
+        filename: Name of a window's file, which may also contain time placeholders such as ``{batch}``.
+        remote_file_name: Its name at loggers that store files; None uploads nothing.
         merged_trace_filename: Name of the merged trace in the folder; None merges none.
-        merged_trace_remote_file_name: Its name at the loggers that keep files; None hands them none.
-        overwrite: Whether files of an earlier run are replaced; otherwise they are moved out of the way, ``x.json`` to
-            ``x.1.json``.
+        merged_trace_remote_file_name: Its name at loggers that store files; None uploads nothing.
+        overwrite: Whether to overwrite files of an earlier run. If False, they are renamed from ``x.json`` to ``x.1.json``.
         num_traces_to_keep: Number of files that each process keeps, the newest; -1 is all, 0 keeps only what the
             loggers do. The merged trace holds what is kept, and the newest at least.
 
@@ -84,7 +83,7 @@ class JSONTraceHandler(TraceHandler):
             merged_trace_remote_file_name = check_remote_name("merged_trace_remote_file_name", name)
         self.merged_trace_filename = merged_trace_filename
         self.merged_trace_remote_file_name = merged_trace_remote_file_name
-        self._begin()
+        self._reset()
 
     @property
     def saved_traces(self) -> list[tuple[Timestamp, list[Path]]]:
@@ -98,7 +97,7 @@ class JSONTraceHandler(TraceHandler):
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin a run; the processes compare their clocks."""
-        self._begin()
+        self._reset()
         self.files.check(logger)
         self._clock_offset_ns = _clock_offset_ns()
 
@@ -135,26 +134,26 @@ class JSONTraceHandler(TraceHandler):
 
     def process_chrome_json_trace_file(self, filepath: Path) -> None:
         """Keep the path, for the merged trace."""
-        self._others.append(filepath.absolute())
+        self._other_traces.append(filepath.absolute())
 
     def save(self, state: State, logger: Logger) -> None:
         """Write the file of this process and the merged trace.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
         path = self.files.new(state)
         self._write(path, state)
         self.files.upload(state, logger, path)
-        others, self._others = self._others, []
+        other_traces, self._other_traces = self._other_traces, []
         if self.merged_trace_filename is None:
             return
         rank = dist.get_global_rank()
-        mine = [Part(found, rank, self._clock_offset_ns) for found in (path, *others)]
-        everyone = dist.all_gather_object(mine)
+        own_traces = [TraceFile(found, rank, self._clock_offset_ns) for found in (path, *other_traces)]
+        all_traces = dist.all_gather_object(own_traces)
         if rank == 0:
-            self._merge([part for parts in everyone for part in parts], state, logger)
+            self._merge([trace for traces in all_traces for trace in traces], state, logger)
         if self.files.num_to_keep != -1:
             dist.barrier()  # nobody removes a file that is still being read
 
@@ -162,14 +161,14 @@ class JSONTraceHandler(TraceHandler):
         """Remove the oldest files beyond ``num_traces_to_keep``."""
         self.files.prune()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Forget an earlier run."""
         # Threads add to its end while the loop takes from its front.
         self._records: deque[_Record] = deque()
         self._open: dict[tuple[int, str], list[tuple[int, Timestamp]]] = {}
         self._threads: dict[int, str] = {}
-        self._others: list[Path] = []
-        self._windows: deque[list[Part]] = deque()
+        self._other_traces: list[Path] = []
+        self._windows: deque[list[TraceFile]] = deque()
         self._merged: MergedTrace | None = None
         self._clock_offset_ns = 0
 
@@ -184,31 +183,31 @@ class JSONTraceHandler(TraceHandler):
         while self._records:
             records.append(self._records.popleft())
         # Of two that begin together the longer one is the outer one.
-        records.sort(key=lambda record: (record.began, -record.length))
+        records.sort(key=lambda record: (record.began, -record.duration))
         base = records[0].began if records else time.time_ns()
-        about = {
+        info = {
             "baseTimeNanoseconds": base,
             "run_name": state.run_name,
             "global_rank": dist.get_global_rank(),
             "clock_offset_ns": self._clock_offset_ns,
         }
-        notes = [note(name, value) for name, value in about.items()]
-        events = [*notes, *self._names(), *(record.event(base) for record in records)]
+        metadata = [metadata_event(name, value) for name, value in info.items()]
+        events = [*metadata, *self._name_events(), *(record.event(base) for record in records)]
         with path.open("w") as file:
             file.write("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n")
 
-    def _names(self) -> Iterator[dict[str, Any]]:
+    def _name_events(self) -> Iterator[dict[str, Any]]:
         process = os.getpid()
         name = f"rank {dist.get_global_rank()}: loop"
         yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
         for thread, name in list(self._threads.items()):
             yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}
 
-    def _merge(self, parts: list[Part], state: State, logger: Logger) -> None:
+    def _merge(self, traces: list[TraceFile], state: State, logger: Logger) -> None:
         """Add the traces of a window to the merged trace, or write it again where earlier ones are not kept."""
-        here = [part for part in parts if part.path.exists()]
-        if len(here) < len(parts):
-            missing = ", ".join(map(str, sorted({part.rank for part in parts if part not in here})))
+        readable = [trace for trace in traces if trace.path.exists()]
+        if len(readable) < len(traces):
+            missing = ", ".join(map(str, sorted({trace.rank for trace in traces if trace not in readable})))
             message = (
                 f"{self.merged_trace_filename} lacks traces of the processes {missing}, which lie on other machines. "
                 f"Bring the files together and call composer.profiler.merge_traces."
@@ -218,15 +217,15 @@ class JSONTraceHandler(TraceHandler):
         path = folder / format_name(self.merged_trace_filename or "", state.run_name)
         if self._merged is None and path.exists() and not self.files.overwrite:
             set_aside(path)
-        self._windows.append(here)
+        self._windows.append(readable)
         if self.files.num_to_keep != -1 and len(self._windows) > max(self.files.num_to_keep, 1):
             self._windows.popleft()
-            here = [part for window in self._windows for part in window if part.path.exists()]
+            readable = [trace for window in self._windows for trace in window if trace.path.exists()]
             self._merged = None
         if self._merged is None:
             self._merged = MergedTrace(path)
-        for part in here:
-            self._merged.append(part)
+        for trace in readable:
+            self._merged.append(trace)
         name = self.merged_trace_remote_file_name
         if name is not None and logger.has_file_upload_destination():
             logger.upload_file(format_name(name, state.run_name), path, overwrite=True)
@@ -235,12 +234,12 @@ class JSONTraceHandler(TraceHandler):
 class _Record(NamedTuple):
     """An event of a trace; times in nanoseconds."""
 
-    kind: str
+    phase: str
     name: str
     categories: Sequence[str]
     timestamp: Timestamp
     began: int
-    length: int = 0
+    duration: int = 0
     values: dict[str, float] | None = None
     thread: int = 0
 
@@ -251,16 +250,16 @@ class _Record(NamedTuple):
             base: What times count from.
         """
         event: dict[str, Any] = {
-            "ph": self.kind,
+            "ph": self.phase,
             "name": self.name,
             "cat": ",".join(self.categories),
             "pid": os.getpid(),
             "tid": self.thread,
             "ts": (self.began - base) / 1e3,
         }
-        if self.kind == "X":
-            event["dur"] = self.length / 1e3
-        elif self.kind == "i":
+        if self.phase == "X":
+            event["dur"] = self.duration / 1e3
+        elif self.phase == "i":
             event["s"] = "t"
         if self.values is not None:
             event["args"] = self.values

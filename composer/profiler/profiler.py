@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Profiler"]
 
-_TAKES: Final = tuple(name for name in vars(TraceHandler) if name.startswith("process_"))
+_HANDLER_METHODS: Final = tuple(name for name in vars(TraceHandler) if name.startswith("process_"))
 
 
 class Profiler(Callback):
@@ -134,7 +134,7 @@ class Profiler(Callback):
             raise TypeError(f"schedule must be a function (state) -> ProfilerAction, but got {schedule!r}.")
         self.schedule = schedule
         self.fuses_forward_and_loss = False
-        self._trace_handlers = _checked(trace_handlers)
+        self._trace_handlers = _validate_handlers(trace_handlers)
         self._callbacks: list[SystemProfiler | TorchProfiler] = []
         if sys_prof_cpu or sys_prof_memory or sys_prof_disk or sys_prof_net:
             interval = sys_prof_stats_thread_interval_seconds
@@ -161,7 +161,7 @@ class Profiler(Callback):
                 torch_prof_num_traces_to_keep,
             )
             self._callbacks.append(profiler)
-        self._forget()
+        self._reset()
 
     @property
     def trace_handlers(self) -> tuple[TraceHandler, ...]:
@@ -170,7 +170,7 @@ class Profiler(Callback):
 
     @trace_handlers.setter
     def trace_handlers(self, handlers: TraceHandler | Sequence[TraceHandler]) -> None:
-        self._trace_handlers = _checked(handlers)
+        self._trace_handlers = _validate_handlers(handlers)
 
     @property
     def resumption_batch_idx(self) -> int:
@@ -194,12 +194,12 @@ class Profiler(Callback):
         Args:
             state: The state of the run.
         """
-        self._forget()
+        self._reset()
         self.state = state
         state.profiler = self
-        parts = [self, *self._callbacks, *self.trace_handlers]
-        there = {id(callback) for callback in state.callbacks}
-        state.callbacks.extend(part for part in parts if id(part) not in there)
+        callbacks = [self, *self._callbacks, *self.trace_handlers]
+        registered = {id(callback) for callback in state.callbacks}
+        state.callbacks.extend(part for part in callbacks if id(part) not in registered)
 
     def marker(
         self,
@@ -230,10 +230,10 @@ class Profiler(Callback):
         """
         if self.state is None:
             raise RuntimeError("The profiler has no run yet; give it to Trainer(profiler=...), or call bind_to_state.")
-        wanted = frozenset(map(ProfilerAction, actions))
+        recording_actions = frozenset(map(ProfilerAction, actions))
 
         def should_record(state: State) -> bool:
-            return self._action in wanted
+            return self._action in recording_actions
 
         marker = self._markers.get(name)
         if marker is None:
@@ -288,14 +288,14 @@ class Profiler(Callback):
         Args:
             event: Where in the loop; a loop of one's own may have no event before the batch is fetched.
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
-        if event is Event.BATCH_START and self._asked:
+        if event is Event.BATCH_START and self._schedule_called:
             return
         length = state.train_phase.length
         if length is not None and state.timestamp.batch_in_epoch.value >= length:
             return  # the data is at its end, and there is no next batch
-        self._asked = True
+        self._schedule_called = True
         action = ProfilerAction(self.schedule(state))
         if self._num_recorded and action not in RECORDING:
             self._save(state, logger)
@@ -308,7 +308,7 @@ class Profiler(Callback):
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers.
+            logger: The logger.
         """
         now = state.timestamp
         self._resumed = (int(now.epoch), int(now.batch_in_epoch))
@@ -318,9 +318,9 @@ class Profiler(Callback):
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
-        self._asked = False
+        self._schedule_called = False
         self._num_recorded += self.is_recording
         if self._action is ProfilerAction.ACTIVE_AND_SAVE:
             self._save(state, logger)
@@ -330,11 +330,11 @@ class Profiler(Callback):
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
         if self._num_recorded:
             self._save(state, logger)
-        self._action, self._asked = ProfilerAction.SKIP, False
+        self._action, self._schedule_called = ProfilerAction.SKIP, False
 
     def close(self, state: State, logger: Logger) -> None:
         """Record no longer, also after an error."""
@@ -350,27 +350,27 @@ class Profiler(Callback):
         for recorder in self._windowed:
             recorder.clean_up()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Begin without a run."""
         self.state: State | None = None
         # PyTorch's first, whose file those after it take.
-        own = [one for one in self._callbacks if isinstance(one, TorchProfiler)]
-        self._recorders: tuple[TraceHandler, ...] = (*own, *self.trace_handlers)
+        torch_profilers = [handler for handler in self._callbacks if isinstance(handler, TorchProfiler)]
+        self._recorders: tuple[TraceHandler, ...] = (*torch_profilers, *self.trace_handlers)
         # A test double takes records, and need not know of windows.
-        self._windowed = [one for one in self._recorders if isinstance(one, TraceHandler)]
+        self._windowed = [handler for handler in self._recorders if isinstance(handler, TraceHandler)]
         self._markers: dict[str, Marker] = {}
         self._spans = LoopSpans(self)
         self._action = ProfilerAction.SKIP
-        self._asked = False
+        self._schedule_called = False
         self._num_recorded = 0
         self._resumed = (0, 0)
 
 
-def _checked(handlers: TraceHandler | Sequence[TraceHandler]) -> tuple[TraceHandler, ...]:
+def _validate_handlers(handlers: TraceHandler | Sequence[TraceHandler]) -> tuple[TraceHandler, ...]:
     found: tuple[TraceHandler, ...] = ensure_tuple(handlers)
     for handler in found:
-        takes = all(callable(getattr(handler, name, None)) for name in _TAKES)
-        if not isinstance(handler, TraceHandler) and not (takes and can_listen(handler, Callback)):
+        has_methods = all(callable(getattr(handler, name, None)) for name in _HANDLER_METHODS)
+        if not isinstance(handler, TraceHandler) and not (has_methods and can_listen(handler, Callback)):
             remedy = f" Make an object of it: {handler.__name__}(...)." if isinstance(handler, type) else ""
             raise TypeError(f"trace_handlers must be TraceHandler objects, but got {handler!r}.{remedy}")
     return found

@@ -73,12 +73,12 @@ def cyclic_schedule(
     def schedule(state: State) -> ProfilerAction:
         batch = state.timestamp.batch_in_epoch.value
         resumed = 0 if state.profiler is None else state.profiler.resumption_batch_idx
-        cycle, place = divmod(batch - resumed - skip_first, length)
-        if cycle < 0 or (repeat and cycle >= repeat) or place < wait:
+        cycle, position = divmod(batch - resumed - skip_first, length)
+        if cycle < 0 or (repeat and cycle >= repeat) or position < wait:
             return ProfilerAction.SKIP
-        if place < wait + warmup:
+        if position < wait + warmup:
             return ProfilerAction.WARMUP
-        is_last = place == length - 1 or batch + 1 == state.train_phase.length
+        is_last = position == length - 1 or batch + 1 == state.train_phase.length
         return ProfilerAction.ACTIVE_AND_SAVE if is_last else ProfilerAction.ACTIVE
 
     return schedule

@@ -86,9 +86,9 @@ class SystemProfiler(Callback):
             if state.device.torch_device.type in MEMORY_STATISTICS:
                 readers["memory of the accelerator"] = lambda: _device_memory(state.device.torch_device)
         if self.profile_disk:
-            readers["disk"] = _Rates(psutil.disk_io_counters, {"read": "read_bytes", "written": "write_bytes"})
+            readers["disk"] = _Throughput(psutil.disk_io_counters, {"read": "read_bytes", "written": "write_bytes"})
         if self.profile_net:
-            readers["network"] = _Rates(psutil.net_io_counters, {"sent": "bytes_sent", "received": "bytes_recv"})
+            readers["network"] = _Throughput(psutil.net_io_counters, {"sent": "bytes_sent", "received": "bytes_recv"})
         self._markers = [(state.profiler.marker(name, categories=("system",)), read) for name, read in readers.items()]
         self._profiler = state.profiler
         self._stop.clear()
@@ -125,7 +125,7 @@ class SystemProfiler(Callback):
             self._thread = None
 
 
-class _Rates:
+class _Throughput:
     """Turns counts of bytes into megabytes a second since the last call."""
 
     def __init__(self, count: Callable[[], Any], names: dict[str, str]) -> None:

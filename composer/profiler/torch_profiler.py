@@ -28,7 +28,7 @@ __all__ = ["TorchProfiler"]
 
 _MEMORY_ENDINGS = (".html", ".json", ".json.gz")
 # torch 2.10 opens the picture for writing only, and then reads it. (A TorchVersion compares as versions do.)
-_DRAWS_MEMORY = torch.__version__ >= "2.11"
+_CAN_PLOT_MEMORY = torch.__version__ >= "2.11"
 
 
 class TorchProfiler(TraceHandler):
@@ -39,15 +39,14 @@ class TorchProfiler(TraceHandler):
     in tools made for PyTorch's traces, and are part of the merged trace of :class:`.JSONTraceHandler`.
 
     Args:
-        folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
-        filename: Name of a window's trace, with those of the training time too, such as ``{batch}``.
-        remote_file_name: Its name at the loggers that keep files; None hands them none.
+        folder: Local folder; may contain run placeholders such as ``{run_name}``.
+        filename: Name of a window's trace, which may also contain time placeholders such as ``{batch}``.
+        remote_file_name: Its name at loggers that store files; None uploads nothing.
         memory_filename: Name of a window's timeline of memory, by what it is used for: ``.html`` is a picture, for
             which matplotlib has to be installed and torch 2.11 or newer, ``.json`` and ``.json.gz`` are numbers. None
             writes none. For every single allocation on CUDA see :class:`.MemorySnapshot`.
-        memory_remote_file_name: Its name at the loggers that keep files; None hands them none.
-        overwrite: Whether files of an earlier run are replaced; otherwise they are moved out of the way, ``x.json`` to
-            ``x.1.json``.
+        memory_remote_file_name: Its name at loggers that store files; None uploads nothing.
+        overwrite: Whether to overwrite files of an earlier run. If False, they are renamed from ``x.json`` to ``x.1.json``.
         use_gzip: Whether to compress the traces, whose names then end in ``.gz``.
         record_shapes: Whether to record the shapes of inputs.
         profile_memory: Whether to record the allocations of memory.
@@ -94,14 +93,14 @@ class TorchProfiler(TraceHandler):
         self.memory_files: WindowFiles | None = None
         if memory_filename is not None:
             needed = {"record_shapes": record_shapes, "profile_memory": profile_memory, "with_stack": with_stack}
-            missing = " and ".join(f"{name}=True" for name, there in needed.items() if not there)
+            missing = " and ".join(f"{name}=True" for name, enabled in needed.items() if not enabled)
             if missing:
                 raise ValueError(f"memory_filename={memory_filename!r} needs {missing} too, of which it is made.")
             if not memory_filename.endswith(_MEMORY_ENDINGS):
                 endings = ", ".join(_MEMORY_ENDINGS)
                 raise ValueError(f"memory_filename={memory_filename!r} must end in one of {endings}.")
             if memory_filename.endswith(".html"):
-                if not _DRAWS_MEMORY:
+                if not _CAN_PLOT_MEMORY:
                     raise ValueError(
                         f"memory_filename={memory_filename!r} cannot be a picture with torch {torch.__version__}, "
                         f"which fails to write it. Write .json.gz, or train with torch 2.11 or newer."
@@ -193,7 +192,7 @@ class TorchProfiler(TraceHandler):
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
         profile = self._stop()
         if profile is None:

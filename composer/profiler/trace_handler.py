@@ -100,7 +100,7 @@ class TraceHandler(Callback):
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
 
     def clean_up(self) -> None:

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["MergedTrace", "Part", "merge_traces", "note"]
+__all__ = ["MergedTrace", "TraceFile", "merge_traces", "metadata_event"]
 
 _TAIL: Final = b"\n]\n"
 # What a trace, which is a list of events, says of itself.
-_NOTES: Final = ("baseTimeNanoseconds", "run_name", "global_rank", "clock_offset_ns")
+_METADATA_NAMES: Final = ("baseTimeNanoseconds", "run_name", "global_rank", "clock_offset_ns")
 # Of the zero of a merged trace before the first event that it got, so that one that began earlier is not before zero.
 _MARGIN_NS: Final = 3600 * 10**9
 
 
 @dataclass(frozen=True)
-class Part:
+class TraceFile:
     """A trace that goes into a merged one.
 
     Attributes:
@@ -27,7 +27,7 @@ class Part:
         rank: Of the process that it is about.
         clock_offset_ns: How much further the clock of that process's machine is than that of the first process.
 
-    >>> Part(Path("rank0.json")).rank
+    >>> TraceFile(Path("rank0.json")).rank
     0
     """
 
@@ -55,12 +55,12 @@ def merge_traces(target: str | Path, *paths: str | Path) -> None:
     """
     if not paths:
         raise ValueError(f"paths: there is no trace to merge into {str(target)!r}.")
-    about = [_about(path, number) for number, path in enumerate(map(Path, paths))]
+    info = [_describe(path, number) for number, path in enumerate(map(Path, paths))]
     # Only the traces of the loop know how the clocks differed.
-    offsets = {part.rank: part.clock_offset_ns for part in about if part.clock_offset_ns}
+    offsets = {source.rank: source.clock_offset_ns for source in info if source.clock_offset_ns}
     merged = MergedTrace(Path(target))
-    for part in about:
-        merged.append(replace(part, clock_offset_ns=offsets.get(part.rank, 0)))
+    for source in info:
+        merged.append(replace(source, clock_offset_ns=offsets.get(source.rank, 0)))
 
 
 class MergedTrace:
@@ -74,11 +74,11 @@ class MergedTrace:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     part = Path(folder, "part.json")
+    ...     source = Path(folder, "source.json")
     ...     event = {"ph": "X", "name": "forward", "pid": 7, "tid": 7, "ts": 5.0, "dur": 2.0}
-    ...     _ = part.write_text(json.dumps({"traceEvents": [event]}))
+    ...     _ = source.write_text(json.dumps({"traceEvents": [event]}))
     ...     merged = MergedTrace(Path(folder, "merged.json"))
-    ...     merged.append(Part(part, rank=3))
+    ...     merged.append(TraceFile(source, rank=3))
     ...     events = json.loads(merged.path.read_text())
     >>> events[0]["name"], events[1]["args"], events[-1]["name"], events[-1]["dur"]
     ('baseTimeNanoseconds', {'name': 'rank 3'}, 'forward', 2.0)
@@ -87,10 +87,10 @@ class MergedTrace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._base: int | None = None
-        self._num_parts = 0
+        self._num_traces = 0
         self._rows: dict[tuple[int, bool, Any], int] = {}
 
-    def append(self, part: Part) -> None:
+    def append(self, source: TraceFile) -> None:
         """Add a trace.
 
         Args:
@@ -99,24 +99,24 @@ class MergedTrace:
         Raises:
             ValueError: The file holds none.
         """
-        trace = _read(part.path)
-        events = sorted(_events_of(trace, part.path), key=lambda event: event.get("ts", 0.0))
+        trace = _read(source.path)
+        events = sorted(_events_of(trace, source.path), key=lambda event: event.get("ts", 0.0))
         times = [event["ts"] for event in events if "ts" in event]
-        base = int(trace.get("baseTimeNanoseconds", 0)) - part.clock_offset_ns
+        base = int(trace.get("baseTimeNanoseconds", 0)) - source.clock_offset_ns
         if self._base is None:
             self._base = base + (int(times[0] * 1e3) if times else 0) - _MARGIN_NS
-            text = "[\n" + json.dumps(note("baseTimeNanoseconds", self._base))
+            text = "[\n" + json.dumps(metadata_event("baseTimeNanoseconds", self._base))
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(text.encode() + _TAIL)
         shift = (base - self._base) / 1e3
-        lines = list(self._lines(events, part, shift, "clock_offset_ns" in trace))
+        lines = list(self._lines(events, source, shift, "clock_offset_ns" in trace))
         if lines:
             with self.path.open("r+b") as file:
                 file.seek(-len(_TAIL), 2)
                 file.write((",\n" + ",\n".join(lines)).encode() + _TAIL)
-            self._num_parts += 1
+            self._num_traces += 1
 
-    def _lines(self, events: list[dict[str, Any]], part: Part, shift: float, is_loop: bool) -> Iterator[str]:
+    def _lines(self, events: list[dict[str, Any]], source: TraceFile, shift: float, is_loop: bool) -> Iterator[str]:
         """Yield events as they stand in the file."""
         shown = {event.get("pid") for event in events if event.get("ph") != "M"}
         named: set[Any] = set()
@@ -125,41 +125,41 @@ class MergedTrace:
             if pid not in shown:
                 continue  # such as accelerators that other processes use
             known = len(self._rows)
-            row = self._rows.setdefault((part.rank, is_loop, pid), known + 1)
+            row = self._rows.setdefault((source.rank, is_loop, pid), known + 1)
             if row > known:
                 # Profilers group what belongs to no process under a word.
-                kind = f": {pid}" if isinstance(pid, str) and pid else ""
-                yield from _row(row, f"rank {part.rank}{kind}", part.rank)
+                suffix = f": {pid}" if isinstance(pid, str) and pid else ""
+                yield from _row(row, f"rank {source.rank}{suffix}", source.rank)
             event["pid"] = row
             if event.get("ph") == "M":
                 if event.get("name") == "process_sort_index" or (event.get("name"), row, event.get("tid")) in named:
                     continue
                 named.add((event.get("name"), row, event.get("tid")))
                 if event.get("name") == "process_name":
-                    event["args"] = {"name": f"rank {part.rank}: {_without_rank(event['args']['name'])}"}
+                    event["args"] = {"name": f"rank {source.rank}: {_without_rank(event['args']['name'])}"}
                 event.pop("ts", None)
             elif "ts" in event:
                 event["ts"] = round(event["ts"] + shift, 3)
             if "id" in event:  # those of two files are not the same
-                event["id"] = f"{self._num_parts}.{event['id']}"
+                event["id"] = f"{self._num_traces}.{event['id']}"
             yield json.dumps(event)
 
 
-def _about(path: Path, number: int) -> Part:
+def _describe(path: Path, number: int) -> TraceFile:
     """Return what a trace says of its process; one that says nothing is that of the process of its number."""
     trace = _read(path)
-    about = trace.get("composer") or trace.get("distributedInfo") or {}
-    return Part(path, trace.get("global_rank", about.get("rank", number)), trace.get("clock_offset_ns", 0))
+    info = trace.get("composer") or trace.get("distributedInfo") or {}
+    return TraceFile(path, trace.get("global_rank", info.get("rank", number)), trace.get("clock_offset_ns", 0))
 
 
-def note(name: str, value: Any) -> dict[str, Any]:
+def metadata_event(name: str, value: Any) -> dict[str, Any]:
     """Return an event by which a trace says something of itself.
 
     Args:
         name: What it says.
         value: The value.
 
-    >>> note("global_rank", 0)
+    >>> metadata_event("global_rank", 0)
     {'ph': 'M', 'name': 'global_rank', 'pid': 0, 'tid': 0, 'args': {'value': 0}}
     """
     return {"ph": "M", "name": name, "pid": 0, "tid": 0, "args": {"value": value}}
@@ -180,12 +180,12 @@ def _read(path: Path) -> dict[str, Any]:
         trace = json.load(file)
     if isinstance(trace, dict):
         return trace
-    notes = {event["name"]: event["args"]["value"] for event in trace if _is_note(event)}
-    return {**notes, "traceEvents": [event for event in trace if not _is_note(event)]}
+    metadata = {event["name"]: event["args"]["value"] for event in trace if _is_metadata(event)}
+    return {**metadata, "traceEvents": [event for event in trace if not _is_metadata(event)]}
 
 
-def _is_note(event: dict[str, Any]) -> bool:
-    return event.get("ph") == "M" and event.get("name") in _NOTES
+def _is_metadata(event: dict[str, Any]) -> bool:
+    return event.get("ph") == "M" and event.get("name") in _METADATA_NAMES
 
 
 def _events_of(trace: dict[str, Any], path: Path) -> Iterable[dict[str, Any]]:
