@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchmetrics import Metric
 
 from composer import trees
 from composer.core.algorithm import Algorithm
@@ -21,8 +22,6 @@ from composer.core.traits import Traits
 from composer.surgery import update_params_in_optimizer
 
 if TYPE_CHECKING:
-    from torchmetrics import Metric
-
     from composer.core.logger import Logger
     from composer.core.state import State
 
@@ -52,7 +51,7 @@ class NoOpModelClass(ComposerModel):
         self.weights = nn.Parameter(torch.tensor([1.5], device=None if first is None else first.device))
         if hasattr(original_model, "num_classes"):
             self.num_classes = original_model.num_classes
-        self._metrics = {is_train: _unmeasured(original_model, is_train) for is_train in (True, False)}
+        self._metrics = {is_train: _placeholder_metrics(original_model, is_train) for is_train in (True, False)}
         if isinstance(original_model, ComposerModel):
             self.logger = original_model.logger
 
@@ -118,14 +117,38 @@ class NoOpModel(Algorithm):
         state.model = model
 
 
-def _unmeasured(model: nn.Module, is_train: bool) -> dict[str, Metric]:
+class NaNMetric(Metric):
+    """Placeholder for a metric without data; its value is NaN.
+
+    Args:
+        metric: The metric whose ``higher_is_better`` to copy.
+
+    >>> from torchmetrics import MeanSquaredError
+    >>> metric = NaNMetric(MeanSquaredError())
+    >>> metric.update("anything")
+    >>> metric.compute(), metric.higher_is_better
+    (tensor(nan), False)
+    """
+
+    full_state_update = False
+
+    def __init__(self, metric: Metric) -> None:
+        super().__init__()
+        # torchmetrics treats it as a class constant and refuses to set it.
+        object.__setattr__(self, "higher_is_better", metric.higher_is_better)
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+    def compute(self) -> Tensor:
+        """Return NaN."""
+        return torch.tensor(torch.nan, device=self.device)
+
+
+def _placeholder_metrics(model: nn.Module, is_train: bool) -> dict[str, Metric]:
     """Return placeholders for the metrics of a model."""
     found = model.get_metrics(is_train=is_train) if isinstance(model, ComposerModel) else {}
-    if not found:
-        return {}  # without importing torchmetrics
-    from composer.metrics._unmeasured import Unmeasured
-
-    return {name: Unmeasured(metric) for name, metric in found.items()}
+    return {name: NaNMetric(metric) for name, metric in found.items()}
 
 
 def _targets(batch: Any) -> Tensor:

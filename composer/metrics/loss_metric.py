@@ -1,4 +1,4 @@
-"""Any loss as a metric."""
+"""Use any loss function as a metric (``LossMetric``)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class LossMetric(Metric):
 
         L = sum_b n_b l_b / sum_b n_b          l_b: mean loss of batch b, n_b: its number of samples
 
-    The value is NaN before the first update. The update reads nothing back from the device.
+    The value is NaN before the first update. Updates do not synchronize with the device.
 
     Args:
-        loss_function: Takes the outputs and the targets of a batch and returns their mean loss, a scalar, or one loss
-            for each place, (B, ...). It is copied with the metric.
+        loss_function: Function ``(outputs, targets) -> loss`` that returns the mean loss, a scalar, or one loss per
+            position, (B, ...). It is copied with the metric.
         dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
 
     Raises:
-        TypeError: The loss cannot be called.
+        TypeError: ``loss_function`` is not callable.
 
     >>> metric = LossMetric(torch.nn.MSELoss())
     >>> metric.update(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 3.0]))
@@ -56,10 +56,10 @@ class LossMetric(Metric):
 
         Args:
             preds: The outputs, as ``loss_function`` takes them.
-            target: The targets, as ``loss_function`` takes them: a tensor (B, ...), or a collection of such.
+            target: The targets, as ``loss_function`` takes them: a tensor (B, ...), or a collection of tensors.
 
         Raises:
-            NotImplementedError: The loss is a scalar, and the targets do not tell how many samples there are.
+            NotImplementedError: The loss is a scalar, and the number of samples cannot be inferred from the targets.
         """
         loss = self.loss_function(preds, target).detach().float()
         is_mean = loss.ndim == 0
@@ -69,5 +69,5 @@ class LossMetric(Metric):
         self.total = self.total + num_elements
 
     def compute(self) -> Tensor:
-        """Return the mean over what was added, a scalar."""
+        """Return the mean loss, a scalar."""
         return (self.sum_loss / self.total).float()

@@ -1,4 +1,4 @@
-"""A picture of the memory in use over time, by what it is used for."""
+"""Plot a memory timeline from the PyTorch profiler: memory in use over time, by category."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ def export_memory_timeline_html(
     yxis_step_size: float = 1.0,
     return_fig: bool = False,
 ) -> Any:
-    """Draw the memory in use while a profiler of PyTorch ran; :class:`.TorchProfiler` has its own ``memory_filename``.
+    """Plot the memory in use during a PyTorch profile; in a :class:`.TorchProfiler`, set ``memory_filename`` instead.
 
     Args:
-        prof: Has run with ``record_shapes``, ``profile_memory`` and ``with_stack``.
-        path: The page to write, with the picture in it.
-        device: Whose memory, such as "cuda:0"; by default that of the accelerator that this process uses, or of the
-            host.
+        prof: A profile with ``record_shapes``, ``profile_memory`` and ``with_stack``.
+        path: The HTML file to write.
+        device: The device, such as "cuda:0". Default: the accelerator in use by this process, or else the CPU.
         figsize: Width and height in inches.
-        title: What stands above the picture.
-        yxis_step_size: Distance of the lines of the grid, in GiB.
-        return_fig: Whether to return matplotlib's figure, instead of writing the page.
+        title: Title of the plot.
+        yxis_step_size: Distance between grid lines, in GiB.
+        return_fig: Whether to return the matplotlib figure instead of writing the file.
 
     Raises:
         MissingConditionalImportError: matplotlib is not installed.
@@ -54,7 +53,7 @@ def export_memory_timeline_html(
 
     if device is None:
         device = _device_in_use()
-    # PyTorch has no public way to the numbers but a file.
+    # PyTorch's public API only writes the numbers to a file.
     times, sizes = memory_profiler.MemoryProfileTimeline(prof._memory_profile())._coalesce_timeline(device)  # pyright: ignore
     levels = (torch.tensor(sizes, dtype=torch.float64).cumsum(1) / _GIB).T.tolist()
     milliseconds = [(time - times[0]) / 1e3 for time in times]
@@ -79,8 +78,8 @@ def export_memory_timeline_html(
 
 
 def _device_in_use() -> str:
-    """The accelerator as the timeline names it, with the index of the current one."""
+    """Return the current accelerator with its index, as the timeline names it."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or not getattr(torch.get_device_module(accelerator), "is_initialized", lambda: True)():
-        return "cpu"  # to ask for the index would start it
+        return "cpu"  # reading the index would initialize it
     return f"{accelerator.type}:{torch.accelerator.current_device_index()}"

@@ -197,7 +197,7 @@ def test_says_which_traces_lie_elsewhere(tmp_path, monkeypatch: pytest.MonkeyPat
     engine = Engine(state, callbacks=handler)
     engine.run_event("init")
     handler.process_instant_event("here", [], state.timestamp, 10**18)
-    with pytest.warns(ComposerWarning, match=r"merged_trace\.json lacks traces of the processes 1, which lie on other"):
+    with pytest.warns(ComposerWarning, match=r"merged_trace\.json lacks the traces of ranks 1, which are on other"):
         handler.save(state, engine.logger)
     assert len(named(events_of(tmp_path / "merged_trace.json"), "here")) == 1
 

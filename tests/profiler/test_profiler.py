@@ -374,7 +374,7 @@ def test_hands_on_traces_of_others() -> None:
 @pytest.mark.parametrize(
     ("schedule", "handlers", "message"),
     [
-        (cyclic_schedule, Watch, "got <class .*Watch'>. Make an object of it: Watch"),
+        (cyclic_schedule, Watch, "got <class .*Watch'>. Create an instance: Watch"),
         (cyclic_schedule, [Idle()], "trace_handlers must be TraceHandler objects"),
         (3, [], r"schedule must be a function \(state\) -> ProfilerAction, but got 3"),
     ],

@@ -132,5 +132,5 @@ def test_refuses_what_is_no_trace(tmp_path) -> None:
     with pytest.raises(ValueError, match="there is no trace to merge"):
         merge_traces(tmp_path / "m.json")
     (tmp_path / "1.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match=r"1\.json is no trace in Chrome's JSON format"):
+    with pytest.raises(ValueError, match=r"1\.json is not a trace in Chrome's JSON format"):
         merge_traces(tmp_path / "m.json", tmp_path / "1.json")
