@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import Metric
 
 from composer import trees
 from composer.core.algorithm import Algorithm
@@ -22,6 +21,8 @@ from composer.core.traits import Traits
 from composer.surgery import update_params_in_optimizer
 
 if TYPE_CHECKING:
+    from torchmetrics import Metric
+
     from composer.core.logger import Logger
     from composer.core.state import State
 
@@ -117,37 +118,13 @@ class NoOpModel(Algorithm):
         state.model = model
 
 
-class NaNMetric(Metric):
-    """Placeholder for a metric without data; its value is NaN.
-
-    Args:
-        metric: The metric whose ``higher_is_better`` to copy.
-
-    >>> from torchmetrics import MeanSquaredError
-    >>> metric = NaNMetric(MeanSquaredError())
-    >>> metric.update("anything")
-    >>> metric.compute(), metric.higher_is_better
-    (tensor(nan), False)
-    """
-
-    full_state_update = False
-
-    def __init__(self, metric: Metric) -> None:
-        super().__init__()
-        # torchmetrics treats it as a class constant and refuses to set it.
-        object.__setattr__(self, "higher_is_better", metric.higher_is_better)
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
-
-    def compute(self) -> Tensor:
-        """Return NaN."""
-        return torch.tensor(torch.nan, device=self.device)
-
-
 def _placeholder_metrics(model: nn.Module, is_train: bool) -> dict[str, Metric]:
     """Return placeholders for the metrics of a model."""
     found = model.get_metrics(is_train=is_train) if isinstance(model, ComposerModel) else {}
+    if not found:
+        return {}  # without importing torchmetrics
+    from composer.metrics._nan_metric import NaNMetric
+
     return {name: NaNMetric(metric) for name, metric in found.items()}
 
 

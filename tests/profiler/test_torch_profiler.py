@@ -135,7 +135,10 @@ def test_picture_of_memory(tmp_path) -> None:
     ("arguments", "message"),
     [
         ({"memory_filename": "a.html"}, "requires record_shapes=True and with_stack=True"),
-        ({"memory_filename": "a.html", "record_shapes": True, "with_stack": True, "profile_memory": False}, "requires pr"),
+        (
+            {"memory_filename": "a.html", "record_shapes": True, "with_stack": True, "profile_memory": False},
+            "requires pr",
+        ),
         ({"memory_filename": "a.png", "record_shapes": True, "with_stack": True}, "must end in one of .html, .json"),
         ({"memory_filename": "{a}.json", "record_shapes": True, "with_stack": True}, "memory_filename='{a}.json' has"),
         ({"filename": "{bach}"}, "Did you mean 'batch'"),
