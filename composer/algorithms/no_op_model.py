@@ -52,7 +52,7 @@ class NoOpModelClass(ComposerModel):
         self.weights = nn.Parameter(torch.tensor([1.5], device=None if first is None else first.device))
         if hasattr(original_model, "num_classes"):
             self.num_classes = original_model.num_classes
-        self._metrics = {is_train: _unmeasured(original_model, is_train) for is_train in (True, False)}
+        self._metrics = {is_train: _placeholder_metrics(original_model, is_train) for is_train in (True, False)}
         if isinstance(original_model, ComposerModel):
             self.logger = original_model.logger
 
@@ -118,14 +118,14 @@ class NoOpModel(Algorithm):
         state.model = model
 
 
-def _unmeasured(model: nn.Module, is_train: bool) -> dict[str, Metric]:
+def _placeholder_metrics(model: nn.Module, is_train: bool) -> dict[str, Metric]:
     """Return placeholders for the metrics of a model."""
     found = model.get_metrics(is_train=is_train) if isinstance(model, ComposerModel) else {}
     if not found:
         return {}  # without importing torchmetrics
-    from composer.metrics._unmeasured import Unmeasured
+    from composer.metrics._nan_metric import NaNMetric
 
-    return {name: Unmeasured(metric) for name, metric in found.items()}
+    return {name: NaNMetric(metric) for name, metric in found.items()}
 
 
 def _targets(batch: Any) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from composer._text import one_of
 from composer.core.metric_direction import require_direction
 from composer.core.metric_names import MetricName, find_metric, metrics_of_run, spellings
-from composer.metrics.across_ranks import computed
+from composer.metrics.across_ranks import compute_across_ranks
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -141,7 +141,7 @@ def read_metric(state: State, monitor: MetricName | None) -> Tensor | None:
         return None
     known = state.train_metrics if monitor.label == state.train_phase.label else state.eval_metrics[monitor.label]
     metric: Any = known[find_metric({monitor.label: known}, monitor.name, monitor.label).name]
-    values = computed({monitor.name: metric}, getattr(metric, "process_group", None))
+    values = compute_across_ranks({monitor.name: metric}, getattr(metric, "process_group", None))
     if not values:
         return None
     return _as_scalar(values[monitor.name], monitor.name)

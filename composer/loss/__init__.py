@@ -1,4 +1,4 @@
-"""Losses."""
+"""Loss functions: cross entropy for indices and probabilities, binary cross entropy, and Dice."""
 
 from __future__ import annotations
 

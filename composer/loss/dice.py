@@ -1,4 +1,4 @@
-"""The Dice loss: how far prediction and target are from covering the same places."""
+"""Dice loss for segmentation: one minus the overlap of predicted and target regions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from composer.loss.utils import as_probabilities, infer_target_type
 
 __all__ = ["DiceLoss", "dice_loss"]
 
-# Keeps classes that are neither predicted nor there at a loss of 0, and their gradients finite.
+# Gives classes that are neither predicted nor present a loss of 0 and finite gradients.
 _SMOOTHING = 1e-5
 
 
@@ -32,31 +32,29 @@ def dice_loss(
 
         l = 1 - (2 sum_i p_i y_i + e) / (sum_i p_i + sum_i y_i + e)          e = 1e-5
 
-    The sums run over the places i of an image. Nothing is read back from the device, and sums are those of float32
-    at least.
+    The sums are over the pixels i of an image, in at least float32. It does not synchronize with the device.
 
     Args:
-        input: Predictions, (B, C, ...): probabilities, of whole numbers too where they are one-hot, or logits with
-            ``sigmoid`` or ``softmax``.
-        target: Class indices (B, ...), of which negative ones are places that do not count, or probabilities
-            (B, C, ...).
-        sigmoid: Whether to turn logits into probabilities of each class on its own.
-        softmax: Whether to turn logits into probabilities over the classes.
-        squared_pred: Whether p_i and y_i are squared in the denominator (Milletari et al.), which weighs down places
-            that the model is unsure of.
-        jaccard: Whether to use intersection over union: the denominator less the intersection, doubled.
-        batch: Whether to add up the places of all images before the fraction, which is steadier where classes are rare.
-        ignore_absent_classes: Whether classes that no target of the batch has do not count. Otherwise predicting a
-            little of them costs the most.
-        reduction: ``"mean"``, ``"sum"``, or ``"none"`` for one loss for each image and class, (B, C), or with ``batch``
-            each class, (C,); there absent classes that are ignored are 0.
+        input: Predictions, (B, C, ...): probabilities, which may be integers if one-hot, or logits with ``sigmoid`` or
+            ``softmax``.
+        target: Class indices (B, ...), where negative ones are ignored, or probabilities (B, C, ...).
+        sigmoid: Whether to apply a sigmoid to the input, independently for each class.
+        softmax: Whether to apply a softmax over the classes to the input.
+        squared_pred: Whether to square p_i and y_i in the denominator (Milletari et al.), which reduces the weight of
+            uncertain pixels.
+        jaccard: Whether to use intersection over union: the denominator minus the intersection, doubled.
+        batch: Whether to sum the pixels of all images before dividing, which is more stable for rare classes.
+        ignore_absent_classes: Whether to ignore classes that are in no target of the batch. Otherwise small predicted
+            probabilities of them dominate the loss.
+        reduction: ``"mean"``, ``"sum"``, or ``"none"`` for one loss per image and class, (B, C), or, with ``batch``,
+            per class, (C,), where ignored absent classes are 0.
 
     Returns:
         A scalar, or (B, C) or (C,) with ``reduction="none"``.
 
     Raises:
-        ValueError: ``reduction`` is unknown, both ``sigmoid`` and ``softmax`` are given, ``softmax`` is for one class
-            only, or the shape or dtype of an argument does not fit.
+        ValueError: ``reduction`` is unknown, both ``sigmoid`` and ``softmax`` are True, ``softmax`` is used with one
+            class, or an argument has the wrong shape or dtype.
 
     >>> prediction = torch.tensor([[[0.8, 0.4, 0.1], [0.2, 0.6, 0.9]]])
     >>> dice_loss(prediction, torch.tensor([[0, 1, 1]]), reduction="none")
@@ -72,10 +70,10 @@ def dice_loss(
     target_of_class = as_probabilities(target, like=probabilities)
     if indices:
         probabilities = probabilities * (target >= 0).unsqueeze(1)
-    places = [*([0] if batch else []), *range(2, input.ndim)]
+    dims = [*([0] if batch else []), *range(2, input.ndim)]
 
     def total(values: Tensor) -> Tensor:
-        return values.sum(dim=places) if places else values
+        return values.sum(dim=dims) if dims else values
 
     intersection = total(probabilities * target_of_class)
     if squared_pred:
@@ -88,8 +86,8 @@ def dice_loss(
 
     present = torch.ones_like(loss)
     if ignore_absent_classes:
-        everywhere = [0, *range(2, input.ndim)]
-        present = (target_of_class.sum(dim=everywhere) > 0).to(loss.dtype).expand_as(loss)
+        batch_and_dims = [0, *range(2, input.ndim)]
+        present = (target_of_class.sum(dim=batch_and_dims) > 0).to(loss.dtype).expand_as(loss)
         loss = loss * present
     if reduction == "none":
         return loss
@@ -97,15 +95,15 @@ def dice_loss(
 
 
 class DiceLoss(nn.Module):
-    """The Dice loss as a module, see :func:`dice_loss`, which also describes the arguments in full.
+    """The Dice loss as a module; see :func:`dice_loss` for details.
 
     Args:
-        sigmoid: Whether to turn logits into probabilities of each class on its own.
-        softmax: Whether to turn logits into probabilities over the classes.
-        squared_pred: Whether the denominator has squares.
+        sigmoid: Whether to apply a sigmoid to the input, independently for each class.
+        softmax: Whether to apply a softmax over the classes to the input.
+        squared_pred: Whether to square the terms of the denominator.
         jaccard: Whether to use intersection over union.
-        batch: Whether to add up the places of all images before the fraction.
-        ignore_absent_classes: Whether classes that no target of the batch has do not count.
+        batch: Whether to sum the pixels of all images before dividing.
+        ignore_absent_classes: Whether to ignore classes that are in no target of the batch.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
@@ -153,22 +151,24 @@ class DiceLoss(nn.Module):
 
 
 def _check(sigmoid: bool, softmax: bool, reduction: str) -> None:
-    """Refuse arguments that do not go together."""
+    """Raise if arguments exclude each other."""
     one_of("reduction", reduction, ("mean", "none", "sum"))
     if sigmoid and softmax:
         raise ValueError(
-            "sigmoid=True and softmax=True exclude each other: softmax for one class a place, else sigmoid."
+            "sigmoid=True and softmax=True are mutually exclusive. Use softmax for one class per pixel, else sigmoid."
         )
 
 
 def _probabilities(input: Tensor, sigmoid: bool, softmax: bool) -> Tensor:
-    """Predictions as probabilities, in float32 where sums over many places would not fit into the dtype."""
+    """Return predictions as probabilities, in float32 if the dtype is too narrow for sums over many pixels."""
     if input.dtype in (torch.float16, torch.bfloat16) or not input.is_floating_point():
         input = input.float()
     if sigmoid:
         return input.sigmoid()
     if softmax:
         if input.shape[1] == 1:
-            raise ValueError("softmax=True needs two classes or more, of one it is always 1; use sigmoid=True.")
+            raise ValueError(
+                "softmax=True requires at least two classes, since for one it is always 1. Use sigmoid=True."
+            )
         return input.softmax(dim=1)
     return input

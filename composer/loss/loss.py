@@ -1,4 +1,4 @@
-"""Losses that take class indices and probabilities alike."""
+"""Classification losses for class indices or probabilities: soft cross entropy and binary cross entropy."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def soft_cross_entropy(
 
         l_i = -sum_c w_c y_ic log softmax(x_i)_c        mean = sum_i l_i / sum_ic w_c y_ic
 
-    Class indices are handed to :func:`torch.nn.functional.cross_entropy`. With probabilities the mean divides by
-    the weighted mass of the targets, so one-hot targets give the same value as their indices, class weights
-    included, and places whose probabilities are all zero do not count. If no place counts, the mean of
-    probabilities is 0 with zero gradients. Nothing is read back from the device.
+    Class indices are passed to :func:`torch.nn.functional.cross_entropy`. With probabilities, the mean divides by the
+    weighted sum of the targets, so one-hot targets give the same value as their indices, including class weights, and
+    positions whose probabilities are all zero are ignored. If all positions are ignored, the mean with probabilities is
+    0 with zero gradients. It does not synchronize with the device.
 
     Args:
         input: Logits, (B, C, ...), or (C,) for a single sample.
         target: Class indices (B, ...), or probabilities (B, C, ...) that sum to one over C.
         weight: Weight of each class, (C,).
-        ignore_index: Class index that does not count. Only for class indices; among probabilities
-            the ignored places are those that are all zero.
-        reduction: ``"mean"``, ``"sum"``, or ``"none"`` for one loss per place, (B, ...).
+        ignore_index: Class index to ignore. Only for class indices; with probabilities, positions that are all zero
+            are ignored.
+        reduction: ``"mean"``, ``"sum"``, or ``"none"`` for one loss per position, (B, ...).
 
     Returns:
         A scalar, or (B, ...) with ``reduction="none"``.
 
     Raises:
-        ValueError: ``reduction`` is unknown, or the shape of the target does not fit.
+        ValueError: ``reduction`` is unknown, or the target has the wrong shape.
 
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     >>> soft_cross_entropy(logits, torch.tensor([0, 1]))
@@ -63,7 +63,7 @@ def soft_cross_entropy(
     if ignore_index >= 0:
         warnings.warn(
             f"ignore_index={ignore_index} has no effect on probabilities; "
-            "set those of the places to ignore to zero instead.",
+            "set the probabilities of ignored positions to zero instead.",
             NoEffectWarning,
             stacklevel=2,
         )
@@ -74,8 +74,8 @@ def soft_cross_entropy(
     total = F.cross_entropy(input, target, weight, reduction="sum")
     if weight is not None:
         target = target * weight.view(-1, *[1] * (input.ndim - 2))
-    # Summed in the dtype of the loss (float32 under autocast). The clamp stands in for a check that would wait
-    # for the device: an empty target divides zero by a tiny number.
+    # Summed in the dtype of the loss (float32 under autocast). The clamp replaces a check that would synchronize with
+    # the device: an empty target divides zero by a tiny number.
     mass = target.sum(dtype=total.dtype)
     return total / mass.clamp_min(torch.finfo(mass.dtype).tiny)
 
@@ -88,11 +88,11 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     scale_by_batch_size: bool = True,
 ) -> Tensor:
-    """Return the binary cross entropy of each class on its own, against class indices or one value per class.
+    """Return the binary cross entropy, independent for each class, against class indices or one value per class.
 
         l_ic = -w_ic (p_c y_ic log sigmoid(x_ic) + (1 - y_ic) log(1 - sigmoid(x_ic)))
 
-    By default the sum over everything divided by B: the loss of a sample is the sum over its classes.
+    By default it is the sum over all elements divided by B: the loss of a sample is the sum over its classes.
     A negative class index means that no class is present.
 
     Args:
@@ -100,14 +100,14 @@ def binary_cross_entropy_with_logits(
         target: Class indices (B, ...), or one value in [0, 1] per class, (B, C, ...).
         weight: Weight of each element, broadcast to (B, C, ...).
         reduction: ``"sum"``, ``"mean"`` over all elements, or ``"none"``.
-        pos_weight: Weight of the positive part, broadcast to (B, C, ...).
+        pos_weight: Weight of the positive term, broadcast to (B, C, ...).
         scale_by_batch_size: Whether the result, whatever the reduction, is divided by B.
 
     Returns:
         A scalar, or (B, C, ...) with ``reduction="none"``.
 
     Raises:
-        ValueError: ``reduction`` is unknown, or the shape or dtype of the target does not fit.
+        ValueError: ``reduction`` is unknown, or the target has the wrong shape or dtype.
 
     >>> binary_cross_entropy_with_logits(torch.zeros(2, 3), torch.tensor([0, 2]))
     tensor(2.0794)

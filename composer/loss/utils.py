@@ -1,4 +1,4 @@
-"""Targets of a classification loss: class indices or probabilities, and the way from one to the other."""
+"""Convert classification targets between class indices and one-hot or soft probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_probabilities", "check_for_index_targets", "ensure_targets_one_ho
 
 
 def infer_target_type(input: Tensor, targets: Tensor) -> Literal["indices", "one_hot"]:
-    """Tell by its shape whether a target holds class indices or one value per class.
+    """Infer from its shape whether a target holds class indices or one value per class.
 
     Args:
         input: Model output, (B, C, ...).
@@ -34,12 +34,12 @@ def infer_target_type(input: Tensor, targets: Tensor) -> Literal["indices", "one
         return "indices"
     raise ValueError(
         f"targets must have the shape of class indices, {tuple(_without_classes(input))}, or of probabilities, "
-        f"{tuple(input.shape)}, to fit an output of shape {tuple(input.shape)}, but got {tuple(targets.shape)}."
+        f"{tuple(input.shape)}, to match an output of shape {tuple(input.shape)}, but got {tuple(targets.shape)}."
     )
 
 
 def check_for_index_targets(targets: Tensor) -> bool:
-    """Tell by its dtype whether a tensor can hold class indices: any integer type.
+    """Return whether the dtype of a tensor can hold class indices: any integer type.
 
     Args:
         targets: A tensor of any shape.
@@ -53,15 +53,15 @@ def check_for_index_targets(targets: Tensor) -> bool:
 def as_probabilities(target: Tensor, *, like: Tensor) -> Tensor:
     """Return targets as one probability per class, in the shape and dtype of the logits.
 
-    Class indices become one-hot vectors; a negative index, such as the usual -100 of an ignored place,
-    becomes a vector of zeros. Probabilities keep their values. Nothing is read back from the device.
+    Class indices become one-hot vectors; a negative index, such as the usual -100 of an ignored position,
+    becomes a vector of zeros. Probabilities keep their values. It does not synchronize with the device.
 
     Args:
         target: Class indices (B, ...), or probabilities (B, C, ...).
-        like: Logits, (B, C, ...); only shape and dtype are read, and the dtype is a floating one.
+        like: Logits, (B, C, ...); only shape and dtype are read. The dtype must be floating point.
 
     Raises:
-        ValueError: The shape or dtype of an argument does not fit.
+        ValueError: An argument has the wrong shape or dtype.
 
     >>> as_probabilities(torch.tensor([2, -100]), like=torch.zeros(2, 3))
     tensor([[0., 0., 1.],
@@ -75,9 +75,9 @@ def as_probabilities(target: Tensor, *, like: Tensor) -> Tensor:
 
 
 def ensure_targets_one_hot(input: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:
-    """Return targets as one value per class in float32, after a check of every index.
+    """Return targets as one value per class in float32, after checking every index.
 
-    The check reads the values and so waits for an accelerator; in a training step use :func:`as_probabilities`.
+    The check synchronizes with the accelerator; in a training step use :func:`as_probabilities`.
 
     Args:
         input: Model output, (B, C, ...); only the shape is read.
@@ -85,7 +85,7 @@ def ensure_targets_one_hot(input: Tensor, targets: Tensor, num_classes: int | No
         num_classes: Number of classes of the result; C by default.
 
     Raises:
-        ValueError: An index is too large, or the indices are not integers, or the shape does not fit.
+        ValueError: An index is too large, the indices are not integers, or the shape is wrong.
 
     >>> ensure_targets_one_hot(torch.zeros(2, 3), torch.tensor([2, 0]))
     tensor([[0., 0., 1.],
@@ -111,13 +111,13 @@ def ensure_targets_one_hot(input: Tensor, targets: Tensor, num_classes: int | No
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1, dim: int = -1) -> Tensor:  # pyright: ignore[reportUnusedFunction]
-    """Return class indices as one-hot vectors of the same dtype, zeros for negative ones; code of others imports it."""
+    """Return class indices as one-hot vectors of the same dtype, zeros if negative. Imported by third-party code."""
     if not check_for_index_targets(tensor):
         raise ValueError(f"tensor must be class indices of an integer dtype, but got {tensor.dtype}.")
     needed = int(tensor.max()) + 1 if tensor.numel() else 0
     classes = needed if num_classes == -1 else int(num_classes)
     if classes < needed:
-        raise ValueError(f"num_classes must be at least {needed}, the largest index and one, but got {classes}.")
+        raise ValueError(f"num_classes must be at least {needed}, the largest index plus one, but got {classes}.")
     index = tensor.unsqueeze(dim)
     shape = list(index.shape)
     shape[dim] = classes
@@ -126,7 +126,7 @@ def _one_hot(tensor: Tensor, num_classes: int = -1, dim: int = -1) -> Tensor:  #
 
 
 def _write_ones(zeros: Tensor, indices: Tensor) -> Tensor:
-    """Write a one at each index that is not negative. ``F.one_hot`` would wait for the device to check the indices."""
+    """Write a one at each non-negative index. ``F.one_hot`` would synchronize to check the indices."""
     if not check_for_index_targets(indices):
         raise ValueError(
             f"targets of shape {tuple(indices.shape)} must be class indices of an integer dtype, "
@@ -134,16 +134,16 @@ def _write_ones(zeros: Tensor, indices: Tensor) -> Tensor:
         )
     dim = _class_dim(zeros)
     index = indices.unsqueeze(dim)
-    # A negative index writes a zero at class 0, where there is a zero already.
+    # A negative index writes a zero at class 0, which is already zero.
     return zeros.scatter_(dim, index.clamp_min(0).long(), (index >= 0).to(zeros.dtype))
 
 
 def _class_dim(input: Tensor) -> int:
-    """The dim of the classes: 1, or 0 for a single sample without a batch dim."""
+    """Return the class dim: 1, or 0 for a single sample without a batch dim."""
     return min(1, input.ndim - 1)
 
 
 def _without_classes(input: Tensor) -> torch.Size:
-    """The shape of class indices that fit an output."""
+    """Return the shape of class indices for an output."""
     dim = _class_dim(input)
     return input.shape[:dim] + input.shape[dim + 1 :]

@@ -1,11 +1,11 @@
-"""Metrics, built on torchmetrics, which is imported when the first of them is used."""
+"""Metrics based on torchmetrics, which is imported when the first metric is used."""
 
 from __future__ import annotations
 
 from composer._lazy import attach
 from composer.dist.ranks import check_environment
 
-check_environment()  # of which the import of torchmetrics reads LOCAL_RANK
+check_environment()  # because importing torchmetrics reads LOCAL_RANK
 
 __getattr__, __dir__, __all__ = attach(
     __name__,

@@ -1,4 +1,4 @@
-"""Values of metrics over the data of several processes, of which some may have had none."""
+"""Compute metrics over the data of all ranks, including ranks that had no data (uneven inputs)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torchmetrics import Metric
 
-__all__ = ["computed"]
+__all__ = ["compute_across_ranks"]
 
 
-def computed(metrics: Mapping[str, Metric], group: ProcessGroup | None = None) -> dict[str, Any]:
-    """Return the values, over the data of all processes, of the metrics that have seen any; all have to call this.
+def compute_across_ranks(metrics: Mapping[str, Metric], group: ProcessGroup | None = None) -> dict[str, Any]:
+    """Compute over the data of all ranks the metrics that any rank has updated. All ranks must call this.
 
     Args:
         metrics: The metrics by name.
-        group: The processes that have all of the data between them; None is all.
+        group: The process group whose ranks together hold all of the data. None is the default group.
 
-    >>> computed({})
+    >>> compute_across_ranks({})
     {}
     """
     if dist.get_world_size() == 1 or not metrics:
@@ -31,10 +31,10 @@ def computed(metrics: Mapping[str, Metric], group: ProcessGroup | None = None) -
     seen = torch.tensor([metric.update_called for metric in metrics.values()], dtype=torch.uint8)
     dist.all_reduce(seen, "MAX")
     found = [item for item, any_has in zip(metrics.items(), seen.tolist(), strict=True) if any_has]
-    for part in (part for _, metric in found for part in metric.modules() if hasattr(part, "_computed")):
-        # What a process kept when it last had a batch is out of date where others had one since; and one that had none
-        # has the values of all from now on. Both are as torchmetrics' own loading of a state does it.
-        part._computed = None  # type: ignore[assignment]
-        part.process_group = cast(Any, group)
-        part._update_count = max(cast(Any, part)._update_count, 1)  # type: ignore[assignment]
+    for module in (module for _, metric in found for module in metric.modules() if hasattr(module, "_computed")):
+        # A cached value is stale if other ranks have been updated since, and a rank without data must count as updated.
+        # Both are done as in torchmetrics' loading of a state.
+        module._computed = None  # type: ignore[assignment]
+        module.process_group = cast(Any, group)
+        module._update_count = max(cast(Any, module)._update_count, 1)  # type: ignore[assignment]
     return {name: metric.compute() for name, metric in found}

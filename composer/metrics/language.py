@@ -1,4 +1,4 @@
-"""Metrics of language models. Their updates read nothing back from the device."""
+"""Language-model metrics: cross entropy, perplexity, masked accuracy, F1. Updates do not synchronize."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["BinaryF1Score", "LanguageCrossEntropy", "LanguagePerplexity", "Maske
 
 
 class LanguageCrossEntropy(Metric):
-    """Mean cross entropy of a token, over all tokens that count, whatever the sizes of the batches.
+    """Mean cross entropy per token over all tokens that are not ignored, independent of the batch sizes.
 
         CE = -1/N sum_i log softmax(x_i)_{y_i}
 
-    Before the first update it is NaN.
+    The value is NaN before the first update.
 
     Args:
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
-        ignore_index: Token index that does not count, as padding and prompts have.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
+        ignore_index: Token index to ignore, such as that of padding and prompts.
 
     >>> metric = LanguageCrossEntropy()
     >>> metric.update(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([[0, -100]]))
@@ -40,47 +40,48 @@ class LanguageCrossEntropy(Metric):
     def __init__(self, dist_sync_on_step: bool = False, ignore_index: int = -100) -> None:
         super().__init__(dist_sync_on_step=dist_sync_on_step)
         self.ignore_index = ignore_index
-        # float32 stops growing after some ten million tokens.
+        # float32 stops accumulating after about ten million tokens.
         self.add_state("sum_loss", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("total_items", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, output: Tensor | Mapping[str, Any], target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
-            output: Logits, (..., V), or a mapping that has them as ``"logits"``, as models of transformers return.
-            target: Token indices, one for each place of the logits, such as (B, T).
+            output: Logits, (..., V), or a mapping with the key ``"logits"``, as transformers models return.
+            target: Token indices, one for each position of the logits, such as (B, T).
 
         Raises:
-            ValueError: The shapes do not fit, or the mapping has no logits.
+            ValueError: The shapes do not match, or the mapping has no logits.
         """
         logits = _logits(output)
         if logits.shape[:-1].numel() != target.numel():
             raise ValueError(
-                f"output must have logits of shape (..., V) for each of the {target.numel()} places of target, "
+                f"output must have logits of shape (..., V) for each of the {target.numel()} positions of target, "
                 f"{tuple(target.shape)}, but got {tuple(logits.shape)}."
             )
         target = target.reshape(-1)
         logits = logits.reshape(target.shape[0], -1).float()
-        # Not in place: a state that was reset in inference mode could not be updated outside of it.
+        # Not in place: a state that was reset in inference mode cannot be updated in place outside of it.
         self.sum_loss = self.sum_loss + F.cross_entropy(logits, target, ignore_index=self.ignore_index, reduction="sum")
         self.total_items = self.total_items + torch.count_nonzero(target != self.ignore_index)
 
     def compute(self) -> Tensor:
-        """Return the mean over what was added, a scalar, in nats."""
+        """Return the mean cross entropy, a scalar, in nats."""
         return (self.sum_loss / self.total_items).float()
 
 
 class LanguagePerplexity(LanguageCrossEntropy):
-    """The exponential of the mean cross entropy of a token, see :class:`LanguageCrossEntropy`.
+    """Perplexity: the exponential of the mean cross entropy per token, see :class:`LanguageCrossEntropy`.
 
         PPL = exp(CE)
 
-    A model that is as unsure as a fair draw among k tokens has a perplexity of k. Before the first update it is NaN.
+    A model that is as uncertain as a uniform choice among k tokens has a perplexity of k. The value is NaN before the
+    first update.
 
     Args:
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
-        ignore_index: Token index that does not count.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
+        ignore_index: Token index to ignore.
 
     >>> metric = LanguagePerplexity()
     >>> metric.update(torch.zeros(1, 3, 8), torch.tensor([[0, 5, -100]]))
@@ -89,18 +90,18 @@ class LanguagePerplexity(LanguageCrossEntropy):
     """
 
     def compute(self) -> Tensor:
-        """Return the perplexity of what was added, a scalar."""
+        """Return the perplexity, a scalar."""
         return super().compute().exp()
 
 
 class MaskedAccuracy(Metric):
-    """Share of the places with a target whose most likely class is the target's.
+    """Fraction of the positions with a target whose most likely class is the target class.
 
         accuracy = sum_i [argmax x_i = y_i] / N
 
     Args:
-        ignore_index: Class index that does not count, as places have that were not masked.
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        ignore_index: Class index to ignore, such as that of positions that were not masked.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
 
     >>> metric = MaskedAccuracy()
     >>> metric.update(torch.tensor([[[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]]), torch.tensor([[0, 0, -100]]))
@@ -122,18 +123,18 @@ class MaskedAccuracy(Metric):
         self.add_state("total", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor | Mapping[str, Any], target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
-            preds: Logits, (..., C), a mapping that has them as ``"logits"``, or predicted class indices (...).
+            preds: Logits, (..., C), a mapping with the key ``"logits"``, or predicted class indices (...).
             target: Class indices, (...).
 
         Raises:
-            ValueError: The shapes do not fit, or the mapping has no logits.
+            ValueError: The shapes do not match, or the mapping has no logits.
         """
         logits = _logits(preds)
         predicted = logits.argmax(dim=-1) if logits.is_floating_point() else logits
-        # Different shapes would be broadcast against each other and counted wrong.
+        # Different shapes would be broadcast and counted incorrectly.
         if predicted.shape != target.shape:
             raise ValueError(
                 f"preds must be logits of shape {(*target.shape, 'C')} or class indices of shape "
@@ -144,19 +145,19 @@ class MaskedAccuracy(Metric):
         self.total = self.total + torch.count_nonzero(counts)
 
     def compute(self) -> Tensor:
-        """Return the share of hits, a scalar; 0 if nothing was added."""
+        """Return the accuracy, a scalar; 0 before the first update."""
         return self.correct / self.total.clamp_min(1)
 
 
 class BinaryF1Score(Metric):
-    """Harmonic mean of precision and recall of class 1, of two.
+    """F1 score of class 1 in binary classification: the harmonic mean of precision and recall.
 
         F1 = 2 TP / (2 TP + FP + FN)
 
-    It is 0 where class 1 neither occurs nor is predicted. Places whose target is neither 0 nor 1 do not count.
+    It is 0 if class 1 neither occurs nor is predicted. Positions whose target is neither 0 nor 1 are ignored.
 
     Args:
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
 
     >>> metric = BinaryF1Score()
     >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1, 0]))
@@ -178,14 +179,14 @@ class BinaryF1Score(Metric):
             self.add_state(name, torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, output: Tensor | Mapping[str, Any], target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
-            output: Logits, (B, 2), a mapping that has them as ``"logits"``, or predicted classes (B,).
+            output: Logits, (B, 2), a mapping with the key ``"logits"``, or predicted classes (B,).
             target: Class indices, (B,).
 
         Raises:
-            ValueError: The shapes do not fit, or the mapping has no logits.
+            ValueError: The shapes do not match, or the mapping has no logits.
         """
         logits = _logits(output)
         if logits.is_floating_point() and logits.shape == (*target.shape, 2):
@@ -195,7 +196,7 @@ class BinaryF1Score(Metric):
         else:
             raise ValueError(
                 f"output must be logits of shape {(*target.shape, 2)} or classes of shape {tuple(target.shape)}, to "
-                f"fit the target, but got {tuple(logits.shape)} of {logits.dtype}."
+                f"match the target, but got {tuple(logits.shape)} of {logits.dtype}."
             )
         hit, positive, negative = predicted == 1, target == 1, target == 0
         self.true_positive = self.true_positive + torch.count_nonzero(hit & positive)
@@ -203,13 +204,13 @@ class BinaryF1Score(Metric):
         self.false_negative = self.false_negative + torch.count_nonzero(~hit & positive)
 
     def compute(self) -> Tensor:
-        """Return the score of what was added, a scalar."""
+        """Return the F1 score, a scalar."""
         doubled = 2 * self.true_positive
         return doubled / (doubled + self.false_positive + self.false_negative).clamp_min(1)
 
 
 def _logits(output: Tensor | Mapping[str, Any]) -> Tensor:
-    """The logits, of a mapping those that it holds."""
+    """Return the logits of a tensor or mapping."""
     if not isinstance(output, Mapping):
         return output
     if "logits" not in output:

@@ -1,4 +1,4 @@
-"""Mean average precision of object detection."""
+"""Mean average precision (mAP) for object detection."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["MAP"]
 
 
 class MAP(MeanAveragePrecision):
-    """Mean average precision and recall of boxes as COCO defines them.
+    """Mean average precision and recall of boxes, as defined by COCO.
 
         AP_c = mean over t of the area under the precision-recall curve at IoU t        t = 0.50, 0.55, ..., 0.95
 
     The values are ``map``, ``map_50``, ``map_75`` and ``map_small``, ``map_medium``, ``map_large`` by the area of
-    boxes (below 32 x 32 pixels, below 96 x 96, above); the mean recall with at most so many detections an image,
-    ``mar_1``, ``mar_10``, ``mar_100``, and ``mar_small``, ``mar_medium``, ``mar_large``; ``map_per_class`` and
-    ``mar_100_per_class``. A value of which there is no case is -1.
+    boxes (below 32 x 32 pixels, below 96 x 96, above); the mean recall with at most that many detections per
+    image, ``mar_1``, ``mar_10``, ``mar_100``, and ``mar_small``, ``mar_medium``, ``mar_large``; ``map_per_class`` and
+    ``mar_100_per_class``. A value without any case is -1.
 
-    ``update(preds, target)`` takes one dict for each image, in lists. Of a prediction it has ``boxes``, (N, 4) as
-    (x1, y1, x2, y2) in pixels, ``scores`` and ``labels``, (N,); of a target ``boxes`` and ``labels``. What is added
-    stays on the device until the values are computed, with pycocotools or else faster-coco-eval.
+    ``update(preds, target)`` takes lists with one dict per image. A prediction has ``boxes``, (N, 4) as
+    (x1, y1, x2, y2) in pixels, ``scores`` and ``labels``, (N,); a target has ``boxes`` and ``labels``. The data stays
+    on the device until the values are computed, with pycocotools or else faster-coco-eval.
 
     Args:
-        class_metrics: Whether to compute the values of each class, in the order of ``classes``, which is added.
-        dist_sync_on_step: Whether ``forward`` returns the value over all ranks at each call.
-        process_group: The ranks that belong together; None is all.
-        dist_sync_fn: Gathers a state from all ranks; None is torch.distributed's way.
+        class_metrics: Whether to also compute per-class values, in the order of ``classes``, which is added.
+        dist_sync_on_step: Whether each ``forward`` call returns the value over all ranks.
+        process_group: The process group. None is the default group.
+        dist_sync_fn: Function that all-gathers a state from all ranks. None uses torch.distributed.
 
     Raises:
         MissingConditionalImportError: torchvision or pycocotools is not installed.
@@ -71,7 +71,7 @@ class MAP(MeanAveragePrecision):
         )
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the values by name: scalars, and vectors with one value for each class."""
+        """Return the values by name: scalars, and vectors with one value per class."""
         values: dict[str, Tensor] = super().compute()
         if not self.class_metrics:
             del values["classes"]

@@ -1,4 +1,4 @@
-"""Metrics of segmentation. Their updates read nothing back from the device."""
+"""Segmentation metrics: mean IoU and Dice coefficient. Updates do not synchronize with the device."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Dice", "MIoU"]
 
 
 class MIoU(Metric):
-    """Mean intersection over union of the classes, in per cent.
+    """Mean intersection over union of the classes, in percent.
 
         MIoU = 100/|K| sum_{c in K} |P_c & T_c| / |P_c | T_c|        K: classes that occur or are predicted
 
-    P_c are the places predicted as class c and T_c those that are, in all that was added. Places with a negative
-    target do not count. Before the first update it is NaN.
+    P_c are the pixels predicted as class c and T_c the pixels with target c, over all updates. Pixels with a negative
+    target are ignored. The value is NaN before the first update.
 
     Args:
         num_classes: C.
-        ignore_index: Class index that does not count.
+        ignore_index: Class index to ignore.
 
     Raises:
         ValueError: ``num_classes`` is not positive.
@@ -49,20 +49,20 @@ class MIoU(Metric):
         self.add_state("total_union", torch.zeros(num_classes, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             logits: Logits or probabilities, (B, C, ...), of any dtype, or predicted class indices (B, ...).
             target: Class indices, (B, ...).
 
         Raises:
-            ValueError: The shapes do not fit.
-            RuntimeError: A class index is too large; on an accelerator it tells so later.
+            ValueError: The shapes do not match.
+            RuntimeError: A class index is too large; on an accelerator it is raised asynchronously.
         """
         predicted = _classes(logits, target, self.num_classes)
         counts = _confusion(predicted, target, self.num_classes, self.ignore_index).sum(dim=0)
         intersect = counts.diagonal()
-        # Not in place: a state that was reset in inference mode could not be updated outside of it.
+        # Not in place: a state that was reset in inference mode cannot be updated in place outside of it.
         self.total_intersect = self.total_intersect + intersect
         self.total_union = self.total_union + counts.sum(dim=0) + counts.sum(dim=1) - intersect
 
@@ -73,13 +73,13 @@ class MIoU(Metric):
 
 
 class Dice(Metric):
-    """Mean Dice coefficient over images and classes without the background, in per cent.
+    """Mean Dice coefficient over images and classes without the background, in percent.
 
         Dice = 100/(N C) sum_nc 2 |P_nc & T_nc| / (|P_nc| + |T_nc|)
 
-    P_nc are the places of image n predicted as class c and T_nc those that are. A class that an image neither has nor
-    is said to have counts as 1. Class 0 is the background. Places with a negative target do not count. Before the first
-    update it is NaN.
+    P_nc are the pixels of image n predicted as class c and T_nc the pixels with target c. A class that is neither
+    present nor predicted in an image counts as 1. Class 0 is the background. Pixels with a negative target are ignored.
+    The value is NaN before the first update.
 
     Args:
         num_classes: C, the number of classes without the background; there are C + 1 logits.
@@ -109,22 +109,22 @@ class Dice(Metric):
         self.add_state("total", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch.
+        """Update the state with a batch.
 
         Args:
             preds: Logits or probabilities, (B, C + 1, ...), of any dtype, or predicted class indices (B, ...).
             target: Class indices from 0 to C, (B, ...).
 
         Raises:
-            ValueError: The shapes do not fit.
-            RuntimeError: A class index is too large; on an accelerator it tells so later.
+            ValueError: The shapes do not match.
+            RuntimeError: A class index is too large; on an accelerator it is raised asynchronously.
         """
         classes = self.num_classes + 1
         counts = _confusion(_classes(preds, target, classes), target, classes)
         sizes = (counts.sum(dim=1) + counts.sum(dim=2))[:, 1:]
         intersect = counts.diagonal(dim1=1, dim2=2)[:, 1:]
         score = torch.where(sizes > 0, 2 * intersect / sizes.clamp_min(1), 1.0)
-        # Not in place: a state that was reset in inference mode could not be updated outside of it.
+        # Not in place: a state that was reset in inference mode cannot be updated in place outside of it.
         self.dice = self.dice + score.sum(dim=0)
         self.total = self.total + target.shape[0]
 
@@ -134,8 +134,8 @@ class Dice(Metric):
 
 
 def _classes(preds: Tensor, target: Tensor, classes: int) -> Tensor:
-    """The predicted class of each place."""
-    if preds.is_floating_point() or preds.ndim == target.ndim + 1:  # scores, be they whole numbers
+    """Return the predicted class of each pixel."""
+    if preds.is_floating_point() or preds.ndim == target.ndim + 1:  # scores, also of integer dtype
         if preds.ndim < 2 or preds.shape[1] > classes:
             raise ValueError(
                 f"The predictions must have at most {classes} classes in dim 1, but have shape {tuple(preds.shape)}."
@@ -143,16 +143,16 @@ def _classes(preds: Tensor, target: Tensor, classes: int) -> Tensor:
         preds = (preds.byte() if preds.dtype == torch.bool else preds).argmax(dim=1)
     if preds.shape != target.shape:
         raise ValueError(
-            f"Predictions and target must agree in all dims but that of the classes, "
+            f"Predictions and target must agree in all dims except the class dim, "
             f"but got predictions for {tuple(preds.shape)} and a target for {tuple(target.shape)}."
         )
     return preds
 
 
 def _confusion(predicted: Tensor, target: Tensor, classes: int, ignore_index: int = -1) -> Tensor:
-    """Count for each image how often a class (dim 1) was taken for another (dim 2): (B, C, C), whole numbers."""
+    """Return the confusion matrix of each image, (B, C, C), as integers: targets in dim 1, predictions in dim 2."""
     counts = (target >= 0) & (target != ignore_index)
-    # An index beyond the last class would be counted for the next image. This check does not wait for the device.
+    # An index beyond the last class would be counted for the next image. This check does not synchronize.
     torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
         (torch.where(counts, torch.maximum(target, predicted), 0) < classes).all(),
         f"The class indices must be below {classes}, but one of them is not.",

@@ -1,4 +1,4 @@
-"""Optimizers, groups of parameters, the search for a learning rate, and schedules."""
+"""Optimizers, parameter groups, the learning-rate finder, and learning-rate schedulers."""
 
 from __future__ import annotations
 

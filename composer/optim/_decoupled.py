@@ -1,10 +1,11 @@
-"""The arithmetic of the optimizers with decoupled weight decay: one kernel for all tensors of a kind.
+"""Fused and foreach update kernels of the optimizers with decoupled weight decay (SGDW and AdamW).
 
-Devices with fused kernels make one pass over the memory. The others, and tensors whose memory formats differ, which the
-fused kernels of the CPU mix up without a word, get one call for each operation.
+Tensors of one device and dtype are updated together. Devices with fused kernels make one pass over memory. Other
+devices use one foreach call per operation, as do tensors whose memory formats differ, for which the fused CPU kernels
+silently return wrong results.
 """
 
-# torch's own optimizers call these kernels; it has no public name for them.
+# torch's optimizers call these kernels, which have no public names.
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
@@ -20,48 +21,48 @@ from torch import Tensor, nn
 from composer.dist.dtensor import local_tensors, shard_like
 from composer.warnings import NotIntendedUseWarning
 
-__all__ = ["Parameters", "adamw_", "bias_correction", "decay_share", "evaluate", "remember_rate", "sgdw_"]
+__all__ = ["Parameters", "adamw_", "bias_correction", "decay_fraction", "run_closure", "set_initial_lr", "sgdw_"]
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 _FUSED = frozenset({"cpu", "cuda", "mps", "xpu"})
-# Subclasses, such as sharded tensors, do not have all of these kernels.
+# Subclasses, such as DTensor, do not support all of these kernels.
 _PLAIN = (Tensor, nn.Parameter)
-# From here on a decay was most likely meant to be multiplied with the learning rate, as everywhere else.
+# A decay from this value on was most likely meant to be multiplied by the learning rate, as in torch.optim.
 _HIGH_DECAY = 1e-3
 
 
-def remember_rate(group: dict[str, Any]) -> None:
-    """Note the rate that the decay of a new group is relative to; warn of a decay in other units."""
+def set_initial_lr(group: dict[str, Any]) -> None:
+    """Store the initial learning rate of a new group, to which its decay is relative; warn if the decay is large."""
     if "initial_lr" in group:
         return
     rate, decay = float(group["lr"]), group["weight_decay"]
     group["initial_lr"] = rate
     if decay >= _HIGH_DECAY:
         message = (
-            f"weight_decay={decay} takes this share of each weight away in every step, since it is not multiplied with "
-            f"the learning rate. A value made for torch.optim corresponds to weight_decay={decay * rate:.3g} here."
+            f"weight_decay={decay} removes this fraction of each weight in every step, because it is not multiplied by "
+            f"the learning rate. A value chosen for torch.optim corresponds to weight_decay={decay * rate:.3g} here."
         )
         warnings.warn(message, NotIntendedUseWarning, stacklevel=5)
 
 
-def evaluate(closure: Callable[[], Any] | None) -> Any:
-    """What a closure returns, which is to compute gradients."""
+def run_closure(closure: Callable[[], Any] | None) -> Any:
+    """Call the closure with gradients enabled and return its result."""
     if closure is None:
         return None
     with torch.enable_grad():
         return closure()
 
 
-def decay_share(lr: float | Tensor, initial_lr: float, weight_decay: float) -> float | Tensor:
-    """The share of a weight that a step takes away: lr / initial_lr * weight_decay."""
+def decay_fraction(lr: float | Tensor, initial_lr: float, weight_decay: float) -> float | Tensor:
+    """Return the fraction by which a step decays each weight: lr / initial_lr * weight_decay."""
     if not weight_decay:
         return 0.0
     return lr / initial_lr * weight_decay if initial_lr else weight_decay
 
 
 def bias_correction(beta: float, step: Tensor) -> Tensor:
-    """1 - beta ** step, on the device of the steps, and without the cancellation that float32 would suffer."""
+    """Return 1 - beta ** step on the device of the steps, without cancellation in float32."""
     return -torch.expm1(step * (math.log(beta) if beta else -math.inf))
 
 
@@ -76,26 +77,26 @@ def sgdw_(
     dampening: float,
     nesterov: bool,
 ) -> None:
-    """Step with momentum, after taking the share ``decay`` off the weights; fills in missing buffers."""
-    divided, params, grads = params, local_tensors(params), local_tensors(grads)
-    if _acts(decay):
-        _shrink(params, decay)
-    for places in _alike(params, buffers if momentum else None):
-        weights, slopes = [params[i] for i in places], [grads[i] for i in places]
-        is_first = bool(momentum) and buffers[places[0]] is None
-        kept: list[Tensor] = []
+    """Decay the weights by the fraction ``decay``, then take an SGD step with momentum; create missing buffers."""
+    params_or_dtensors, params, grads = params, local_tensors(params), local_tensors(grads)
+    if _has_decay(decay):
+        _apply_decay(params, decay)
+    for indices in _group_tensors(params, buffers if momentum else None):
+        weights, grads_of_group = [params[i] for i in indices], [grads[i] for i in indices]
+        is_first = bool(momentum) and buffers[indices[0]] is None
+        momentums: list[Tensor] = []
         if momentum:
             if is_first:
-                kept = [torch.clone(slope).detach() for slope in slopes]
-                for place, buffer in _pairs(places, kept):
-                    buffers[place] = shard_like(divided[place], buffer)
+                momentums = [torch.clone(grad).detach() for grad in grads_of_group]
+                for index, buffer in _zip_strict(indices, momentums):
+                    buffers[index] = shard_like(params_or_dtensors[index], buffer)
             else:
-                kept = local_tensors([_there(buffers[place]) for place in places])
-        if not isinstance(lr, Tensor) and _may_fuse(weights, slopes, kept):
+                momentums = local_tensors([_not_none(buffers[index]) for index in indices])
+        if not isinstance(lr, Tensor) and _may_fuse(weights, grads_of_group, momentums):
             torch._fused_sgd_(
                 weights,
-                slopes,
-                kept,
+                grads_of_group,
+                momentums,
                 weight_decay=0.0,
                 momentum=momentum,
                 lr=lr,
@@ -107,13 +108,15 @@ def sgdw_(
             continue
         if momentum:
             if not is_first:
-                torch._foreach_mul_(kept, momentum)
-                torch._foreach_add_(kept, slopes, alpha=1 - dampening)
-            slopes = list(torch._foreach_add(slopes, kept, alpha=momentum)) if nesterov else kept
+                torch._foreach_mul_(momentums, momentum)
+                torch._foreach_add_(momentums, grads_of_group, alpha=1 - dampening)
+            grads_of_group = (
+                list(torch._foreach_add(grads_of_group, momentums, alpha=momentum)) if nesterov else momentums
+            )
         if isinstance(lr, Tensor):
-            torch._foreach_sub_(weights, list(torch._foreach_mul(slopes, lr)))
+            torch._foreach_sub_(weights, list(torch._foreach_mul(grads_of_group, lr)))
         else:
-            torch._foreach_add_(weights, slopes, alpha=-lr)
+            torch._foreach_add_(weights, grads_of_group, alpha=-lr)
 
 
 def adamw_(
@@ -131,22 +134,22 @@ def adamw_(
     decay: float | Tensor,
     eps: float,
 ) -> None:
-    """Step as Adam does, after taking the share ``decay`` off the weights; ``steps`` count this one already."""
-    # Each process steps with what it has of divided tensors.
+    """Decay the weights by the fraction ``decay``, then take an Adam step; ``steps`` already include this one."""
+    # Each rank updates its local shards of sharded tensors.
     params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = map(
         local_tensors, (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
     )
-    # The fused kernel decays in the same pass, by a rate relative to lr.
+    # The fused kernel applies decay in the same pass, relative to lr.
     by_kernel = not isinstance(lr, Tensor) and not isinstance(decay, Tensor) and lr > 0
-    for places in _alike(params):
-        lists = [[tensors[i] for i in places] for tensors in (params, grads, exp_avgs, exp_avg_sqs)]
-        largest = [max_exp_avg_sqs[i] for i in places] if amsgrad else []
-        counts = [steps[i] for i in places]
+    for indices in _group_tensors(params):
+        lists = [[tensors[i] for i in indices] for tensors in (params, grads, exp_avgs, exp_avg_sqs)]
+        largest = [max_exp_avg_sqs[i] for i in indices] if amsgrad else []
+        counts = [steps[i] for i in indices]
         fuse = _may_fuse(*lists, largest) and all(count.device == lists[0][0].device for count in counts)
-        if _acts(decay) and not (fuse and by_kernel):
-            _shrink(lists[0], decay)
+        if _has_decay(decay) and not (fuse and by_kernel):
+            _apply_decay(lists[0], decay)
         if fuse:
-            kernel: Any = torch._fused_adamw_  # whose types do not say that the rate may be a tensor
+            kernel: Any = torch._fused_adamw_  # its type stubs do not allow a tensor for lr
             kernel(
                 *lists,
                 largest,
@@ -174,11 +177,11 @@ def _adam(
     lr: float | Tensor,
     eps: float,
 ) -> None:
-    """One call for each operation; nothing is read back from the device."""
-    weights, slopes, means, squares = lists
-    torch._foreach_lerp_(means, slopes, 1 - betas[0])
+    """Take an Adam step with one foreach call per operation, without device synchronization."""
+    weights, grads_of_group, means, squares = lists
+    torch._foreach_lerp_(means, grads_of_group, 1 - betas[0])
     torch._foreach_mul_(squares, betas[1])
-    torch._foreach_addcmul_(squares, slopes, slopes, 1 - betas[1])
+    torch._foreach_addcmul_(squares, grads_of_group, grads_of_group, 1 - betas[1])
     if largest:
         torch._foreach_maximum_(largest, squares)
     counts = torch.stack(steps)
@@ -193,13 +196,13 @@ def _adam(
     torch._foreach_sub_(weights, updates)
 
 
-def _alike(params: Sequence[Tensor], buffers: Sequence[Tensor | None] | None = None) -> Iterator[list[int]]:
-    """The places of tensors that one kernel can take together."""
-    kinds: dict[tuple[object, ...], list[int]] = {}
-    for place, param in enumerate(params):
-        is_new = buffers is not None and buffers[place] is None
-        kinds.setdefault((param.device, param.dtype, is_new), []).append(place)
-    yield from kinds.values()
+def _group_tensors(params: Sequence[Tensor], buffers: Sequence[Tensor | None] | None = None) -> Iterator[list[int]]:
+    """Yield the indices of tensors that one kernel call can process together."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, param in enumerate(params):
+        is_new = buffers is not None and buffers[index] is None
+        groups.setdefault((param.device, param.dtype, is_new), []).append(index)
+    yield from groups.values()
 
 
 def _may_fuse(params: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:
@@ -216,19 +219,19 @@ def _may_fuse(params: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:
     )
 
 
-def _acts(decay: float | Tensor) -> bool:
-    """Whether there is decay, without a look at a number on the device."""
+def _has_decay(decay: float | Tensor) -> bool:
+    """Return whether there is decay, without synchronizing with the device."""
     return isinstance(decay, Tensor) or decay != 0
 
 
-def _shrink(params: Sequence[Tensor], decay: float | Tensor) -> None:
+def _apply_decay(params: Sequence[Tensor], decay: float | Tensor) -> None:
     torch._foreach_mul_(list(params), 1 - decay)
 
 
-def _pairs(places: Sequence[int], tensors: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    return zip(places, tensors, strict=True)
+def _zip_strict(indices: Sequence[int], tensors: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+    return zip(indices, tensors, strict=True)
 
 
-def _there(buffer: Tensor | None) -> Tensor:
-    assert buffer is not None, "tensors with and without a buffer are told apart before"
+def _not_none(buffer: Tensor | None) -> Tensor:
+    assert buffer is not None, "tensors are grouped by whether they have a buffer"
     return buffer

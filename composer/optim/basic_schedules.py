@@ -1,4 +1,4 @@
-"""The schedules that everybody knows, without a warm-up; each is a curve with a name."""
+"""Learning-rate schedulers without warm-up: step, multi-step, constant, linear, exponential, cosine, polynomial."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = [
 
 
 def period(argument: str, time: Time, horizon: Horizon) -> tuple[TimeUnit, float, float]:
-    """Return unit, beginning and length of a stretch that repeats.
+    """Return the unit, start and length of a repeating period.
 
     Args:
-        argument: Name of the argument that the length was given as.
+        argument: Name of the argument that holds the length, for the error message.
         time: The length.
-        horizon: Turns times into places in the run.
+        horizon: The run that the times refer to.
 
     Raises:
-        ValueError: It has no length in this run.
+        ValueError: The period is shorter than one unit in this run.
 
     >>> period("step_size", Time(2, "ep"), Horizon.of_run("10ep", epoch_length=5))
     (<TimeUnit.BATCH: 'ba'>, 0, 10)
@@ -50,16 +50,16 @@ def period(argument: str, time: Time, horizon: Horizon) -> tuple[TimeUnit, float
 
 @final
 class StepScheduler(ComposerScheduler):
-    """Multiplies by ``gamma`` after every ``step_size``.
+    """Multiplies the value by ``gamma`` every ``step_size``.
 
         f(t) = gamma ** floor(t / step_size)
 
     Args:
         step_size: Time between two changes.
-        gamma: The factor of each change.
+        gamma: Factor of each change.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: ``step_size`` is zero, or ``gamma`` is not positive.
 
     >>> StepScheduler("2ba", gamma=0.5).preview("5ba")
@@ -78,16 +78,16 @@ class StepScheduler(ComposerScheduler):
 
 @final
 class MultiStepScheduler(ComposerScheduler):
-    """Multiplies by ``gamma`` at each milestone.
+    """Multiplies the value by ``gamma`` at each milestone.
 
         f(t) = gamma ** (number of milestones at or before t)
 
     Args:
-        milestones: When; also one alone, and in different units.
-        gamma: The factor of each change.
+        milestones: Times at which the value changes, or a single time. They may have different units.
+        gamma: Factor of each change.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: A milestone is negative, or ``gamma`` is not positive.
 
     >>> MultiStepScheduler(["2ba", "0.8dur"], gamma=0.5).preview("5ba")
@@ -104,10 +104,10 @@ class MultiStepScheduler(ComposerScheduler):
 
 
 def as_milestones(milestones: str | Time | Sequence[str | Time]) -> tuple[Time, ...]:
-    """Return one time or several as a tuple, which is set anew to be changed, so that no change goes unnoticed.
+    """Return one or more times as a tuple; a tuple because in-place edits of a list would go unnoticed.
 
     Args:
-        milestones: What was given.
+        milestones: A time or a sequence of times.
 
     >>> as_milestones("10ep")
     (Time(10, TimeUnit.EPOCH),)
@@ -120,9 +120,9 @@ def multi_step(horizon: Horizon, milestones: Sequence[Time], gamma: float) -> Pl
     """Return the plan of :class:`MultiStepScheduler`.
 
     Args:
-        horizon: Turns times into places in the run.
-        milestones: When the value changes.
-        gamma: The factor of each change.
+        horizon: The run that the times refer to.
+        milestones: Times at which the value changes.
+        gamma: Factor of each change.
 
     >>> from composer.core.timestamp import Timestamp
     >>> multi_step(Horizon.of_run("5ba"), [Time(2, "ba")], 0.5)(Timestamp(batch=2))
@@ -134,16 +134,16 @@ def multi_step(horizon: Horizon, milestones: Sequence[Time], gamma: float) -> Pl
 
 @final
 class ConstantScheduler(ComposerScheduler):
-    """Keeps ``alpha``; after ``t_max`` the hyperparameter is what the optimizer was made with.
+    """Multiplies by ``alpha`` until ``t_max``; after that the hyperparameter has its initial value.
 
         f(t) = alpha if t < t_max else 1
 
     Args:
         alpha: The multiplier.
-        t_max: When it ends.
+        t_max: When the schedule ends.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: ``t_max`` is negative.
 
     >>> ConstantScheduler(0.5, t_max="2ba").preview("4ba")
@@ -162,17 +162,17 @@ class ConstantScheduler(ComposerScheduler):
 
 @final
 class LinearScheduler(ComposerScheduler):
-    """Goes from ``alpha_i`` to ``alpha_f`` on a straight line.
+    """Changes linearly from ``alpha_i`` to ``alpha_f``.
 
         f(t) = alpha_i + (alpha_f - alpha_i) * min(1, t / t_max)
 
     Args:
-        alpha_i: The multiplier at the beginning.
+        alpha_i: The initial multiplier.
         alpha_f: The multiplier from ``t_max`` on.
-        t_max: When the line ends.
+        t_max: When the linear change ends.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: ``t_max`` is negative.
 
     >>> LinearScheduler().preview("4ba")
@@ -191,16 +191,16 @@ class LinearScheduler(ComposerScheduler):
 
 @final
 class ExponentialScheduler(ComposerScheduler):
-    """Decays exponentially, by ``gamma`` in every ``decay_period``.
+    """Decays exponentially, by a factor of ``gamma`` every ``decay_period``.
 
         f(t) = gamma ** (t / decay_period)
 
     Args:
-        gamma: The factor of a period.
-        decay_period: The length of a period.
+        gamma: Factor of each period.
+        decay_period: Length of a period.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: ``decay_period`` is zero, or ``gamma`` is not positive.
 
     >>> ExponentialScheduler(gamma=0.25, decay_period="2ba").preview("4ba")
@@ -219,16 +219,16 @@ class ExponentialScheduler(ComposerScheduler):
 
 @final
 class CosineAnnealingScheduler(ComposerScheduler):
-    """Goes down to ``alpha_f`` on half a period of the cosine.
+    """Decays to ``alpha_f`` along half a cosine period.
 
         f(t) = alpha_f + (1 - alpha_f) * (1 + cos(pi * min(1, t / t_max))) / 2
 
     Args:
         t_max: When the curve ends.
-        alpha_f: The multiplier from then on.
+        alpha_f: The final multiplier.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: ``t_max`` is negative.
 
     >>> [round(value, 3) for value in CosineAnnealingScheduler().preview("4ba")]
@@ -248,16 +248,16 @@ class CosineAnnealingScheduler(ComposerScheduler):
 
 @final
 class CosineAnnealingWarmRestartsScheduler(ComposerScheduler):
-    """Goes down on half a period of the cosine and begins again, each period ``t_mult`` times as long as the last.
+    """Decays along half a cosine period and restarts; each period is ``t_mult`` times as long as the previous one.
 
     Args:
-        t_0: The length of the first period.
-        t_mult: By what lengths grow; they are cut to whole numbers.
-        alpha_f: The multiplier that each period ends at.
+        t_0: Length of the first period.
+        t_mult: Factor by which period lengths grow; lengths are truncated to integers.
+        alpha_f: The multiplier at the end of each period.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: ``t_0`` is zero, or ``t_mult`` is not positive; when the run begins: a period would have no length.
+        TypeError: An argument has the wrong type.
+        ValueError: ``t_0`` is zero, or ``t_mult`` is not positive; when the run begins: a period would have length 0.
 
     >>> schedule = CosineAnnealingWarmRestartsScheduler("2ba", t_mult=2)
     >>> [round(value, 3) for value in schedule.preview("6ba")]
@@ -274,25 +274,25 @@ class CosineAnnealingWarmRestartsScheduler(ComposerScheduler):
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         (unit, start, length), factor, end = period("t_0", self.t_0, horizon), self.t_mult, self.alpha_f
-        whole = horizon.whole
-        if whole is not None and whole.unit is unit:
-            schedule_curves.restarts(whole.length, length, factor)  # raises now what the run would come to
+        total = horizon.total
+        if total is not None and total.unit is unit:
+            schedule_curves.restarts(total.length, length, factor)  # raise now instead of in the middle of the run
         return lambda now: schedule_curves.restarts(now.count(unit) - start, length, factor, end)
 
 
 @final
 class PolynomialScheduler(ComposerScheduler):
-    """Goes down to ``alpha_f`` on a power of what is left of the time.
+    """Decays to ``alpha_f`` as a power of the remaining fraction of the run.
 
         f(t) = alpha_f + (1 - alpha_f) * (1 - min(1, t / t_max)) ** power
 
     Args:
-        power: The exponent; 1 is a straight line.
+        power: The exponent; 1 is linear.
         t_max: When the curve ends.
-        alpha_f: The multiplier from then on.
+        alpha_f: The final multiplier.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: ``power`` is not positive, or ``t_max`` is negative.
 
     >>> PolynomialScheduler(power=2).preview("4ba")

@@ -1,4 +1,4 @@
-"""A schedule bound to a run and to an optimizer."""
+"""Bind a schedule to a run and an optimizer (``CompiledSchedule``, a ``torch.optim.lr_scheduler.LambdaLR``)."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.core.time import Time
 
-__all__ = ["CompiledSchedule", "as_function", "compile_composer_scheduler", "remembers"]
+__all__ = ["CompiledSchedule", "as_function", "compile_composer_scheduler", "has_state"]
 
 
 @final
 class CompiledSchedule(LambdaLR):
-    """Sets a hyperparameter of an optimizer to its initial value times a schedule, at the time of a run.
+    """Sets a hyperparameter of an optimizer to its initial value times the schedule's value at the current time.
 
-    It is a :class:`torch.optim.lr_scheduler.LambdaLR` whose functions read the time of the run: ``step()`` is called
-    after the optimizer's step and after the time was counted, so that the rate of step k is the schedule at k. The
-    value depends on the time of the run and not on the number of calls. What a script edits holds as it does there:
-    ``base_lrs`` and ``lr_lambdas`` from the next step on, ``param_groups[0]["lr"]`` until the next step.
+    It is a :class:`torch.optim.lr_scheduler.LambdaLR` whose functions read the timestamp of the run. ``step()`` is
+    called after the optimizer step and after the timestamp has advanced, so the learning rate of step k is the schedule
+    at k. The value depends on the timestamp, not on the number of calls. User edits work as in ``LambdaLR``:
+    ``base_lrs`` and ``lr_lambdas`` take effect at the next step, ``param_groups[0]["lr"]`` holds until the next step.
 
     Args:
-        job: The schedule and what it is for.
-        state: Has the time.
+        job: The schedule and what it is assigned to.
+        state: Provides the timestamp.
         ssr: ``scale_schedule_ratio``.
 
     Attributes:
         schedule: The schedule.
-        state: Whose time it follows.
-        hyperparameter: What is scheduled.
-        multiplier: What the schedule gave last, or None.
-        base_lrs: The initial value of the hyperparameter in each group of the optimizer.
-        lr_lambdas: A function of ``last_epoch`` for each group, which returns the multiplier.
+        state: The state whose timestamp the schedule follows.
+        hyperparameter: The scheduled hyperparameter.
+        multiplier: The last value of the schedule, or None.
+        base_lrs: The initial value of the hyperparameter in each parameter group.
+        lr_lambdas: For each group, a function of ``last_epoch`` that returns the multiplier.
         last_epoch: Number of calls of :meth:`step`.
 
     Raises:
@@ -67,7 +67,7 @@ class CompiledSchedule(LambdaLR):
     """
 
     def __init__(self, job: Job, state: State, ssr: float = 1.0) -> None:
-        # Not that of the base class, which wraps optimizer.step into a function that every update would pay for.
+        # Skips LambdaLR.__init__, which wraps optimizer.step and so would slow down every update.
         self.optimizer = job.optimizer
         self._schedule = job.schedule
         self.hyperparameter = job.hyperparameter
@@ -82,21 +82,20 @@ class CompiledSchedule(LambdaLR):
         self._end: Time | None = None
         self._epoch_length: int | None = None
         self._edits = 0
-        # One object: `step` tells by it which groups have a function of the user's own.
-        self._own = self._multiplier_at
-        self.lr_lambdas = [self._own] * len(self.optimizer.param_groups)
+        # Stored once: `_set` compares by identity to find groups with a user-defined function.
+        self._default_lambda = self._multiplier_at
+        self.lr_lambdas = [self._default_lambda] * len(self.optimizer.param_groups)
         self._read_initial()
         self._last_lr = self._current_lr()
         if not any(self.base_lrs[number] for number in self.groups):
             raise ValueError(
                 f"schedulers: {name_of(job.schedule)} multiplies {self.hyperparameter!r}, which is 0 in "
-                f"{type(self.optimizer).__name__} and would stay 0. Make the optimizer with the value that the "
-                f"schedule is a multiple of."
+                f"{type(self.optimizer).__name__} and would stay 0. Create the optimizer with a nonzero initial value."
             )
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule; another one holds from the next step on."""
+        """The schedule; assigning another one takes effect at the next step."""
         return self._schedule
 
     @schedule.setter
@@ -109,8 +108,8 @@ class CompiledSchedule(LambdaLR):
         """Set the hyperparameter for the next step.
 
         Args:
-            epoch: Sets ``last_epoch``, with torch's warning that this is deprecated; the schedule follows the time of
-                the run all the same.
+            epoch: Sets ``last_epoch``, with torch's deprecation warning. The schedule still follows the timestamp of
+                the run.
         """
         self._step_count += 1
         if epoch is None:
@@ -121,10 +120,10 @@ class CompiledSchedule(LambdaLR):
         self._set(self._value())
 
     def refresh(self) -> None:
-        """Set the hyperparameter to what it is to be now, unless that is what it was set to last.
+        """Set the hyperparameter to its current value if the multiplier has changed.
 
-        Called where a training begins or goes on, whose length may be another one, and where epochs end. What others
-        have done to the hyperparameter stays if the schedule has nothing new to say.
+        Called when a run starts or resumes, whose duration may have changed, and at the end of an epoch. Other edits of
+        the hyperparameter are kept as long as the multiplier is unchanged.
         """
         if not self.state.finished:
             self._plan = None
@@ -133,7 +132,7 @@ class CompiledSchedule(LambdaLR):
             self._set(value)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what ``LambdaLR`` does, what the schedule gave last, and what it remembers."""
+        """Return the state of ``LambdaLR``, the last multiplier, and the state of the schedule."""
         saved: dict[str, Any] = {
             "base_lrs": list(self.base_lrs),
             "last_epoch": self.last_epoch,
@@ -146,47 +145,47 @@ class CompiledSchedule(LambdaLR):
             "hyperparameter": self.hyperparameter,
             "groups": list(self.groups),
         }
-        if remembers(self.schedule):
+        if has_state(self.schedule):
             saved["schedule"] = cast(Any, self.schedule).state_dict()
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned, here or of a ``LambdaLR``.
+        """Restore what :meth:`state_dict` of this class or of a ``LambdaLR`` returned.
 
         Args:
             state_dict: The saved values.
 
         Raises:
-            ValueError: It is of an optimizer with another number of groups.
+            ValueError: The state is of an optimizer with a different number of parameter groups.
         """
-        # One of another hyperparameter, which the run before scheduled, does not tell what this one was.
+        # A state of another hyperparameter, scheduled by the earlier run, does not hold this one's initial value.
         same = state_dict.get("hyperparameter", "lr") == self.hyperparameter
         base_lrs, groups = state_dict.get("base_lrs") if same else None, self.optimizer.param_groups
         if base_lrs is not None and len(base_lrs) != len(groups):
             raise ValueError(
                 f"base_lrs has {len(base_lrs)} values, but {type(self.optimizer).__name__} has {len(groups)} groups. "
-                f"To begin the schedule anew, load with load_ignore_keys=['state/schedulers*']."
+                f"To restart the schedule, load with load_ignore_keys=['state/schedulers*']."
             )
         self.multiplier = state_dict.get("multiplier")
         self.last_epoch = state_dict.get("last_epoch", 0)
         self._step_count = state_dict.get("_step_count", self.last_epoch + 1)
-        if base_lrs is None:  # the optimizer has them, which is loaded before
+        if base_lrs is None:  # read them from the optimizer, which is loaded first
             self._read_initial()
         else:
             self.base_lrs = list(base_lrs)
         self._last_lr = list(state_dict.get("_last_lr") or self._current_lr())
         for function, saved in zip(self.lr_lambdas, state_dict.get("lr_lambdas", ()), strict=False):
-            if saved and function is not self._own:
+            if saved and function is not self._default_lambda:
                 vars(function).update(saved)
-        if state_dict.get("schedule") and remembers(self.schedule):
+        if state_dict.get("schedule") and has_state(self.schedule):
             cast(Any, self.schedule).load_state_dict(state_dict["schedule"])
         self._plan = None
 
     def __is_own_state__(self, state: dict[str, Any]) -> bool:
-        """Tell whether a state is of the same hyperparameter and groups, where a run has several schedules.
+        """Return whether a saved state has the same hyperparameter and groups, if a run has several schedules.
 
         Args:
-            state: What :meth:`state_dict` of one of them returned.
+            state: The saved state of one of the schedules.
         """
         groups = state.get("groups")
         same = state.get("hyperparameter", "lr") == self.hyperparameter
@@ -196,7 +195,7 @@ class CompiledSchedule(LambdaLR):
         return f"CompiledSchedule({self.schedule!r}, {self.hyperparameter!r} of {type(self.optimizer).__name__})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the plan, which is made of functions, and is made again when needed."""
+        """Omit the plan, which consists of functions and is rebuilt when needed."""
         return {**self.__dict__, "_plan": None, "_function": None}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
@@ -204,17 +203,17 @@ class CompiledSchedule(LambdaLR):
         self._function = as_function(self.schedule, self._ssr)
 
     def _multiplier_at(self, epoch: int) -> float:
-        """Return the multiplier now; the argument is what ``LambdaLR`` gives its functions."""
+        """Return the current multiplier; ``LambdaLR`` passes the argument to its functions."""
         return self._value()
 
     def _state_of(self, function: Any) -> dict[str, Any] | None:
-        """Return what is saved of an entry of ``lr_lambdas``: the fields of callable objects, as in torch."""
-        if function is self._own or isinstance(function, types.FunctionType):
+        """Return the saved state of an entry of ``lr_lambdas``: the attributes of callable objects, as in torch."""
+        if function is self._default_lambda or isinstance(function, types.FunctionType):
             return None
         return dict(getattr(function, "__dict__", {}))
 
     def _value(self) -> float:
-        """Return the multiplier now."""
+        """Return the current multiplier."""
         state = self.state
         if self._plan is None or self._is_stale():
             self._make_plan()
@@ -222,7 +221,7 @@ class CompiledSchedule(LambdaLR):
         return plan(state.train_phase.timestamp)
 
     def _is_stale(self) -> bool:
-        """Tell whether the length of the run, or a setting of the schedule, is another one than planned for."""
+        """Return whether the duration of the run or an attribute of the schedule has changed since planning."""
         state = self.state
         if (
             self._end is state.max_duration
@@ -230,7 +229,7 @@ class CompiledSchedule(LambdaLR):
             and self._edits == number_of_edits[0]
         ):
             return False
-        # A run that is stopped early ends within its schedule; its shares stay shares of what was planned.
+        # A run that is stopped early ends in the middle of its schedule; fractions still refer to the planned duration.
         return not state.finished
 
     def _make_plan(self) -> None:
@@ -247,7 +246,7 @@ class CompiledSchedule(LambdaLR):
         self._edits = number_of_edits[0]
 
     def _read_initial(self) -> None:
-        """Take the initial values from the optimizer; the groups that are not scheduled need none."""
+        """Read the initial values from the optimizer; groups that are not scheduled need none."""
         groups, name = self.optimizer.param_groups, self.hyperparameter
         found: list[Any] = [
             initial_value(group, name) if number in self.groups else group.get(f"initial_{name}", group.get(name))
@@ -262,43 +261,43 @@ class CompiledSchedule(LambdaLR):
     def _set(self, multiplier: float) -> None:
         self.multiplier = multiplier
         groups, name = self.optimizer.param_groups, self.hyperparameter
-        bases, functions, own = self.base_lrs, self.lr_lambdas, self._own
+        bases, functions, default = self.base_lrs, self.lr_lambdas, self._default_lambda
         found: list[Any] = []
         for number in self.groups:
             function, group = functions[number], groups[number]
-            value: Any = bases[number] * (multiplier if function is own else function(self.last_epoch))
+            value: Any = bases[number] * (multiplier if function is default else function(self.last_epoch))
             if type(group.get(name)) is float:
                 group[name] = value
                 found.append(value)
             else:
                 set_value(group, name, value)
-        whole = name == "lr" and len(found) == len(groups)
-        self._last_lr = found if whole else self._current_lr()
+        all_groups = name == "lr" and len(found) == len(groups)
+        self._last_lr = found if all_groups else self._current_lr()
 
 
-def remembers(schedule: Schedule) -> bool:
-    """Return whether a schedule, be it a function or an object, has state for checkpoints.
+def has_state(schedule: Schedule) -> bool:
+    """Return whether a schedule has state to save in checkpoints.
 
     Args:
         schedule: The schedule.
 
-    >>> remembers(lambda state, ssr: 1.0)
+    >>> has_state(lambda state, ssr: 1.0)
     False
     """
     return all(callable(getattr(schedule, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def as_function(schedule: Schedule, ssr: float = 1.0) -> Callable[[State], float] | None:
-    """Return a schedule that is a function of the state as one that checks what it returns; None for one with a plan.
+    """Wrap a schedule that is a function of the state so that its result is checked; None for one with a plan.
 
     Args:
-        schedule: The schedule. A function with an argument called ``ssr``, or with a second one without default, is
-            given the ratio.
+        schedule: The schedule. A function with a second parameter named ``ssr``, or without default, is passed the
+            ratio.
         ssr: ``scale_schedule_ratio``.
 
     Raises:
         TypeError: The function takes no state, or, when called, does not return a number.
-        ValueError: The function has no argument for a ratio other than 1; or, when called, returns NaN or infinity.
+        ValueError: The ratio is not 1 and the function takes no ratio; or, when called, it returns NaN or infinity.
 
     >>> as_function(lambda state, ssr: 0.5 * ssr, 0.5)(None)
     0.25
@@ -308,8 +307,8 @@ def as_function(schedule: Schedule, ssr: float = 1.0) -> Callable[[State], float
     name, takes_ratio = name_of(schedule), _takes_ratio(schedule)
     if not takes_ratio and ssr != 1.0:
         raise ValueError(
-            f"scale_schedule_ratio={ssr}, but {name} takes the state only and could not follow it. Give it a second "
-            f"argument: {name}(state, ssr)."
+            f"scale_schedule_ratio={ssr}, but {name} takes only the state and would ignore it. Add a second parameter: "
+            f"{name}(state, ssr)."
         )
 
     def value(state: State) -> float:
@@ -326,7 +325,7 @@ def as_function(schedule: Schedule, ssr: float = 1.0) -> Callable[[State], float
 
 
 def _takes_ratio(schedule: Callable[..., float]) -> bool:
-    """Tell whether a function is to be called with the ratio as its second argument."""
+    """Return whether to pass the ratio to a function as its second argument."""
     try:
         signature = inspect.signature(schedule)
     except (TypeError, ValueError):  # some functions written in C have none
@@ -334,31 +333,31 @@ def _takes_ratio(schedule: Callable[..., float]) -> bool:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(signature.parameters.values())
     ordinary = [parameter for parameter in parameters if parameter.kind in positional]
-    gathers = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
-    if not ordinary and not gathers:
+    accepts_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+    if not ordinary and not accepts_any:
         name = name_of(schedule)
         raise TypeError(f"schedulers: {name}{signature} takes no state; write f(state, ssr) -> multiplier.")
     if len(ordinary) < 2:
-        return gathers
+        return accepts_any
     return ordinary[1].name == "ssr" or ordinary[1].default is inspect.Parameter.empty
 
 
 def compile_composer_scheduler(
     scheduler: Schedule | AssignedSchedule, state: State, ssr: float = 1.0
 ) -> CompiledSchedule:
-    """Bind a schedule to the optimizer of a state and set its rate for the first step.
+    """Bind a schedule to the optimizer of a state and set the learning rate for the first step.
 
     Args:
-        scheduler: The schedule, or a function ``(state, ssr) -> multiplier``, also an assigned one.
-        state: Has the optimizer, the time, the length of the run and of an epoch.
-        ssr: By what times are multiplied that are not shares of the training. ``state.max_duration`` is taken to be
-            scaled already.
+        scheduler: The schedule, or a function ``(state, ssr) -> multiplier``, or an assigned schedule.
+        state: Provides the optimizer, the timestamp, ``max_duration`` and the number of batches in an epoch.
+        ssr: Ratio by which times are multiplied, except those given as a fraction of the run.
+            ``state.max_duration`` must already be scaled.
 
     Returns:
-        A schedule to be used as those of torch: ``step()`` after ``state.timestamp`` has moved.
+        A schedule to use like PyTorch's: call ``step()`` after ``state.timestamp`` has advanced.
 
     Raises:
-        TypeError: It is no schedule.
+        TypeError: ``scheduler`` is not a schedule.
         ValueError: The state has no optimizer, or several and the schedule is not assigned to one; or the schedule is
             impossible in this run.
 
@@ -375,7 +374,7 @@ def compile_composer_scheduler(
     jobs: Sequence[Job | LRScheduler] = assign([scheduler], state.optimizers) if state.optimizers else []
     if len(jobs) != 1:
         raise ValueError(
-            f"scheduler: the state has {len(state.optimizers)} optimizers. Give it one, or say which: "
+            f"scheduler: the state has {len(state.optimizers)} optimizers. Use exactly one, or choose one with "
             f"scheduler.assign(optimizer=...)."
         )
     compiled = CompiledSchedule(cast(Job, jobs[0]), state, ssr)

@@ -1,6 +1,6 @@
-"""Adam whose weight decay does not depend on the size of the learning rate, and that reports what it does.
+"""AdamW with weight decay decoupled from the learning rate, and per-parameter metrics (``DecoupledAdamW``).
 
-    w <- (1 - lr / lr0 * weight_decay) * w - lr * step          lr0: the rate that the optimizer was made with
+    w <- (1 - lr / lr0 * weight_decay) * w - lr * step          lr0: the initial learning rate
 
 Paper: Decoupled Weight Decay Regularization, Loshchilov and Hutter 2017, https://arxiv.org/abs/1711.05101
 """
@@ -16,18 +16,18 @@ from torch.optim import Optimizer
 
 from composer import dist
 from composer._text import non_negative
-from composer.optim._decoupled import Parameters, adamw_, bias_correction, decay_share, evaluate, remember_rate
+from composer.optim._decoupled import Parameters, adamw_, bias_correction, decay_fraction, run_closure, set_initial_lr
 
 __all__ = ["DecoupledAdamW"]
 
 Metrics = dict[str, Tensor]
 
-# A group of the last step with the rate and the decay that it had, which a schedule has changed since.
+# A group with its learning rate and decay in the last step; a schedule may have changed them since.
 _Stepped = tuple[dict[str, Any], float | Tensor, float | Tensor]
 
 
 class DecoupledAdamW(Optimizer):
-    """Adam with weight decay relative to the first learning rate.
+    """Adam with weight decay relative to the initial learning rate.
 
         m <- beta1 * m + (1 - beta1) * g;        v <- beta2 * v + (1 - beta2) * g^2
         w <- (1 - lr / lr0 * weight_decay) * w - lr * m' / (sqrt(v') + eps)
@@ -36,16 +36,16 @@ class DecoupledAdamW(Optimizer):
     group is added.
 
     Args:
-        params: Parameters, pairs of names and parameters, or groups of either as dicts.
+        params: Parameters, named parameters, or dicts of parameter groups.
         lr: Learning rate.
-        betas: Weights of the averages m and v that stay.
-        eps: Added to the square root.
-        weight_decay: Share of a weight that a step at the first learning rate takes away: some thousand times smaller
-            than for ``torch.optim``; the product of the two there.
-        amsgrad: Whether v' is the largest so far (Reddi et al. 2018, https://arxiv.org/abs/1904.09237).
+        betas: Decay coefficients of the running averages m and v.
+        eps: Term added to the denominator for numerical stability.
+        weight_decay: Fraction of a weight that a step at the initial learning rate removes. It corresponds to
+            ``lr * weight_decay`` of ``torch.optim``, so it is typically a thousand times smaller.
+        amsgrad: Whether v' is the maximum so far (Reddi et al. 2018, https://arxiv.org/abs/1904.09237).
 
     Attributes:
-        metric_functions: What is reported of a parameter: functions ``(param, state, update) -> scalar`` by name.
+        metric_functions: Metrics reported per parameter: functions ``(param, state, update) -> scalar`` by name.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -67,7 +67,7 @@ class DecoupledAdamW(Optimizer):
         "l2_norm/grad": lambda param, state, update: _norm(_gradient(param)),
     }
 
-    # Step counts lie where the parameters do, since the fused kernels take them there; see Device.optimizer_to_device.
+    # Step counts are on the device of the parameters, as the fused kernels require; see Device.optimizer_to_device.
     step_on_device: ClassVar[bool] = True
 
     def __init__(
@@ -89,20 +89,20 @@ class DecoupledAdamW(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, whose rate now is the one that its decay is relative to.
+        """Add a parameter group; its decay is relative to its current learning rate.
 
         Args:
-            param_group: ``params``, and settings that differ from the optimizer's.
+            param_group: A dict with ``params`` and group-specific options.
         """
         super().add_param_group(param_group)
-        remember_rate(param_group)
+        set_initial_lr(param_group)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._stepped, self._stepped_by_param = [], {}
-        for group in self.param_groups:  # of a saved state, perhaps of an optimizer without this
-            remember_rate(group)
-        # load_state_dict leaves step counts where they were saved, which is on the CPU.
+        for group in self.param_groups:  # a saved state may lack initial_lr
+            set_initial_lr(group)
+        # load_state_dict leaves step counts on the CPU, where they were saved.
         for param, values in self.state.items():
             if "step" in values:
                 values["step"] = torch.as_tensor(values["step"], dtype=torch.float32, device=param.device)
@@ -124,22 +124,22 @@ class DecoupledAdamW(Optimizer):
         weight_decay: float,
         eps: float,
     ) -> None:
-        """Update parameters in place, under ``torch.no_grad()``; what the optimizer does with a group.
+        """Update the parameters of a group in place. Call it under ``torch.no_grad()``.
 
         Args:
             params: The parameters.
             grads: Their gradients.
             exp_avgs: Their averages m.
             exp_avg_sqs: Their averages v.
-            max_exp_avg_sqs: The largest v so far, with ``amsgrad``; else empty.
-            state_steps: The number of their updates, this one included, each a scalar on the parameter's device.
-            amsgrad: Whether the largest v counts.
-            beta1: Share of m that stays.
-            beta2: Share of v that stays.
+            max_exp_avg_sqs: The maximum v so far with ``amsgrad``; otherwise empty.
+            state_steps: The number of updates including this one, each a scalar on the parameter's device.
+            amsgrad: Whether to use the maximum v.
+            beta1: Decay coefficient of m.
+            beta2: Decay coefficient of v.
             lr: Learning rate.
-            initial_lr: The rate that the decay is relative to; at 0 the decay does not follow the rate.
-            weight_decay: Share of a weight that a step at ``initial_lr`` takes away.
-            eps: Added to the square root.
+            initial_lr: Learning rate to which the decay is relative. If 0, the decay does not depend on ``lr``.
+            weight_decay: Fraction of a weight that a step at ``initial_lr`` removes.
+            eps: Term added to the denominator for numerical stability.
         """
         adamw_(
             params,
@@ -152,7 +152,7 @@ class DecoupledAdamW(Optimizer):
             beta1=beta1,
             beta2=beta2,
             lr=lr,
-            decay=decay_share(lr, initial_lr, weight_decay),
+            decay=decay_fraction(lr, initial_lr, weight_decay),
             eps=eps,
         )
 
@@ -169,7 +169,7 @@ class DecoupledAdamW(Optimizer):
         Raises:
             RuntimeError: A gradient is sparse.
         """
-        loss = evaluate(closure)
+        loss = run_closure(closure)
         self._stepped, self._stepped_by_param = [], {}
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
@@ -192,22 +192,22 @@ class DecoupledAdamW(Optimizer):
                 eps=group["eps"],
                 **settings,
             )
-            self._stepped.append((group, settings["lr"], decay_share(**settings)))
+            self._stepped.append((group, settings["lr"], decay_fraction(**settings)))
         return loss
 
     def report_per_parameter_metrics(self, param: Tensor, name: str, optimizer_metrics: Metrics) -> Metrics:
         """Add the norms of a parameter, its gradient, its average m and its last update, as scalars on its device.
 
-        The update includes the decay, and is that of the last step whatever the schedule has done since. Of a parameter
-        that is divided among processes (``DTensor``) they are such scalars too, of the whole.
+        The update includes the decay and is that of the last step, even if a schedule has changed the learning rate
+        since. For a sharded parameter (``DTensor``), the scalars are DTensors of the full parameter.
 
         Args:
             param: The parameter.
-            name: Its name, the last part of the names of the metrics.
-            optimizer_metrics: Metrics by name, such as ``"l2_norm/update/fc.weight"``; added to.
+            name: Its name, the last component of the metric names.
+            optimizer_metrics: Metrics by name, such as ``"l2_norm/update/fc.weight"``; updated in place.
 
         Returns:
-            The same dict; unchanged where the parameter has not been updated yet.
+            The same dict, unchanged if the parameter has not been updated yet.
         """
         state = self.state.get(param)
         if not self._stepped_by_param:
@@ -219,7 +219,7 @@ class DecoupledAdamW(Optimizer):
             square = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
             scale = (square / bias_correction(group["betas"][1], state["step"])).sqrt() + group["eps"]
             step = lr / bias_correction(group["betas"][0], state["step"]) * state["exp_avg"] / scale
-            # w is what the step has left, (1 - decay) * before - step; before - w is therefore:
+            # w = (1 - decay) * before - step, so before - w is:
             update = (step + decay * param) / (1 - decay)
             for metric, function in self.metric_functions.items():
                 optimizer_metrics[f"{metric}/{name}"] = function(param, state, update)
@@ -241,8 +241,8 @@ class DecoupledAdamW(Optimizer):
     def dist_reduce_metrics(self, optimizer_metrics: Metrics) -> Metrics:
         """Combine the metrics of all ranks, after :meth:`pre_reduce_metrics`: roots of sums for norms, else means.
 
-        All ranks must call this; each may hold metrics of other parameters. One collective for all of them, and one for
-        each that is a ``DTensor``, which knows itself what the whole is.
+        All ranks must call this; each may hold metrics of different parameters. It uses one all-reduce for all plain
+        tensors, and one collective for each ``DTensor``.
 
         Args:
             optimizer_metrics: Metrics by name, scalars; changed in place.
@@ -250,12 +250,12 @@ class DecoupledAdamW(Optimizer):
         Returns:
             The same dict, with the metrics of every rank.
         """
-        divided = sorted(name for name, value in optimizer_metrics.items() if _is_divided(value))
-        for name in divided:
-            whole = cast("Any", optimizer_metrics[name]).full_tensor()
-            optimizer_metrics[name] = whole.sqrt() if name.startswith("l2_norm") else whole
-        present = [name for name in optimizer_metrics if name not in divided]
-        names = sorted({name for some in dist.all_gather_object(present) for name in some})
+        sharded = sorted(name for name, value in optimizer_metrics.items() if _is_dtensor(value))
+        for name in sharded:
+            full = cast("Any", optimizer_metrics[name]).full_tensor()
+            optimizer_metrics[name] = full.sqrt() if name.startswith("l2_norm") else full
+        present = [name for name in optimizer_metrics if name not in sharded]
+        names = sorted({name for rank_names in dist.all_gather_object(present) for name in rank_names})
         if not names:
             return optimizer_metrics
         device = self.param_groups[0]["params"][0].device
@@ -271,8 +271,8 @@ class DecoupledAdamW(Optimizer):
     def _state_of(self, param: Tensor, amsgrad: bool) -> dict[str, Tensor]:
         if _gradient(param).is_sparse:
             raise RuntimeError(
-                f"DecoupledAdamW: the gradient of a parameter of shape {tuple(param.shape)} is sparse, which its "
-                f"averages cannot be. Use sparse=False in the embedding, or torch.optim.SparseAdam."
+                f"DecoupledAdamW does not support sparse gradients, but the gradient of a parameter of shape "
+                f"{tuple(param.shape)} is sparse. Use sparse=False in the embedding, or torch.optim.SparseAdam."
             )
         state: dict[str, Tensor] = self.state[param]
         if "step" not in state:
@@ -285,7 +285,7 @@ class DecoupledAdamW(Optimizer):
 
 
 def _gradient(param: Tensor) -> Tensor:
-    assert param.grad is not None, "asked for parameters that were updated"
+    assert param.grad is not None, "called only for parameters that were updated"
     return param.grad
 
 
@@ -293,5 +293,5 @@ def _norm(tensor: Tensor) -> Tensor:
     return torch.linalg.vector_norm(tensor.detach())
 
 
-def _is_divided(value: Tensor) -> bool:
+def _is_dtensor(value: Tensor) -> bool:
     return hasattr(value, "full_tensor")

@@ -1,10 +1,10 @@
-"""SGD whose weight decay does not depend on the size of the learning rate.
+"""SGD with momentum and weight decay decoupled from the learning rate (``DecoupledSGDW``).
 
-    w <- (1 - lr / lr0 * weight_decay) * w - lr * b          lr0: the rate that the optimizer was made with
+    w <- (1 - lr / lr0 * weight_decay) * w - lr * b          lr0: the initial learning rate
 
-The usual decoupled decay multiplies with the rate itself, so that another rate needs another decay. Here the two are
-tuned one by one, and the decay follows the schedule all the same. Paper: Decoupled Weight Decay Regularization,
-Loshchilov and Hutter 2017, https://arxiv.org/abs/1711.05101
+The usual decoupled decay is multiplied by the learning rate, so a new learning rate needs a new decay. Here the two are
+tuned independently, and the decay still follows the schedule. Paper: Decoupled Weight Decay Regularization, Loshchilov
+and Hutter 2017, https://arxiv.org/abs/1711.05101
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from composer._text import non_negative
-from composer.optim._decoupled import Parameters, decay_share, evaluate, remember_rate, sgdw_
+from composer.optim._decoupled import Parameters, decay_fraction, run_closure, set_initial_lr, sgdw_
 
 __all__ = ["DecoupledSGDW"]
 
 
 class DecoupledSGDW(Optimizer):
-    """SGD with momentum, and with weight decay relative to the first learning rate.
+    """SGD with momentum and weight decay relative to the initial learning rate.
 
         b <- momentum * b + (1 - dampening) * g
         w <- (1 - lr / lr0 * weight_decay) * w - lr * b          nesterov:  ... - lr * (g + momentum * b)
 
-    In its first step b is g. lr0 is ``initial_lr`` of the group, set when the group is added.
+    In the first step b is g. lr0 is ``initial_lr`` of the group, set when the group is added.
 
     Args:
-        params: Parameters, pairs of names and parameters, or groups of either as dicts.
+        params: Parameters, named parameters, or dicts of parameter groups.
         lr: Learning rate.
-        momentum: Share of b that stays.
-        dampening: Share of the gradient that does not go into b.
-        weight_decay: Share of a weight that a step at the first learning rate takes away: some thousand times smaller
-            than for ``torch.optim``; the product of the two there.
-        nesterov: Whether to look ahead; needs momentum and no dampening.
+        momentum: Momentum factor.
+        dampening: Dampening for momentum.
+        weight_decay: Fraction of a weight that a step at the initial learning rate removes. It corresponds to
+            ``lr * weight_decay`` of ``torch.optim``, so it is typically a thousand times smaller.
+        nesterov: Whether to use Nesterov momentum; requires momentum and no dampening.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -65,7 +65,7 @@ class DecoupledSGDW(Optimizer):
             non_negative(name, float(value))
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(
-                f"nesterov=True needs momentum above 0 and dampening=0; got momentum={momentum} and "
+                f"nesterov=True requires momentum above 0 and dampening=0, but got momentum={momentum} and "
                 f"dampening={dampening}."
             )
         defaults = {
@@ -78,18 +78,18 @@ class DecoupledSGDW(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, whose rate now is the one that its decay is relative to.
+        """Add a parameter group; its decay is relative to its current learning rate.
 
         Args:
-            param_group: ``params``, and settings that differ from the optimizer's.
+            param_group: A dict with ``params`` and group-specific options.
         """
         super().add_param_group(param_group)
-        remember_rate(param_group)
+        set_initial_lr(param_group)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        for group in self.param_groups:  # of a saved state, perhaps of an optimizer without this
-            remember_rate(group)
+        for group in self.param_groups:  # a saved state may lack initial_lr
+            set_initial_lr(group)
 
     @staticmethod
     def sgdw(
@@ -104,18 +104,18 @@ class DecoupledSGDW(Optimizer):
         dampening: float,
         nesterov: bool,
     ) -> None:
-        """Update parameters in place, under ``torch.no_grad()``; what the optimizer does with a group.
+        """Update the parameters of a group in place. Call it under ``torch.no_grad()``.
 
         Args:
             params: The parameters.
             d_p_list: Their gradients.
-            momentum_buffer_list: Their buffers b; None where there is none yet, which is filled in.
-            weight_decay: Share of a weight that a step at ``initial_lr`` takes away.
-            momentum: Share of b that stays.
+            momentum_buffer_list: Their buffers b; None entries are replaced by new buffers.
+            weight_decay: Fraction of a weight that a step at ``initial_lr`` removes.
+            momentum: Momentum factor.
             lr: Learning rate.
-            initial_lr: The rate that the decay is relative to; at 0 the decay does not follow the rate.
-            dampening: Share of the gradient that does not go into b.
-            nesterov: Whether to look ahead.
+            initial_lr: Learning rate to which the decay is relative. If 0, the decay does not depend on ``lr``.
+            dampening: Dampening for momentum.
+            nesterov: Whether to use Nesterov momentum.
         """
         sgdw_(
             params,
@@ -123,7 +123,7 @@ class DecoupledSGDW(Optimizer):
             momentum_buffer_list,
             momentum=momentum,
             lr=lr,
-            decay=decay_share(lr, initial_lr, weight_decay),
+            decay=decay_fraction(lr, initial_lr, weight_decay),
             dampening=dampening,
             nesterov=nesterov,
         )
@@ -138,7 +138,7 @@ class DecoupledSGDW(Optimizer):
         Returns:
             What the closure returned.
         """
-        loss = evaluate(closure)
+        loss = run_closure(closure)
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
             if not params:

@@ -1,8 +1,8 @@
-"""What a learning-rate range test has found.
+"""Learning-rate finder: the result of a learning-rate range test (``RangeTest``), its suggestion and plot.
 
-The rate grows from batch to batch by the same factor, from one at which nothing is learned to one at which the loss
-explodes. In between the loss falls, fastest near a rate that is good to train with. Paper: Cyclical Learning Rates for
-Training Neural Networks, Smith 2017, https://arxiv.org/abs/1506.01186
+The test multiplies the learning rate by the same factor after each batch, from a value at which nothing is learned to
+one at which the loss diverges. In between the loss falls, fastest near a good learning rate. Paper: Cyclical Learning
+Rates for Training Neural Networks, Smith 2017, https://arxiv.org/abs/1506.01186
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from typing import Any
 from composer._lazy import import_extra
 from composer._text import positive
 
-__all__ = ["RangeTest", "geometric_rates"]
+__all__ = ["RangeTest", "geometric_learning_rates"]
 
-# So many standard deviations away a weight of the smoothing is negligible.
-_REACH = 3
-# How wide the weights are by default, in powers of ten of the rate.
+# Number of standard deviations beyond which a smoothing weight is negligible.
+_NUM_STDS = 3
+# Default standard deviation of the smoothing weights, in powers of ten of the learning rate.
 _DECADES = 0.25
-# The share of the whole fall in which the flat part before it, with its noise, may still be.
-_FLAT = 0.25
-# By how many standard deviations of the smoothed curve it has to fall. Of noise alone, as many as one curve in ten does
-# with 30 batches, one in a hundred with 300.
+# Fraction of the total fall of the loss within which the curve still counts as the initial, noisy plateau.
+_FLAT_FRACTION = 0.25
+# Number of standard deviations of the smoothed curve by which the loss must fall. With noise alone, one curve in ten
+# does so with 30 batches, one in a hundred with 300.
 _SIGNIFICANT = 8.0
-# After how many batches an unstable rate shows in the loss.
-_LAG = 3
-# With fewer losses nobody can tell noise from a slope.
-_FEW = 8
+# Number of batches after which an unstable learning rate shows in the loss.
+_INSTABILITY_LAG = 3
+# With fewer losses, noise cannot be distinguished from a slope.
+_MIN_LOSSES = 8
 # The median of the absolute value of a standard normal variable.
 _MEDIAN_OF_NORMAL = 0.6745
-# Of a plot, in ranges of the loss.
+# Margins of the plot, as fractions of the range of the loss.
 _ROOM_BELOW, _ROOM_ABOVE = 0.05, 0.25
 
 
-def geometric_rates(min_lr: float, max_lr: float, num_batches: int) -> list[float]:
-    """Return rates that grow from one end to the other by the same factor from batch to batch.
+def geometric_learning_rates(min_lr: float, max_lr: float, num_batches: int) -> list[float]:
+    """Return learning rates that increase geometrically from ``min_lr`` to ``max_lr``.
 
     Args:
         min_lr: The first, above 0.
-        max_lr: The last, greater.
-        num_batches: Their number, 2 or more.
+        max_lr: The last, greater than ``min_lr``.
+        num_batches: Number of learning rates, 2 or more.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of range.
 
-    >>> geometric_rates(0.001, 1.0, 4)
+    >>> geometric_learning_rates(0.001, 1.0, 4)
     [0.001, 0.01, 0.1, 1.0]
     """
     if not 0 < min_lr < max_lr < math.inf:
@@ -63,66 +63,73 @@ def geometric_rates(min_lr: float, max_lr: float, num_batches: int) -> list[floa
 
 @dataclass(frozen=True)
 class RangeTest:
-    """Rates that were tried, and the loss of the batch at each.
+    """The tested learning rates and the batch loss at each.
 
     Attributes:
-        rates: Learning rates of the first parameter group, growing.
-        losses: The loss at each, before the step with it.
-        smoothing: Standard deviation, in batches, of the bell-shaped weights by which losses are averaged. None is a
-            quarter of a power of ten of the rate, but one batch or more.
+        learning_rates: Learning rates of the first parameter group, increasing.
+        losses: The loss at each learning rate, before the step with it.
+        smoothing: Standard deviation, in batches, of the Gaussian weights for smoothing the losses. None is a quarter
+            of a power of ten of the learning rate, but at least half a batch.
 
     Raises:
-        ValueError: There are not as many losses as rates, or ``smoothing`` is not positive.
+        ValueError: The numbers of losses and learning rates differ, or ``smoothing`` is not positive.
 
     >>> test = RangeTest([1e-4, 1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.9, 1.2, 0.8, 9.0], smoothing=0.1)
     >>> test.suggestion
     0.001
     """
 
-    rates: Sequence[float]
+    learning_rates: Sequence[float]
     losses: Sequence[float]
     smoothing: float | None = None
 
     def __post_init__(self) -> None:
         if self.smoothing is not None:
             positive("smoothing", self.smoothing)
-        if len(self.rates) != len(self.losses):
-            raise ValueError(f"There must be a loss for each rate; got {len(self.rates)} and {len(self.losses)}.")
+        if len(self.learning_rates) != len(self.losses):
+            raise ValueError(
+                f"learning_rates and losses must have the same length, but got {len(self.learning_rates)} and "
+                f"{len(self.losses)}."
+            )
 
     @property
     def smoothed(self) -> list[float]:
-        """The losses, each averaged with those around it, so that the curve is not shifted.
+        """The losses, smoothed symmetrically so that the curve is not shifted.
 
-        It ends where the loss diverges: from there on it is greater than ever before, or no number.
+        The curve ends where the loss diverges, that is, exceeds all earlier losses or is not finite.
         """
         return self._smooth(self.losses[: self._end()])
 
     @property
     def suggestion(self) -> float:
-        """The rate at which the smoothed loss falls fastest: where it falls, but some batches before its minimum.
+        """The learning rate at which the smoothed loss falls fastest, some batches before its minimum.
 
-        Losses from where it diverges on have no influence, however they explode.
+        Losses after the divergence have no influence.
 
         Raises:
-            ValueError: The loss never falls, or by no more than batches differ.
+            ValueError: The loss never falls by more than its noise among batches.
         """
-        place = self._steepest()
-        if place is None:
-            between = f"between {self.rates[0]:.3g} and {self.rates[-1]:.3g}" if self.rates else "that was tried"
-            raise ValueError(
-                f"The loss falls at no learning rate {between} by more than batches differ, so none can be suggested. "
-                f"Give a greater max_lr if the loss has not exploded, a smaller min_lr if it exploded at once, or a "
-                f"larger num_batches; or the model does not learn."
+        index = self._steepest()
+        if index is None:
+            between = (
+                f"between {self.learning_rates[0]:.3g} and {self.learning_rates[-1]:.3g}"
+                if self.learning_rates
+                else "that was tested"
             )
-        return self.rates[place]
+            raise ValueError(
+                f"The loss falls at no learning rate {between} by more than its noise among batches, so none can be "
+                f"suggested. Use a greater max_lr if the loss has not diverged, a smaller min_lr if it diverged at "
+                f"once, or a larger num_batches; otherwise the model does not learn."
+            )
+        return self.learning_rates[index]
 
     def plot(self, path: str | Path) -> Path:
-        """Draw the losses over the rates, with the suggestion if there is one, into a file.
+        """Plot the losses over the learning rates, with the suggestion if there is one, to a file.
 
-        The vertical axis shows what comes before the loss diverges.
+        The vertical axis covers the losses before the divergence.
 
         Args:
-            path: Where to; the ending (``.png``, ``.svg``, ``.pdf``) gives the format.
+            path: The file to write. The suffix (``.png``, ``.svg``, ``.pdf``) sets the format.
 
         Returns:
             The path.
@@ -132,18 +139,18 @@ class RangeTest:
         """
         figure: Any = import_extra("matplotlib.figure", "examples", "RangeTest.plot").Figure(figsize=(6, 4))
         axes = figure.subplots()
-        curve, place = self.smoothed, self._steepest()
-        axes.plot(self.rates, self.losses, color="lightgray", label="loss of the batch")
-        axes.plot(self.rates[: len(curve)], curve, color="tab:blue", label="smoothed")
-        if place is not None:
-            rate = self.rates[place]
+        curve, index = self.smoothed, self._steepest()
+        axes.plot(self.learning_rates, self.losses, color="lightgray", label="loss of the batch")
+        axes.plot(self.learning_rates[: len(curve)], curve, color="tab:blue", label="smoothed")
+        if index is not None:
+            rate = self.learning_rates[index]
             axes.axvline(rate, color="tab:orange", linestyle="--", label=f"suggestion: {rate:.2g}")
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
         if curve:
             shown = self.losses[: len(curve)]
             low, high = min(shown), max(shown)
-            room = (high - low) or abs(high) or 1.0
-            axes.set_ylim(low - _ROOM_BELOW * room, high + _ROOM_ABOVE * room)
+            margin = (high - low) or abs(high) or 1.0
+            axes.set_ylim(low - _ROOM_BELOW * margin, high + _ROOM_ABOVE * margin)
         axes.legend()
         path = Path(path)
         figure.savefig(path, bbox_inches="tight")
@@ -156,66 +163,66 @@ class RangeTest:
         return range_test_html(self)
 
     def _end(self) -> int:
-        """The number of losses before it diverges: after its minimum it is greater than ever before, or no number."""
-        finite = next((place for place, loss in enumerate(self.losses) if not math.isfinite(loss)), len(self.losses))
+        """The number of losses before one after the minimum exceeds all earlier ones, or one is not finite."""
+        finite = next((index for index, loss in enumerate(self.losses) if not math.isfinite(loss)), len(self.losses))
         losses = self.losses[:finite]
         if not losses:
             return 0
-        # Medians of three, so that neither a single lucky batch nor the first that explodes is taken for the minimum.
-        inner = [sorted(losses[place - 1 : place + 2])[1] for place in range(1, len(losses) - 1)]
+        # Medians of three, so that a single outlier is not taken for the minimum.
+        inner = [sorted(losses[index - 1 : index + 2])[1] for index in range(1, len(losses) - 1)]
         medians = [losses[0], *inner, losses[-1]]
         lowest = min(range(len(losses)), key=medians.__getitem__)
         highest = max(losses[: lowest + 1])
-        return next((place for place in range(lowest + 1, len(losses)) if losses[place] > highest), len(losses))
+        return next((index for index in range(lowest + 1, len(losses)) if losses[index] > highest), len(losses))
 
     def _steepest(self) -> int | None:
-        """Where the loss falls fastest; None where it does not fall."""
-        whole = self.smoothed
-        if len(whole) < 2:
+        """The index at which the loss falls fastest, or None if it does not fall."""
+        smoothed = self.smoothed
+        if len(smoothed) < 2:
             return None
-        lowest = min(range(len(whole)), key=whole.__getitem__)
-        # Smoothed without what comes after, whose rise would reach back to where the loss still falls.
+        lowest = min(range(len(smoothed)), key=smoothed.__getitem__)
+        # Smooth again without the losses after the minimum, whose rise would leak into the falling part.
         losses = self.losses[: lowest + 1]
         curve = self._smooth(losses)
         top, bottom = max(curve), curve[-1]
         fall = top - bottom
-        if fall <= 0 or fall < _SIGNIFICANT * self._noise(self.losses[: len(whole)]):
+        if fall <= 0 or fall < _SIGNIFICANT * self._noise(self.losses[: len(smoothed)]):
             return None
-        begin = max(place for place, level in enumerate(curve[:-1]) if level >= top - _FLAT * fall)
-        logs = [math.log(rate) for rate in self.rates]
+        begin = max(index for index, level in enumerate(curve[:-1]) if level >= top - _FLAT_FRACTION * fall)
+        logs = [math.log(rate) for rate in self.learning_rates]
         slopes: dict[int, float] = {}
-        # The last rates before the minimum may be too large already: that takes some batches to show.
-        for place in range(begin, max(begin, lowest - _LAG) + 1):
-            before = max(place - 1, 0)
-            slopes[place] = (curve[place + 1] - curve[before]) / (logs[place + 1] - logs[before])
+        # The last learning rates before the minimum may already be too large, which takes some batches to show.
+        for index in range(begin, max(begin, lowest - _INSTABILITY_LAG) + 1):
+            before = max(index - 1, 0)
+            slopes[index] = (curve[index + 1] - curve[before]) / (logs[index + 1] - logs[before])
         return min(slopes, key=slopes.__getitem__)
 
     @property
     def _width(self) -> float:
-        """The standard deviation of the weights, in batches."""
+        """The standard deviation of the smoothing weights, in batches."""
         if self.smoothing is not None:
             return self.smoothing
-        if len(self.rates) < 2:
+        if len(self.learning_rates) < 2:
             return 1.0
-        decades = math.log10(self.rates[-1] / self.rates[0])
-        return max(0.5, _DECADES * (len(self.rates) - 1) / decades)
+        decades = math.log10(self.learning_rates[-1] / self.learning_rates[0])
+        return max(0.5, _DECADES * (len(self.learning_rates) - 1) / decades)
 
     def _smooth(self, losses: Sequence[float]) -> list[float]:
         width = self._width
-        reach = math.ceil(_REACH * width)
+        reach = math.ceil(_NUM_STDS * width)
         found: list[float] = []
-        for place in range(len(losses)):
-            near = range(max(0, place - reach), min(len(losses), place + reach + 1))
-            weights = [math.exp(-0.5 * ((other - place) / width) ** 2) for other in near]
+        for index in range(len(losses)):
+            near = range(max(0, index - reach), min(len(losses), index + reach + 1))
+            weights = [math.exp(-0.5 * ((other - index) / width) ** 2) for other in near]
             total = sum(weight * losses[other] for weight, other in zip(weights, near, strict=True))
             found.append(total / sum(weights))
         return found
 
     def _noise(self, losses: Sequence[float]) -> float:
-        """The standard deviation of the smoothed curve where batches differ by chance; 0 where there are too few."""
-        if len(losses) < _FEW:
+        """The standard deviation of the smoothed curve due to noise among batches; 0 with too few losses."""
+        if len(losses) < _MIN_LOSSES:
             return 0.0
-        # Of second differences, in which a slope is not seen, and by their median, which a bend does not change.
+        # Second differences cancel a slope; their median is robust to a bend.
         bends = [abs(one - 2 * two + three) for one, two, three in zip(losses, losses[1:], losses[2:], strict=False)]
         batch = median(bends) / (_MEDIAN_OF_NORMAL * math.sqrt(6))
         return batch / math.sqrt(max(1.0, 2 * math.sqrt(math.pi) * self._width))

@@ -1,9 +1,10 @@
-"""Muon for the hidden matrices, AdamW for the rest.
+"""Muon for hidden weight matrices combined with AdamW for all other parameters (``MuonAdamW``).
 
-Muon steps along the matrix nearest to the momentum whose singular values are all one, so that every direction of a
-matrix learns at the same pace, at half of AdamW's memory. It is for matrices between hidden layers; embeddings, readout
-and vectors stay with AdamW. Papers: Muon, Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; rates and
-decay shared with AdamW: Liu et al. 2025, https://arxiv.org/abs/2502.16982
+Muon orthogonalizes the momentum: it steps along the nearest matrix whose singular values are all one. So every
+direction of a matrix learns at the same pace, with half of AdamW's optimizer memory. It is for matrices between hidden
+layers; embeddings, readout and vectors stay with AdamW. Papers: Muon, Jordan et al. 2024,
+https://kellerjordan.github.io/posts/muon/; learning rate and decay shared with AdamW: Liu et al. 2025,
+https://arxiv.org/abs/2502.16982
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ __all__ = ["MuonAdamW", "hidden_matrices", "muon_and_adamw"]
 
 
 def hidden_matrices(model: nn.Module, readout: str | Iterable[str] | None = None) -> list[nn.Parameter]:
-    """Return the parameters that Muon is for: trainable, of two dimensions, neither embedding nor readout.
+    """Return the parameters for Muon: trainable, two-dimensional, neither embedding nor readout.
 
     Args:
         model: The model.
-        readout: Names of the matrices that make the outputs, or patterns such as ``"head.*"``; ``()`` for none. By
-            default the matrix of the last module that has one, which may be tied to an embedding.
+        readout: Names of the output matrices, or patterns such as ``"head.*"``; ``()`` for none. Default: the matrix
+            of the last module that has one, which may be tied to an embedding.
 
     Raises:
         ValueError: A name does not exist.
@@ -64,21 +65,22 @@ def muon_and_adamw(
 ) -> list[Optimizer]:
     """Return two optimizers for a model: Muon for its hidden matrices and AdamW for its other parameters.
 
-    The steps of Muon are scaled to the size of AdamW's, so that both take the same rate and decay. AdamW decays what
-    has two dimensions or more. Each may have a schedule; see :class:`MuonAdamW` for one optimizer instead.
+    Muon's updates are scaled to the size of AdamW's, so both use the same learning rate and decay. AdamW decays
+    parameters with two or more dimensions. Each optimizer may have its schedule; for a single optimizer see
+    :class:`MuonAdamW`.
 
     Args:
         model: The model.
         lr: Learning rate.
-        weight_decay: Decay, multiplied with the learning rate as in ``torch.optim``.
-        adamw_lr: Another learning rate for AdamW.
-        momentum: Share of Muon's average of gradients that stays.
-        betas: Weights of AdamW's averages that stay.
-        eps: Added to the square root in AdamW.
+        weight_decay: Weight decay, multiplied by the learning rate as in ``torch.optim``.
+        adamw_lr: Learning rate of AdamW. Default: ``lr``.
+        momentum: Momentum factor of Muon.
+        betas: Decay coefficients of AdamW's running averages.
+        eps: Term added to the denominator in AdamW.
         readout: See :func:`hidden_matrices`.
 
     Raises:
-        ValueError: The model has no hidden matrix, or nothing but these, or a number is out of its range.
+        ValueError: The model has no hidden matrices, or only hidden matrices, or a number is out of range.
 
     >>> muon, adamw = muon_and_adamw(
     ...     nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 4), nn.Linear(4, 1)), lr=0.01
@@ -94,40 +96,40 @@ def muon_and_adamw(
     matrices = hidden_matrices(model, readout)
     if not matrices:
         raise ValueError(
-            f"model: {type(model).__name__} has no hidden matrix for Muon, beside embeddings and readout; use AdamW "
-            f"alone, or say with readout= which matrices make the outputs."
+            f"model: {type(model).__name__} has no hidden matrix for Muon other than embeddings and readout. Use only "
+            f"AdamW, or name the output matrices with readout=."
         )
-    taken = {id(param) for param in matrices}
-    rest = [param for param in model.parameters() if param.requires_grad and id(param) not in taken]
+    matrix_ids = {id(param) for param in matrices}
+    rest = [param for param in model.parameters() if param.requires_grad and id(param) not in matrix_ids]
     groups = [
         {"params": [param for param in rest if param.ndim > 1], "weight_decay": weight_decay},
         {"params": [param for param in rest if param.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     if not groups:
-        raise ValueError(f"model: {type(model).__name__} has nothing but hidden matrices; use torch.optim.Muon alone.")
+        raise ValueError(f"model: {type(model).__name__} has only hidden matrices. Use torch.optim.Muon instead.")
     muon = Muon(matrices, lr=lr, weight_decay=weight_decay, momentum=momentum, adjust_lr_fn="match_rms_adamw")
     return [muon, AdamW(groups, lr=rate, betas=betas, eps=eps)]
 
 
 class MuonAdamW(Optimizer):
-    """Both optimizers of :func:`muon_and_adamw` as one, with one state to save and one schedule to follow.
+    """Both optimizers of :func:`muon_and_adamw` as one optimizer, with a single state and schedule.
 
-    The parameter groups are theirs, with ``"muon": True`` in the first. A group that is added later goes to AdamW
-    unless it says so too; layers that are replaced keep the optimizer of their group.
+    It has the parameter groups of both, with ``"muon": True`` in the first. A group that is added later goes to AdamW
+    unless it sets ``"muon": True`` too; replaced layers keep the optimizer of their group.
 
     Args:
         model: The model.
         lr: Learning rate.
-        weight_decay: Decay, multiplied with the learning rate as in ``torch.optim``.
-        adamw_lr: Another learning rate for AdamW.
-        momentum: Share of Muon's average of gradients that stays.
-        betas: Weights of AdamW's averages that stay.
-        eps: Added to the square root in AdamW.
+        weight_decay: Weight decay, multiplied by the learning rate as in ``torch.optim``.
+        adamw_lr: Learning rate of AdamW. Default: ``lr``.
+        momentum: Momentum factor of Muon.
+        betas: Decay coefficients of AdamW's running averages.
+        eps: Term added to the denominator in AdamW.
         readout: See :func:`hidden_matrices`.
 
     Raises:
-        ValueError: The model has no hidden matrix, or nothing but these, or a number is out of its range.
+        ValueError: The model has no hidden matrices, or only hidden matrices, or a number is out of range.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 4), nn.Linear(4, 1))
     >>> optimizer = MuonAdamW(model, lr=0.01)
@@ -149,7 +151,7 @@ class MuonAdamW(Optimizer):
         eps: float = 1e-8,
         readout: str | Iterable[str] | None = None,
     ) -> None:
-        made = muon_and_adamw(
+        optimizers = muon_and_adamw(
             model,
             lr,
             weight_decay,
@@ -159,19 +161,24 @@ class MuonAdamW(Optimizer):
             eps=eps,
             readout=readout,
         )
-        self._defaults = [optimizer.defaults for optimizer in made]
-        groups = [{**group, "muon": isinstance(one, Muon)} for one in made for group in one.param_groups]
+        self._defaults = [optimizer.defaults for optimizer in optimizers]
+        groups = [
+            {**group, "muon": isinstance(optimizer, Muon)}
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+        ]
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
-        self._share()
+        self._build_inner()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters.
 
         Args:
-            param_group: ``params``, ``"muon": True`` if they are matrices for Muon, and settings that differ.
+            param_group: A dict with ``params``, ``"muon": True`` for matrices to update with Muon, and group-specific
+                options.
 
         Raises:
-            ValueError: A parameter for Muon has not two dimensions.
+            ValueError: A parameter for Muon is not two-dimensional.
         """
         is_muon = param_group.setdefault("muon", False)
         for name, value in self._defaults[0 if is_muon else 1].items():
@@ -180,17 +187,17 @@ class MuonAdamW(Optimizer):
         wrong = [tuple(param.shape) for param in param_group["params"] if is_muon and param.ndim != 2]
         if wrong:
             self.param_groups.pop()
-            raise ValueError(f"Muon is for matrices, but param_group has a parameter of shape {wrong[0]}.")
+            raise ValueError(f"Muon requires 2D parameters, but param_group has a parameter of shape {wrong[0]}.")
         if "_inner" in self.__dict__:
-            self._share()
+            self._build_inner()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of."""
+        """Return the state for copying and pickling."""
         return {**super().__getstate__(), "_defaults": self._defaults}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._share()
+        self._build_inner()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -207,16 +214,16 @@ class MuonAdamW(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for optimizer in self._inner:
-            optimizer.state = self.state  # which its owner may have replaced
+            optimizer.state = self.state  # may have been replaced
             optimizer.step()
         return loss
 
-    def _share(self) -> None:
-        """Give both optimizers their groups, the very dicts, and the one state."""
+    def _build_inner(self) -> None:
+        """Build both optimizers on the same group dicts and the same state."""
         self._inner: list[Optimizer] = []
-        for kind, defaults in zip((Muon, AdamW), self._defaults, strict=True):
-            groups = [group for group in self.param_groups if group["muon"] == (kind is Muon)]
-            # As if unpickled: neither takes an empty list of parameters.
-            optimizer = kind.__new__(kind)
+        for optimizer_class, defaults in zip((Muon, AdamW), self._defaults, strict=True):
+            groups = [group for group in self.param_groups if group["muon"] == (optimizer_class is Muon)]
+            # Created as if unpickled, because the constructors reject an empty list of parameters.
+            optimizer = optimizer_class.__new__(optimizer_class)
             optimizer.__setstate__({"defaults": defaults, "state": self.state, "param_groups": groups})
             self._inner.append(optimizer)

@@ -1,15 +1,15 @@
-"""Learning rates that stay right when a model is made wider (maximal update parametrisation).
+"""Maximal update parametrization (muP): learning rates that transfer from a narrow model to a wide one.
 
-    with n the width relative to a base model of the same shape otherwise:
+    with n the width relative to an otherwise identical base model:
 
                               input weights, biases, gains     hidden matrices     readout
     initial variance          as usual                         as usual            as usual / n
-    rate of Adam              lr                               lr / n              lr / n
-    rate of SGD               lr * n                           lr                  lr / n
+    learning rate of Adam     lr                               lr / n              lr / n
+    learning rate of SGD      lr * n                           lr                  lr / n
 
-With these the outputs and what each layer learns in a step neither vanish nor explode with the width, and so the best
-rate of a narrow model, which is cheap to find, is that of the wide one. Paper: Tensor Programs V, Yang et al. 2022,
-https://arxiv.org/abs/2203.03466
+With these, the outputs and the updates of each layer neither vanish nor explode with the width. So the best learning
+rate of a narrow model, which is cheap to find, is also the best one of the wide model. Paper: Tensor Programs V, Yang
+et al. 2022, https://arxiv.org/abs/2203.03466
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ __all__ = ["mup_groups", "scale_readout"]
 def mup_groups(
     model: nn.Module, base: nn.Module, lr: float, weight_decay: float = 0.0, optimizer: str = "adam"
 ) -> list[dict[str, Any]]:
-    """Return the trainable parameters in groups, with the rates that go with their width.
+    """Return the trainable parameters in groups, with learning rates scaled for their width.
 
-    Call :func:`scale_readout` after the weights are initialised, too. Attention that divides by the root of the size
-    of a head is to divide by the size instead, if that is what grows.
+    Also call :func:`scale_readout` after the weights are initialized. If the head size of attention grows, scale the
+    attention scores by 1 / size instead of 1 / sqrt(size).
 
     Args:
         model: The model.
-        base: The same model at the width for which the rate was found; on the ``meta`` device it costs nothing.
-        lr: That rate.
-        weight_decay: Weight decay of matrices and kernels, in the optimizer's unit. :class:`.DecoupledAdamW` decays by
-            it at any width; ``torch.optim.AdamW`` multiplies it with the rate, and so decays wide matrices less.
-        optimizer: ``"adam"``, for all that divide by the size of the gradient, or ``"sgd"``.
+        base: The same model at the width for which the learning rate was tuned; on the ``meta`` device it costs
+            nothing.
+        lr: The learning rate tuned for ``base``.
+        weight_decay: Weight decay of matrices and kernels, in the optimizer's convention. :class:`.DecoupledAdamW`
+            applies it independently of the width; ``torch.optim.AdamW`` multiplies it by the learning rate, and so
+            decays wide matrices less.
+        optimizer: ``"adam"``, for all optimizers that normalize the gradient, or ``"sgd"``.
 
     Returns:
         Dicts with ``params``, ``lr``, ``weight_decay`` and ``name``.
@@ -61,29 +63,29 @@ def mup_groups(
     one_of("optimizer", optimizer, ("adam", "sgd"))
     positive("lr", lr)
     groups: dict[tuple[str, float, float], dict[str, Any]] = {}
-    for part in _parts(model, base):
-        if not part.param.requires_grad:
+    for entry in _scaled_params(model, base):
+        if not entry.param.requires_grad:
             continue
-        rate = lr * (part.adam_factor if optimizer == "adam" else part.sgd_factor)
-        decay = weight_decay if part.param.ndim > 1 else 0.0
-        name = part.kind if part.growth == 1 else f"{part.kind} x{part.growth:g}"
+        rate = lr * (entry.adam_factor if optimizer == "adam" else entry.sgd_factor)
+        decay = weight_decay if entry.param.ndim > 1 else 0.0
+        name = entry.role if entry.growth == 1 else f"{entry.role} x{entry.growth:g}"
         group = groups.setdefault(
             (name, rate, decay), {"params": list[Tensor](), "lr": rate, "weight_decay": decay, "name": name}
         )
-        group["params"].append(part.param)
+        group["params"].append(entry.param)
     return list(groups.values())
 
 
 @torch.no_grad()
 def scale_readout(model: nn.Module, base: nn.Module) -> list[str]:
-    """Make the initial weights of the readout smaller by the root of the relative width, in place.
+    """Divide the initial weights of the readout by the square root of the relative width, in place.
 
-    For weights whose initial variance is that of the usual methods, inversely proportional to the inputs. Call it
-    once, after these and before training; a loaded checkpoint holds scaled weights already.
+    It assumes standard initialization, with a variance inversely proportional to the number of inputs. Call it once,
+    after initialization and before training; a loaded checkpoint already holds scaled weights.
 
     Args:
         model: The model.
-        base: The same model at the width for which the learning rate was found.
+        base: The same model at the width for which the learning rate was tuned.
 
     Returns:
         The names of the weights.
@@ -101,35 +103,35 @@ def scale_readout(model: nn.Module, base: nn.Module) -> list[str]:
     Paper: https://arxiv.org/abs/2203.03466 (Yang et al. 2022)
     """
     found: list[str] = []
-    for part in _parts(model, base):
-        if part.kind == "readout":
-            part.param.mul_(part.growth**-0.5)
-            found.append(part.name)
+    for entry in _scaled_params(model, base):
+        if entry.role == "readout":
+            entry.param.mul_(entry.growth**-0.5)
+            found.append(entry.name)
     return found
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A parameter and how it grows with the width.
+class _ScaledParam:
+    """A parameter, its role, and its growth relative to the base model.
 
-    ``growth`` is that of the inputs of a hidden matrix or a readout, and of the outputs of the others.
+    ``growth`` is the ratio of the input sizes for a hidden matrix or readout, and of the output sizes otherwise.
     """
 
     name: str
     param: nn.Parameter
-    kind: str
+    role: str
     growth: float
 
     @property
     def adam_factor(self) -> float:
-        return 1 / self.growth if self.kind in ("hidden", "readout") else 1.0
+        return 1 / self.growth if self.role in ("hidden", "readout") else 1.0
 
     @property
     def sgd_factor(self) -> float:
-        return {"hidden": 1.0, "readout": 1 / self.growth}.get(self.kind, self.growth)
+        return {"hidden": 1.0, "readout": 1 / self.growth}.get(self.role, self.growth)
 
 
-def _parts(model: nn.Module, base: nn.Module) -> Iterator[_Part]:
+def _scaled_params(model: nn.Module, base: nn.Module) -> Iterator[_ScaledParam]:
     ours, theirs = dict(model.named_parameters()), dict(base.named_parameters())
     unlike = ours.keys() ^ theirs.keys()
     if unlike:
@@ -138,27 +140,29 @@ def _parts(model: nn.Module, base: nn.Module) -> Iterator[_Part]:
     for module in model.modules():
         if isinstance(module, nn.Linear) and id(module.weight) in tables:
             raise ValueError(
-                "An embedding is tied to the readout, whose rates and initial weights must differ in a wide model; "
-                "untie them."
+                "An embedding is tied to the readout, but their learning rates and initial weights must differ in a "
+                "wide model. Untie them."
             )
     for name, param in ours.items():
-        yield _part(name, param, theirs[name], is_table=id(param) in tables)
+        yield _scaled_param(name, param, theirs[name], is_table=id(param) in tables)
 
 
-def _part(name: str, param: nn.Parameter, base: Tensor, is_table: bool) -> _Part:
+def _scaled_param(name: str, param: nn.Parameter, base: Tensor, is_table: bool) -> _ScaledParam:
     if param.ndim != base.ndim:
-        raise ValueError(f"base must be the model at another width, but {name!r} has other dimensions there.")
+        raise ValueError(
+            f"base must be the model at another width, but {name!r} has a different number of dimensions there."
+        )
     growth = [size / other for size, other in zip(param.shape, base.shape, strict=True)]
-    grown = [place for place, factor in enumerate(growth) if factor != 1]
-    if not grown:
-        return _Part(name, param, "fixed", 1.0)
+    grown_dims = [dim for dim, factor in enumerate(growth) if factor != 1]
+    if not grown_dims:
+        return _ScaledParam(name, param, "fixed", 1.0)
     if param.ndim < 2:
-        return _Part(name, param, "vectors", growth[0])
-    if max(grown) > 1:
-        raise ValueError(f"base must be the model at another width, but the kernel of {name!r} has another size.")
+        return _ScaledParam(name, param, "vectors", growth[0])
+    if max(grown_dims) > 1:
+        raise ValueError(f"base must be the model at another width, but the kernel of {name!r} has a different size.")
     if is_table:
-        return _Part(name, param, "input", growth[1])
+        return _ScaledParam(name, param, "input", growth[1])
     # Weights are (outputs, inputs, ...).
-    if grown == [0]:
-        return _Part(name, param, "input", growth[0])
-    return _Part(name, param, "hidden" if 0 in grown else "readout", growth[1])
+    if grown_dims == [0]:
+        return _ScaledParam(name, param, "input", growth[0])
+    return _ScaledParam(name, param, "hidden" if 0 in grown_dims else "readout", growth[1])

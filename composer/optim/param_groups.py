@@ -1,9 +1,9 @@
-"""Groups of parameters: no decay for gains and biases, smaller rates for layers near the input.
+"""Parameter groups: no weight decay for biases and norms, and layer-wise learning-rate decay.
 
-    rate of layer d = lr * layer_decay ** (L + 1 - d)          d = 1 ... L;  0: before the layers, L + 1: after them
+    learning rate of layer d = lr * layer_decay ** (L + 1 - d)     d = 1 ... L;  0: before the layers, L + 1: after them
 
-What a network has learned first changes least when it is tuned on something else. Paper, of the rates: ELECTRA, Clark
-et al. 2020, https://arxiv.org/abs/2003.10555
+Early layers learn general features, which should change least in fine-tuning. Paper, of the learning rates: ELECTRA,
+Clark et al. 2020, https://arxiv.org/abs/2003.10555
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from composer.trees import ensure_tuple
 
 __all__ = ["match_names", "parameter_groups"]
 
-# Their weights have more than one dimension where they normalise over several.
+# Their weights have several dimensions if they normalize over several.
 _NORMS = (nn.LayerNorm, nn.RMSNorm)
 
 
@@ -32,21 +32,22 @@ def parameter_groups(
     layer_decay: float = 1.0,
     layers: str | Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the trainable parameters in groups for an optimizer, each once.
+    """Return the trainable parameters in groups for an optimizer, each parameter once.
 
-    Parameters with fewer than two dimensions (biases, gains of norms) and the weights of norms get no weight decay.
+    Parameters with fewer than two dimensions (biases, norm scales) and the weights of norms get no weight decay.
 
     Args:
         model: The model.
-        lr: Learning rate; of what comes after the layers, with ``layer_decay``. None leaves it to the optimizer.
-        weight_decay: Weight decay of the others, in the optimizer's unit.
-        no_decay: Names of further parameters without decay, or patterns such as ``"*.embedding.weight"``.
-        layer_decay: Rate of a layer relative to that of the next, above 0; 1 is the same for all.
-        layers: Name of the module whose children are the layers, or several in their order, such as ``"encoder.layer"``
-            or ``["layer1", "layer2"]``. By default the list or sequence with the most children that have parameters.
+        lr: Learning rate. With ``layer_decay``, that of the parameters after the layers. None uses the optimizer's.
+        weight_decay: Weight decay of the other parameters, in the optimizer's convention.
+        no_decay: Names of additional parameters without decay, or patterns such as ``"*.embedding.weight"``.
+        layer_decay: Learning rate of a layer relative to that of the next, above 0. 1 is the same for all.
+        layers: Name of the module whose children are the layers, or several names in order, such as
+            ``"encoder.layer"`` or ``["layer1", "layer2"]``. Default: the ``ModuleList`` or ``Sequential`` with the most
+            children that have parameters.
 
     Returns:
-        Dicts with ``params``, ``weight_decay``, ``name`` and, if a rate is given, ``lr``.
+        Dicts with ``params``, ``weight_decay``, ``name`` and, if a learning rate is given, ``lr``.
 
     Raises:
         ValueError: ``layer_decay`` is used without ``lr``, there are no layers, or a name does not exist.
@@ -63,8 +64,8 @@ def parameter_groups(
     parameters = {name: param for name, param in model.named_parameters() if param.requires_grad}
     if not parameters:
         raise ValueError(f"model: no parameter of {type(model).__name__} requires a gradient.")
-    spared = match_names("no_decay", no_decay, parameters)
-    spared |= {
+    undecayed = match_names("no_decay", no_decay, parameters)
+    undecayed |= {
         f"{path}.{name}".lstrip(".")
         for path, module in model.named_modules()
         if isinstance(module, _NORMS)
@@ -73,38 +74,38 @@ def parameter_groups(
     depths, deepest = dict.fromkeys(parameters, 0), 0
     if positive("layer_decay", layer_decay) != 1:
         if lr is None:
-            raise ValueError(f"layer_decay={layer_decay} gives each layer a rate of its own: give lr too.")
+            raise ValueError(f"layer_decay={layer_decay} gives each layer a separate learning rate and requires lr.")
         depths, deepest = _depths(model, list(parameters), layers)
     elif layers is not None:
         raise ValueError(f"layers={layers!r} has no effect without layer_decay.")
 
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
     for name, param in parameters.items():
-        decays = param.ndim > 1 and name not in spared
-        place = depths[name], decays
-        if place not in groups:
+        decays = param.ndim > 1 and name not in undecayed
+        key = depths[name], decays
+        if key not in groups:
             label = "decay" if decays else "no decay"
-            groups[place] = {
+            groups[key] = {
                 "params": list[Tensor](),
                 "weight_decay": weight_decay if decays else 0.0,
                 "name": f"layer {depths[name]}, {label}" if deepest else label,
             }
             if lr is not None:
-                groups[place]["lr"] = lr * layer_decay ** (deepest - depths[name])
-        groups[place]["params"].append(param)
+                groups[key]["lr"] = lr * layer_decay ** (deepest - depths[name])
+        groups[key]["params"].append(param)
     return list(groups.values())
 
 
 def match_names(argument: str, patterns: str | Iterable[str], names: Iterable[str]) -> set[str]:
-    """Return those of the names that fit any of some patterns.
+    """Return the names that match any of the patterns.
 
     Args:
-        argument: Name of the argument, for the message.
-        patterns: One pattern or several, with ``*``, ``?`` and ``[...]`` as in the names of files.
+        argument: Name of the argument, for the error message.
+        patterns: One or more patterns with ``*``, ``?`` and ``[...]``, as in :mod:`fnmatch`.
         names: The names.
 
     Raises:
-        ValueError: A pattern fits none.
+        ValueError: A pattern matches no name.
 
     >>> sorted(match_names("no_decay", "*.bias", ["fc.weight", "fc.bias", "bias"]))
     ['fc.bias']
@@ -112,15 +113,15 @@ def match_names(argument: str, patterns: str | Iterable[str], names: Iterable[st
     known = list(names)
     found: set[str] = set()
     for pattern in ensure_tuple(patterns):
-        fitting = {name for name in known if fnmatchcase(name, pattern)}
-        if not fitting:
+        matching = {name for name in known if fnmatchcase(name, pattern)}
+        if not matching:
             raise ValueError(f"{argument}: no parameter is named {pattern!r}.{did_you_mean(pattern, known)}")
-        found |= fitting
+        found |= matching
     return found
 
 
 def _depths(model: nn.Module, names: Sequence[str], layers: str | Sequence[str] | None) -> tuple[dict[str, int], int]:
-    """The depth of each parameter, and the one after all layers."""
+    """Return the depth of each parameter, and the depth after all layers."""
     containers = (_find_layers(model),) if layers is None else ensure_tuple(layers)
     modules = dict(model.named_modules())
     prefixes: list[str] = []
@@ -129,15 +130,15 @@ def _depths(model: nn.Module, names: Sequence[str], layers: str | Sequence[str] 
             raise ValueError(f"layers: no module is named {container!r}.{did_you_mean(container, modules)}")
         children = modules[container].named_children()
         prefixes += [
-            f"{container}.{child}.".lstrip(".") for child, part in children if any(True for _ in part.parameters())
+            f"{container}.{child}.".lstrip(".") for child, module in children if any(True for _ in module.parameters())
         ]
     if not prefixes:
         raise ValueError(f"layers: {', '.join(map(repr, containers))} has no children with parameters.")
     inside = {name: d for name in names for d, prefix in enumerate(prefixes, start=1) if name.startswith(prefix)}
-    last = max((place for place, name in enumerate(names) if name in inside), default=-1)
+    last = max((index for index, name in enumerate(names) if name in inside), default=-1)
     depths, depth = dict[str, int](), 0
-    for place, name in enumerate(names):
-        depth = inside.get(name, depth) if place <= last else len(prefixes) + 1
+    for index, name in enumerate(names):
+        depth = inside.get(name, depth) if index <= last else len(prefixes) + 1
         depths[name] = depth
     return depths, len(prefixes) + 1
 

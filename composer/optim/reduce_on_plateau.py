@@ -1,4 +1,4 @@
-"""Lower the learning rate when a metric of the evaluation stops getting better."""
+"""Reduce the learning rate when an evaluation metric stops improving (reduce LR on plateau)."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ __all__ = ["ReduceOnPlateauScheduler"]
 
 @final
 class ReduceOnPlateauScheduler(ComposerScheduler):
-    """Multiplies by ``factor`` when a metric has not become better for more than ``patience`` evaluations.
+    """Multiplies the value by ``factor`` if a metric has not improved for more than ``patience`` evaluations.
 
-    It is asked after the evaluations of ``Trainer.fit`` in which the metric was computed, so ``eval_interval`` sets the
-    pace. Better is above ``best + threshold * |best|`` or ``best + threshold`` where large is good, and below
-    ``best - threshold * |best|`` or ``best - threshold`` where small is. NaN is never better.
+    It is updated after each evaluation in ``Trainer.fit`` that computed the metric, so ``eval_interval`` sets its pace.
+    An improvement is a value above ``best + threshold * |best|`` or ``best + threshold`` in mode "max", and below
+    ``best - threshold * |best|`` or ``best - threshold`` in mode "min". NaN is never an improvement.
 
     Args:
-        monitor: The metric, as it is logged: "metrics/eval/Accuracy"; also "eval/Accuracy", and "Accuracy" where only
-            one evaluator has it.
-        mode: Whether the metric is to become large ("max") or small ("min"). By default the metric's
-            ``higher_is_better`` decides, or else its name, see :func:`.larger_is_better`.
-        factor: By what to multiply, in (0, 1).
-        patience: Number of evaluations without a better value that are tolerated.
-        threshold: What counts as better.
-        threshold_mode: Whether ``threshold`` is a share of the best value ("rel") or a difference ("abs").
+        monitor: The metric as it is logged, "metrics/eval/Accuracy"; also "eval/Accuracy", or "Accuracy" if only one
+            evaluator has it.
+        mode: Whether larger ("max") or smaller ("min") values are better. Default: the metric's ``higher_is_better``,
+            or else its name, see :func:`.larger_is_better`.
+        factor: Factor of each reduction, in (0, 1).
+        patience: Number of evaluations without improvement that are tolerated.
+        threshold: Minimum change that counts as an improvement.
+        threshold_mode: Whether ``threshold`` is a fraction of the best value ("rel") or a difference ("abs").
         cooldown: Number of evaluations after a reduction that are not counted.
-        min_factor: The least multiplier.
+        min_factor: Lower bound of the multiplier.
 
     Attributes:
-        multiplier: The multiplier now.
+        multiplier: The current multiplier.
         best: The best value so far, or None.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: An argument is out of its range; when training starts: there is no such metric, or ``mode`` is not
-            given and neither the metric nor its name says what is better; in training: it is not a number.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range; when training starts: the metric does not exist, or ``mode`` is not
+            given and cannot be inferred from the metric or its name; during training: the metric is not a number.
 
     >>> schedule = ReduceOnPlateauScheduler("eval/Accuracy", mode="max", factor=0.5, patience=1)
     >>> [schedule.update(accuracy) for accuracy in (0.7, 0.8, 0.8, 0.8)]
@@ -80,14 +80,14 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
         self._cooling = 0
 
     def __plan__(self, horizon: Horizon) -> Plan:
-        """Return the multiplier as a function of the timestamp, which it does not depend on."""
+        """Return the multiplier as a function of the timestamp, on which it does not depend."""
         return lambda now: self.multiplier
 
     def update(self, value: float) -> float:
-        """Take notice of a value of the metric, and return the multiplier from now on.
+        """Update the schedule with a value of the metric, and return the new multiplier.
 
         Args:
-            value: The metric. NaN is not better than anything.
+            value: The metric. NaN is never an improvement.
         """
         if self._is_better(value):
             self.best, self._bad = value, 0
@@ -101,18 +101,18 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
         return self.multiplier
 
     def __check__(self, state: State) -> None:
-        """Refuse a metric that does not exist, and find out which of its values are better."""
+        """Raise if the metric does not exist, and infer whether larger values are better."""
         label, name = self._find(state)
         if self.mode is None:
             self._larger = self._direction(state.eval_metrics[label][name])
 
     def __observe__(self, state: State, labels: Sequence[str]) -> bool:
-        """Read the metric if one of the evaluators that ran has it; return whether the multiplier changed."""
+        """Read the metric if its evaluator ran; return whether the multiplier changed."""
         label, name = self._find(state)
         metric = state.eval_metrics[label][name]
         if label not in labels or not metric.update_called:
             return False
-        # Evaluation has computed it, and the metric keeps its value: this reads one number.
+        # The evaluation has computed the metric, which caches its value: this reads one number.
         value: Any = metric.compute()
         try:
             number = float(value)
@@ -124,11 +124,11 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
         return self.update(number) != before
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was best and how long ago."""
+        """Return the multiplier, the best value, and the counters of bad and cooldown evaluations."""
         return {"multiplier": self.multiplier, "best": self.best, "bad": self._bad, "cooling": self._cooling}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned.
+        """Restore what :meth:`state_dict` returned.
 
         Args:
             state_dict: The saved values.
@@ -139,13 +139,13 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
     def _is_better(self, value: float) -> bool:
         if self.best is None:
             return not math.isnan(value)
-        if self._larger is None:  # of a loop without :meth:`check`
+        if self._larger is None:  # a custom loop without __check__
             self._larger = self._direction(None)
         sign = 1 if self._larger else -1
         if self.threshold_mode == "rel":
-            # Unlike torch's, which with a negative best takes equal and worse values for better ones.
-            share = math.copysign(self.threshold, self.best)
-            return sign * value > sign * self.best * (1 + sign * share)
+            # Unlike torch's, which counts equal and worse values as better if the best value is negative.
+            relative = math.copysign(self.threshold, self.best)
+            return sign * value > sign * self.best * (1 + sign * relative)
         return sign * value > sign * self.best + self.threshold
 
     def _direction(self, metric: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What schedules are: functions of the progress of a run whose value multiplies a hyperparameter."""
+"""Base class of learning-rate schedulers: functions of training time whose value multiplies a hyperparameter."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ if TYPE_CHECKING:
 __all__ = ["ComposerScheduler", "Plan", "as_time", "number_of_edits", "over", "rising"]
 
 Plan: TypeAlias = Callable[[Timestamp], float]
-"""A schedule in a run: how far the training has come -> the multiplier."""
+"""A schedule bound to a run: maps the timestamp to the multiplier."""
 
 number_of_edits = [0]
-"""How often a setting of any schedule was set. Plans are kept until this changes; one number can be compared in every
-step, while a schedule may be made of many others."""
+"""How many times an attribute of any schedule was set. Plans are cached until this changes: comparing one number per
+step is cheap, while a schedule may consist of many others."""
 
 
 class ComposerScheduler:
-    """A schedule of the learning rate, or of another hyperparameter, in terms of time in any unit.
+    """A schedule of the learning rate, or of another hyperparameter, over time in any unit.
 
-    Its value multiplies what the optimizer was made with: the rate of step k is ``lr * schedule(k)``, and k counts
-    whatever the arguments are given in: ``"10ep"``, ``"2048ba"``, ``"1e6sp"``, ``"1e9tok"``, ``"1h30m"``, or
-    ``"0.3dur"``, a share of the training.
+    Its value multiplies the initial value in the optimizer: the learning rate of step k is ``lr * schedule(k)``. Times
+    may be given as ``"10ep"``, ``"2048ba"``, ``"1e6sp"``, ``"1e9tok"``, ``"1h30m"``, or ``"0.3dur"``, a fraction of the
+    run.
 
-    A schedule of one's own is a plain function ``(state, ssr) -> multiplier``; ``ssr`` is ``scale_schedule_ratio``. Or
-    it is a subclass that overrides ``__call__(state, ssr)``, or :meth:`__plan__`: this one also adds up with others.
+    A custom schedule is a plain function ``(state, ssr) -> multiplier``, where ``ssr`` is ``scale_schedule_ratio``; or
+    a subclass that overrides ``__call__(state, ssr)``; or a subclass that overrides :meth:`__plan__`, which can also be
+    chained with other schedules.
 
     Attributes:
-        t_max: When the schedule ends, or None for one without an end.
+        t_max: When the schedule ends, or None if it has no end.
 
     >>> class Halving(ComposerScheduler):
     ...     def __plan__(self, horizon):
@@ -51,7 +52,7 @@ class ComposerScheduler:
     t_max: Time | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a setting, also in the middle of a run; what is a time stays one where a string is given."""
+        """Set an attribute, also during a run; a string assigned to a time attribute is converted to a time."""
         before = self.__dict__.get(name)
         if isinstance(value, str) and isinstance(before, Time):
             value = as_time(name, value)
@@ -62,11 +63,11 @@ class ComposerScheduler:
         number_of_edits[0] += 1
 
     def __call__(self, state: State, ssr: float = 1.0) -> float:
-        """Return the multiplier now.
+        """Return the current multiplier.
 
         Args:
-            state: Has the time, ``max_duration`` and the length of an epoch.
-            ssr: By what times are multiplied that are not shares of the training.
+            state: Provides the timestamp, ``max_duration`` and the number of batches in an epoch.
+            ssr: Ratio by which times are multiplied, except those given as a fraction of the run.
 
         >>> from composer import State
         >>> from composer.optim import LinearScheduler
@@ -78,31 +79,31 @@ class ComposerScheduler:
         return self.__plan__(Horizon.of(state, ssr))(state.timestamp)
 
     def __plan__(self, horizon: Horizon) -> Plan:
-        """Return the multiplier as a function of the timestamp. Called when a run begins or its length changes.
+        """Return the multiplier as a function of the timestamp. Called when a run begins or its duration changes.
 
         Args:
-            horizon: Turns times into places in the run.
+            horizon: The run that the times refer to.
 
         Raises:
             ValueError: The schedule is impossible in this run.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} must override __plan__(horizon) to be used here; overriding __call__(state, ssr) "
-            f"alone is enough where it is given to the Trainer as it is."
+            f"{type(self).__name__} must override __plan__(horizon) to be used here. Overriding only "
+            f"__call__(state, ssr) is enough if the schedule is passed directly to the Trainer."
         )
 
     def __end__(self, horizon: Horizon) -> Span:
-        """Return the stretch from the beginning of ``horizon`` to the end of the schedule.
+        """Return the span from the start of ``horizon`` to the end of the schedule.
 
         Args:
-            horizon: Turns times into places in the run.
+            horizon: The run that the times refer to.
 
         Raises:
             ValueError: The schedule has no end.
         """
         if self.t_max is None:
             raise ValueError(
-                f"{type(self).__name__} has no end at which the next schedule could begin; say when: "
+                f"{type(self).__name__} has no end at which the next schedule could begin. Set it with "
                 f"SequentialScheduler([...], milestones=['0.5dur'])."
             )
         return horizon.span(self.t_max)
@@ -110,21 +111,21 @@ class ComposerScheduler:
     def preview(
         self, max_duration: Time | str, epoch_length: int | None = None, ssr: float = 1.0, num_points: int | None = None
     ) -> list[float]:
-        """Return the multipliers along a run, without running it: to look at or to draw.
+        """Return the multipliers over a run without running it, to inspect or plot.
 
         Args:
-            max_duration: The length of the run.
-            epoch_length: Number of batches in an epoch; epochs are then divided into batches.
-            ssr: By what times are multiplied that are not shares of the training.
-            num_points: How many values from the beginning to the end, evenly spaced; by default one for each unit.
+            max_duration: Duration of the run.
+            epoch_length: Number of batches in an epoch; if given, epochs are counted in batches.
+            ssr: Ratio by which times are multiplied, except those given as a fraction of the run.
+            num_points: Number of evenly spaced values from start to end. Default: one per unit.
 
         >>> from composer.optim import StepScheduler
         >>> StepScheduler("1ep", gamma=0.5).preview("2ep", epoch_length=2)
         [1.0, 1.0, 0.5, 0.5, 0.25]
         """
         horizon = Horizon.of_run(max_duration, epoch_length, ssr)
-        assert horizon.whole is not None  # as max_duration is given
-        plan, (unit, length) = self.__plan__(horizon), (horizon.whole.unit, int(horizon.whole.length))
+        assert horizon.total is not None  # as max_duration is given
+        plan, (unit, length) = self.__plan__(horizon), (horizon.total.unit, int(horizon.total.length))
         gaps = length if num_points is None else max(1, num_points - 1)
         counts = [length * k // gaps for k in range(gaps + 1)] if gaps else [0]
         if unit is not TimeUnit.BATCH or not epoch_length:
@@ -132,12 +133,12 @@ class ComposerScheduler:
         return [plan(Timestamp(batch=count, epoch=count // epoch_length)) for count in counts]
 
     def with_warmup(self, t_warmup: Time | str, scale_warmup: bool = False, alpha_i: float = 0.0) -> WithWarmup:
-        """Return this schedule after a linear rise; see :class:`.WithWarmup`.
+        """Return this schedule preceded by a linear warm-up; see :class:`.WithWarmup`.
 
         Args:
-            t_warmup: How long the rise takes.
-            scale_warmup: Whether ``scale_schedule_ratio`` applies to it.
-            alpha_i: Share of the schedule's first value to begin with.
+            t_warmup: Length of the warm-up.
+            scale_warmup: Whether ``scale_schedule_ratio`` applies to the warm-up.
+            alpha_i: Where the warm-up starts, as a fraction of the schedule's first value.
 
         >>> from composer.optim import ConstantScheduler
         >>> ConstantScheduler().with_warmup("2ba").preview("4ba")
@@ -154,12 +155,12 @@ class ComposerScheduler:
         optimizer: Optimizer | int | None = None,
         groups: int | str | Sequence[int | str] | None = None,
     ) -> AssignedSchedule:
-        """Say what the schedule is for; see :class:`.AssignedSchedule`.
+        """Assign the schedule to a hyperparameter, optimizer or parameter groups; see :class:`.AssignedSchedule`.
 
         Args:
-            hyperparameter: What it multiplies: "lr", "momentum", "weight_decay", "beta1", "beta2", ...
-            optimizer: Whose, or its number; all by default.
-            groups: Numbers or names of parameter groups; all by default.
+            hyperparameter: Hyperparameter to multiply: "lr", "momentum", "weight_decay", "beta1", "beta2", ...
+            optimizer: The optimizer, or its index. Default: all.
+            groups: Indices or names of parameter groups. Default: all.
 
         >>> from composer.optim import LinearScheduler
         >>> LinearScheduler().assign("weight_decay").hyperparameter
@@ -170,7 +171,7 @@ class ComposerScheduler:
         return AssignedSchedule(self, hyperparameter, optimizer=optimizer, groups=groups)
 
     def __add__(self, other: ComposerScheduler) -> SequentialScheduler:
-        """Return a schedule that goes on with ``other`` where this one ends."""
+        """Return a schedule that continues with ``other`` when this one ends."""
         if not isinstance(other, ComposerScheduler):
             return NotImplemented
         from composer.optim.sequential_schedule import SequentialScheduler
@@ -179,62 +180,66 @@ class ComposerScheduler:
 
     @property
     def __parts__(self) -> Sequence[ComposerScheduler]:
-        """The schedules that this one is made of; what they follow and remember is passed on to them."""
+        """The child schedules; checks, evaluation results and saved state are forwarded to them."""
         return ()
 
     def __check__(self, state: State) -> None:
-        """Refuse, before training begins, what the schedule could not follow.
+        """Check, before training starts, that the metrics the schedule monitors exist.
 
         Args:
-            state: Has the metrics of the evaluators.
+            state: Provides the metrics of the evaluators.
 
         Raises:
-            ValueError: There is no such metric.
+            ValueError: A monitored metric does not exist.
         """
-        for part in self.__parts__:
-            part.__check__(state)
+        for child in self.__parts__:
+            child.__check__(state)
 
     def __observe__(self, state: State, labels: Sequence[str]) -> bool:
-        """Take notice of an evaluation; return whether the schedule changed.
+        """Update the schedule after an evaluation; return whether it changed.
 
         Args:
-            state: Has the metrics of the evaluators.
+            state: Provides the metrics of the evaluators.
             labels: Labels of the evaluators that ran.
         """
-        changed = [part.__observe__(state, labels) for part in self.__parts__]  # all of them, whatever the first says
+        changed = [child.__observe__(state, labels) for child in self.__parts__]  # a list: no short circuit
         return any(changed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the schedule remembers; nothing, for functions of time."""
-        states = [part.state_dict() for part in self.__parts__]
+        """Return the state of the schedule; empty for pure functions of time."""
+        states = [child.state_dict() for child in self.__parts__]
         return {"parts": states} if any(states) else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned.
+        """Restore what :meth:`state_dict` returned.
 
         Args:
             state_dict: The saved values.
 
         Raises:
-            ValueError: It is of a schedule with other parts.
+            ValueError: The state is of a schedule with a different number of child schedules.
         """
         states = state_dict.get("parts", [])
         if states and len(states) != len(self.__parts__):
-            raise ValueError(f"The saved schedule has {len(states)} parts, but {self!r} has {len(self.__parts__)}.")
-        for part, state in zip(self.__parts__, states, strict=False):
-            part.load_state_dict(state)
+            raise ValueError(
+                f"The saved schedule has {len(states)} child schedules, but {self!r} has {len(self.__parts__)}."
+            )
+        for child, state in zip(self.__parts__, states, strict=False):
+            child.load_state_dict(state)
 
     def __repr__(self) -> str:
         names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
-        return f"{type(self).__name__}({', '.join(f'{name}={_shown(getattr(self, name))}' for name in names)})"
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={_format_argument(getattr(self, name))}' for name in names)})"
+        )
 
 
-def _shown(value: Any) -> str:
-    """Return how an argument is written."""
+def _format_argument(value: Any) -> str:
+    """Return an argument as source text."""
     if isinstance(value, Time):
         return repr(str(value).replace(".0dur", "dur"))
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_shown(entry) for entry in cast('list[Any]', value))}]"
+        return f"[{', '.join(_format_argument(entry) for entry in cast('list[Any]', value))}]"
     return repr(value)
 
 
@@ -247,16 +252,16 @@ def _terms(schedule: ComposerScheduler) -> Sequence[ComposerScheduler]:
 
 
 def as_time(argument: str, value: Time | str, *, allow_zero: bool = True) -> Time:
-    """Return a time that an argument of a schedule was given.
+    """Convert an argument of a schedule to a time.
 
     Args:
         argument: Name of the argument, for errors.
         value: A time, or a time string.
-        allow_zero: Whether no time at all makes sense.
+        allow_zero: Whether zero is allowed.
 
     Raises:
-        TypeError: It is no time, or a number without a unit.
-        ValueError: It is a string that is no time, or negative, or zero where that makes no sense.
+        TypeError: The value is not a time, or is a number without a unit.
+        ValueError: The string is not a valid time, or the time is negative, or is zero and ``allow_zero`` is False.
 
     >>> as_time("t_max", "10ep")
     Time(10, TimeUnit.EPOCH)
@@ -273,13 +278,13 @@ def as_time(argument: str, value: Time | str, *, allow_zero: bool = True) -> Tim
 
 
 def over(span: Span, curve: Callable[[float], float]) -> Plan:
-    """Return the plan that follows a curve of the share of a stretch, and stays at its end.
+    """Return the plan that follows a curve over a span, and keeps its final value afterwards.
 
     Args:
-        span: The stretch.
-        curve: Maps 0 where the stretch begins to 1 where it ends.
+        span: The span.
+        curve: Maps the fraction of the span, from 0 to 1, to the multiplier.
 
-    >>> over(Span(TimeUnit.BATCH, 4), lambda share: 1 - share)(Timestamp(batch=1))
+    >>> over(Span(TimeUnit.BATCH, 4), lambda fraction: 1 - fraction)(Timestamp(batch=1))
     0.75
     """
     unit, start, length = span.unit, span.start, span.length
@@ -288,20 +293,20 @@ def over(span: Span, curve: Callable[[float], float]) -> Plan:
         return lambda now: last
 
     def value(now: Timestamp) -> float:
-        share = (now.count(unit) - start) / length
-        return curve(share if share < 1.0 else 1.0)
+        fraction = (now.count(unit) - start) / length
+        return curve(fraction if fraction < 1.0 else 1.0)
 
     return value
 
 
 def rising(span: Span, to: float, then: Plan, start: float = 0.0) -> Plan:
-    """Return the plan that rises on a straight line and then follows another plan.
+    """Return the plan that warms up linearly and then follows another plan.
 
     Args:
-        span: The stretch of the rise.
+        span: The span of the warm-up.
         to: The value at its end.
-        then: The plan from there on.
-        start: The value at its beginning, as a share of ``to``.
+        then: The plan after the warm-up.
+        start: The initial value, as a fraction of ``to``.
 
     >>> plan = rising(Span(TimeUnit.BATCH, 4), 2.0, lambda now: 7.0)
     >>> plan(Timestamp(batch=1)), plan(Timestamp(batch=4))

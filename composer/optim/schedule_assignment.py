@@ -1,4 +1,4 @@
-"""Which schedule is for which hyperparameter of which parameters."""
+"""Assign schedules to hyperparameters, optimizers and parameter groups (``AssignedSchedule``)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from composer.optim.schedule import ComposerScheduler
 __all__ = ["AssignedSchedule", "Job", "Schedule", "assign", "name_of"]
 
 Schedule: TypeAlias = ComposerScheduler | Callable[..., float]
-"""A schedule of ours, or a function ``(state, ssr) -> multiplier``."""
+"""A :class:`.ComposerScheduler`, or a function ``(state, ssr) -> multiplier``."""
 
 _Slot: TypeAlias = tuple[int, str, int]
-"""An optimizer by its id, a hyperparameter, the number of a group."""
+"""The id of an optimizer, a hyperparameter, the index of a parameter group."""
 
 
 @final
 class AssignedSchedule:
-    """A schedule with what it is for: another hyperparameter than the learning rate, one optimizer, some groups.
+    """A schedule assigned to a hyperparameter, an optimizer or some of its parameter groups.
 
-    Of several schedules given to the trainer, one that is not assigned is for all learning rates that no assigned one
-    takes. ``schedule.assign(...)`` is the same as ``AssignedSchedule(schedule, ...)``, which takes plain functions too.
+    If the trainer gets several schedules, an unassigned one sets all learning rates that no assigned one sets.
+    ``schedule.assign(...)`` is the same as ``AssignedSchedule(schedule, ...)``, which also accepts plain functions.
 
     Args:
-        schedule: The schedule; its value multiplies what the optimizer was made with.
-        hyperparameter: "lr", "momentum", "weight_decay", "beta1", "beta2" or any other number that the optimizer has.
-        optimizer: The optimizer, or its number among those of the trainer; None is every one.
-        groups: Numbers of parameter groups, or the names that they have under the key "name"; None is all.
+        schedule: The schedule; its value multiplies the initial value in the optimizer.
+        hyperparameter: "lr", "momentum", "weight_decay", "beta1", "beta2" or any other number in the parameter groups.
+        optimizer: The optimizer, or its index among those of the trainer. None means all.
+        groups: Indices of parameter groups, or their names under the key "name". None means all.
 
     Raises:
-        TypeError: ``schedule`` is no schedule.
+        TypeError: ``schedule`` is neither a :class:`.ComposerScheduler` nor a function.
 
     >>> from composer.optim import CosineAnnealingScheduler, LinearScheduler
     >>> schedulers = [
@@ -70,13 +70,13 @@ class AssignedSchedule:
 
 @dataclass(frozen=True)
 class Job:
-    """A schedule at work on groups of one optimizer.
+    """A schedule of one hyperparameter in some parameter groups of one optimizer.
 
     Attributes:
         schedule: The schedule.
         optimizer: The optimizer.
-        hyperparameter: What is scheduled.
-        groups: Numbers of the groups.
+        hyperparameter: The scheduled hyperparameter.
+        groups: Indices of the parameter groups.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     >>> Job(lambda state: 0.5, optimizer).hyperparameter
@@ -90,7 +90,7 @@ class Job:
 
 
 def name_of(schedule: Any) -> str:
-    """Return how a schedule is called in messages.
+    """Return the name of a schedule for messages.
 
     Args:
         schedule: The schedule.
@@ -106,77 +106,76 @@ def name_of(schedule: Any) -> str:
 def assign(
     entries: Sequence[Schedule | AssignedSchedule | LRScheduler], optimizers: Sequence[Optimizer]
 ) -> list[Job | LRScheduler]:
-    """Return who schedules what, in the order given; schedules of torch stay as they are.
+    """Resolve schedules to jobs, in the given order; PyTorch schedulers are returned unchanged.
 
     Args:
-        entries: The schedules. Of those that are not assigned one is for all optimizers, or there is one for each
-            optimizer that has no schedule of torch.
+        entries: The schedules. Of the unassigned ones there must be one for all optimizers, or one for each optimizer
+            without a PyTorch scheduler.
         optimizers: The optimizers.
 
     Raises:
-        ValueError: An optimizer or group does not exist, two schedules are for the same thing, one is for nothing, or
-            there are neither one nor as many as optimizers.
+        ValueError: An optimizer or group does not exist, two schedules set the same hyperparameter, a schedule sets
+            nothing, or the number of unassigned schedules is neither one nor that of the optimizers.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     >>> [job.hyperparameter for job in assign([lambda state: 0.5], [optimizer])]
     ['lr']
     """
-    taken: dict[_Slot, str] = {}
-    theirs = [entry for entry in entries if isinstance(entry, LRScheduler)]
-    for scheduler in theirs:  # several of torch's may multiply their effects on one optimizer
+    claimed: dict[_Slot, str] = {}
+    torch_schedulers = [entry for entry in entries if isinstance(entry, LRScheduler)]
+    for scheduler in torch_schedulers:  # several of torch's may act on one optimizer; their effects multiply
         for number in range(len(scheduler.optimizer.param_groups)):
-            taken[id(scheduler.optimizer), "lr", number] = name_of(scheduler)
-    owned = {id(scheduler.optimizer) for scheduler in theirs}
-    assigned = {id(e): _jobs(e, optimizers, taken) for e in entries if isinstance(e, AssignedSchedule)}
-    bare = [entry for entry in entries if not isinstance(entry, (LRScheduler, AssignedSchedule))]
-    free = [optimizer for optimizer in optimizers if id(optimizer) not in owned]
-    if len(bare) > 1 and len(bare) != len(free):
+            claimed[id(scheduler.optimizer), "lr", number] = name_of(scheduler)
+    torch_scheduled = {id(scheduler.optimizer) for scheduler in torch_schedulers}
+    assigned = {id(e): _jobs(e, optimizers, claimed) for e in entries if isinstance(e, AssignedSchedule)}
+    unassigned = [entry for entry in entries if not isinstance(entry, (LRScheduler, AssignedSchedule))]
+    remaining = [optimizer for optimizer in optimizers if id(optimizer) not in torch_scheduled]
+    if len(unassigned) > 1 and len(unassigned) != len(remaining):
         raise ValueError(
-            f"schedulers: {len(bare)} schedules of the learning rate ({', '.join(map(name_of, bare))}) for {len(free)} "
-            f"optimizer{'s' * (len(free) != 1)}. Give one for all, or one for each in order; one after the other is "
-            f"a + b; for parts of the parameters or other hyperparameters give schedule.assign(...)."
+            f"schedulers: got {len(unassigned)} learning-rate schedules ({', '.join(map(name_of, unassigned))}) for "
+            f"{len(remaining)} optimizer{'s' * (len(remaining) != 1)}. Give one for all, or one for each in order. "
+            f"Chain schedules with a + b. For some parameter groups or other hyperparameters, use schedule.assign(...)."
         )
     found: list[Job | LRScheduler] = []
-    in_order = iter(free)
+    in_order = iter(remaining)
     for entry in entries:
         if isinstance(entry, LRScheduler):
             found.append(entry)
         elif isinstance(entry, AssignedSchedule):
             found += assigned[id(entry)]
         else:
-            found += _rest(entry, free if len(bare) == 1 else [next(in_order)], taken)
+            found += _rest(entry, remaining if len(unassigned) == 1 else [next(in_order)], claimed)
     return found
 
 
-def _rest(schedule: Schedule, optimizers: Sequence[Optimizer], taken: dict[_Slot, str]) -> list[Job]:
-    """Return the jobs of a schedule for all learning rates that are not taken."""
+def _rest(schedule: Schedule, optimizers: Sequence[Optimizer], claimed: dict[_Slot, str]) -> list[Job]:
+    """Return the jobs of a schedule for all learning rates that no other schedule sets."""
     jobs: list[Job] = []
     for optimizer in optimizers:
-        groups = [n for n in range(len(optimizer.param_groups)) if (id(optimizer), "lr", n) not in taken]
+        groups = [n for n in range(len(optimizer.param_groups)) if (id(optimizer), "lr", n) not in claimed]
         if groups:
             jobs.append(Job(schedule, optimizer, "lr", tuple(groups)))
     if not jobs:
-        takers = ", ".join(sorted(set(taken.values())))
+        claimers = ", ".join(sorted(set(claimed.values())))
         raise ValueError(
-            f"schedulers: nothing is left for {name_of(schedule)}, as {takers} set every learning rate. Leave it out."
+            f"schedulers: {name_of(schedule)} has nothing to set, because {claimers} set every learning rate. Omit it."
         )
     return jobs
 
 
-def _jobs(entry: AssignedSchedule, optimizers: Sequence[Optimizer], taken: dict[_Slot, str]) -> list[Job]:
-    """Return the jobs of an assigned schedule, and note what it takes."""
+def _jobs(entry: AssignedSchedule, optimizers: Sequence[Optimizer], claimed: dict[_Slot, str]) -> list[Job]:
+    """Return the jobs of an assigned schedule, and record the hyperparameters that it sets."""
     jobs: list[Job] = []
     for optimizer in _optimizers(entry, optimizers):
         groups = _groups(entry, optimizer)
         for group in groups:
             slot = (id(optimizer), entry.hyperparameter, group)
-            if slot in taken:
+            if slot in claimed:
                 raise ValueError(
-                    f"schedulers: {taken[slot]} and {name_of(entry)} both set {entry.hyperparameter!r} of group "
-                    f"{group} of {type(optimizer).__name__}. Assign them to different groups, or put one after the "
-                    f"other: a + b."
+                    f"schedulers: {claimed[slot]} and {name_of(entry)} both set {entry.hyperparameter!r} of group "
+                    f"{group} of {type(optimizer).__name__}. Assign them to different groups, or chain them with a + b."
                 )
-            taken[slot] = name_of(entry)
+            claimed[slot] = name_of(entry)
         jobs.append(Job(entry.schedule, optimizer, entry.hyperparameter, groups))
     return jobs
 
@@ -191,12 +190,12 @@ def _optimizers(entry: AssignedSchedule, optimizers: Sequence[Optimizer]) -> Seq
     found = [optimizer for optimizer in optimizers if optimizer is chosen]
     if not found:
         names = ", ".join(f"{number} ({type(optimizer).__name__})" for number, optimizer in enumerate(optimizers))
-        raise ValueError(f"{entry!r} is for an optimizer that was not given as optimizers=. There are {names}.")
+        raise ValueError(f"{entry!r} is for an optimizer that was not passed as optimizers=. There are {names}.")
     return found
 
 
 def _groups(entry: AssignedSchedule, optimizer: Optimizer) -> tuple[int, ...]:
-    """Return the numbers of the groups that a schedule is assigned to."""
+    """Return the indices of the groups that a schedule is assigned to."""
     count = len(optimizer.param_groups)
     if entry.groups is None:
         return tuple(range(count))

@@ -1,6 +1,6 @@
-"""The shapes of schedules: functions of plain numbers, which know nothing of runs or optimizers.
+"""Curves of learning-rate schedules as functions of plain numbers: linear, cosine, polynomial, exponential, ...
 
-A ``share`` goes from 0 where the curve begins to 1 where it ends; ``elapsed`` counts from 0 in any unit.
+A ``fraction`` goes from 0 at the start of the curve to 1 at its end; ``elapsed`` counts from 0 in any unit.
 """
 
 from __future__ import annotations
@@ -19,58 +19,58 @@ __all__ = [
 ]
 
 
-def linear(share: float, start: float = 1.0, end: float = 0.0) -> float:
-    """Return ``start + (end - start) * share``.
+def linear(fraction: float, start: float = 1.0, end: float = 0.0) -> float:
+    """Return ``start + (end - start) * fraction``.
 
     Args:
-        share: Where on the curve, from 0 to 1.
+        fraction: Position on the curve, from 0 to 1.
         start: The value at 0.
         end: The value at 1.
 
     >>> linear(0.25)
     0.75
     """
-    return start + (end - start) * share
+    return start + (end - start) * fraction
 
 
-def cosine(share: float, end: float = 0.0) -> float:
-    """Return ``end + (1 - end) * (1 + cos(pi * share)) / 2``, half a period from 1 to ``end``.
+def cosine(fraction: float, end: float = 0.0) -> float:
+    """Return ``end + (1 - end) * (1 + cos(pi * fraction)) / 2``, half a period from 1 to ``end``.
 
     Args:
-        share: Where on the curve, from 0 to 1.
+        fraction: Position on the curve, from 0 to 1.
         end: The value at 1.
 
     >>> cosine(0.0), round(cosine(0.5), 6), cosine(1.0, end=0.1)
     (1.0, 0.5, 0.1)
     """
-    return end + (1 - end) * (1 + math.cos(math.pi * share)) / 2
+    return end + (1 - end) * (1 + math.cos(math.pi * fraction)) / 2
 
 
-def polynomial(share: float, power: float, end: float = 0.0) -> float:
-    """Return ``end + (1 - end) * (1 - share) ** power``.
+def polynomial(fraction: float, power: float, end: float = 0.0) -> float:
+    """Return ``end + (1 - end) * (1 - fraction) ** power``.
 
     Args:
-        share: Where on the curve, from 0 to 1.
-        power: The exponent; 1 is a straight line.
+        fraction: Position on the curve, from 0 to 1.
+        power: The exponent; 1 is linear.
         end: The value at 1.
 
     >>> polynomial(0.5, power=2)
     0.25
     """
-    return end + (1 - end) * (1 - share) ** power
+    return end + (1 - end) * (1 - fraction) ** power
 
 
-def one_minus_sqrt(share: float, end: float = 0.0) -> float:
-    """Return ``end + (1 - end) * (1 - sqrt(share))``, which falls fast and then ever more slowly.
+def one_minus_sqrt(fraction: float, end: float = 0.0) -> float:
+    """Return ``end + (1 - end) * (1 - sqrt(fraction))``, which falls fast at first, then slower.
 
     Args:
-        share: Where on the curve, from 0 to 1.
+        fraction: Position on the curve, from 0 to 1.
         end: The value at 1.
 
     >>> one_minus_sqrt(0.25)
     0.5
     """
-    return end + (1 - end) * (1 - math.sqrt(share))
+    return end + (1 - end) * (1 - math.sqrt(fraction))
 
 
 def inverse_square_root(elapsed: float, timescale: float) -> float:
@@ -78,7 +78,7 @@ def inverse_square_root(elapsed: float, timescale: float) -> float:
 
     Args:
         elapsed: Time since the curve began.
-        timescale: The time until the square of the value has halved, in the same unit.
+        timescale: Time until the square of the value has halved, in the same unit.
 
     >>> inverse_square_root(300, timescale=100)
     0.5
@@ -91,7 +91,7 @@ def exponential(elapsed: float, period: float, gamma: float) -> float:
 
     Args:
         elapsed: Time since the curve began.
-        period: The time in which the value is multiplied by ``gamma`` once, in the same unit.
+        period: Time in which the value is multiplied by ``gamma`` once, in the same unit.
         gamma: The factor.
 
     >>> exponential(3, period=1, gamma=0.5)
@@ -105,8 +105,8 @@ def staircase(elapsed: float, step: float, gamma: float) -> float:
 
     Args:
         elapsed: Time since the curve began.
-        step: The length of a stair, in the same unit.
-        gamma: The factor of each stair.
+        step: Length of a step, in the same unit.
+        gamma: Factor of each step.
 
     >>> staircase(5, step=2, gamma=0.5)
     0.25
@@ -115,16 +115,16 @@ def staircase(elapsed: float, step: float, gamma: float) -> float:
 
 
 def restarts(elapsed: float, first: float, factor: float, end: float = 0.0) -> float:
-    """Return :func:`cosine` within the period that ``elapsed`` falls into.
+    """Return :func:`cosine` within the period that contains ``elapsed``.
 
     Args:
         elapsed: Time since the first period began.
-        first: The length of the first period, in the same unit.
-        factor: Each period is this many times as long as the one before, cut to a whole number.
-        end: The value that each period ends at.
+        first: Length of the first period, in the same unit.
+        factor: Each period is this many times as long as the previous one, truncated to an integer.
+        end: The value at the end of each period.
 
     Raises:
-        ValueError: A period would have no length.
+        ValueError: A period would have length 0.
 
     >>> [round(restarts(t, first=2, factor=2), 3) for t in range(6)]
     [1.0, 0.5, 1.0, 0.854, 0.5, 0.146]
@@ -135,11 +135,11 @@ def restarts(elapsed: float, first: float, factor: float, end: float = 0.0) -> f
         following = int(factor * length)
         if following <= 0:
             raise ValueError(
-                f"After a period of {length:g} the next would have no length (t_mult={factor:g}). Give a longer t_0, "
+                f"After a period of {length:g} the next would have length 0 (t_mult={factor:g}). Use a longer t_0, "
                 f"or a t_mult of at least 1."
             )
         if following == length:
-            elapsed %= length  # as from here on all are alike
+            elapsed %= length  # all further periods have the same length
             break
         length = following
     return cosine(elapsed / length, end)

@@ -1,4 +1,4 @@
-"""Where times such as ``"0.3dur"`` lie in a run."""
+"""Convert schedule times such as ``"0.3dur"`` or ``"10ep"`` to spans of a run (``Horizon``, ``Span``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from composer.core.timestamp import Timestamp
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["Horizon", "Span", "whole_part"]
+__all__ = ["Horizon", "Span", "truncate_to_int"]
 
 _FIELDS = {
     TimeUnit.ITERATION: "iteration",
@@ -24,13 +24,13 @@ _FIELDS = {
 }
 
 
-def whole_part(amount: float) -> int:
-    """Return the whole part of a product of real numbers; what is whole but for its rounding counts as whole.
+def truncate_to_int(amount: float) -> int:
+    """Truncate a product of floats to an integer; a value within rounding error of an integer is that integer.
 
     Args:
         amount: The product.
 
-    >>> whole_part(0.29 * 100), whole_part(2.7)
+    >>> truncate_to_int(0.29 * 100), truncate_to_int(2.7)
     (29, 2)
     """
     nearest = round(amount)
@@ -39,12 +39,12 @@ def whole_part(amount: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a run.
+    """An interval of a run.
 
     Attributes:
-        unit: What a :class:`.Timestamp` counts along it.
+        unit: The time unit in which it is counted.
         length: Its length in that unit.
-        start: Where it begins, in that unit since the run began.
+        start: Its start in that unit, counted from the start of the run.
 
     >>> span = Span(TimeUnit.BATCH, 10, start=5)
     >>> span.stop, span.reached(Timestamp(batch=15))
@@ -57,19 +57,19 @@ class Span:
 
     @property
     def stop(self) -> float:
-        """Where it ends, in its unit since the run began."""
+        """The end of the span in its unit, counted from the start of the run."""
         return self.start + self.length
 
     def reached(self, now: Timestamp) -> bool:
-        """Tell whether it is over.
+        """Return whether the end has been reached.
 
         Args:
-            now: The moment.
+            now: The timestamp.
         """
         return now.count(self.unit) >= self.stop
 
     def beginning(self) -> Timestamp:
-        """Return the moment at which it begins; of its counters only the one of this unit tells."""
+        """Return the timestamp at which the span begins; only the counter of its unit is set."""
         if self.unit is TimeUnit.SECOND:
             return Timestamp(total_wct=float(self.start))
         return Timestamp(**{_FIELDS[self.unit]: int(self.start)})
@@ -80,25 +80,25 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What turns times into places in a run: its length, the length of an epoch, the ratio by which it is scaled.
+    """Converts times to spans of a run, given its duration, the length of an epoch and the schedule ratio.
 
-    A part of a run, on which a schedule of its own runs, is a horizon as well: there times count from where the part
-    begins, and shares are shares of the part.
+    A segment of a run that has a separate schedule is a horizon too: its times count from the start of the segment,
+    and fractions are fractions of the segment.
 
     Attributes:
-        whole: The run or the part of it, or None where its end is not known.
-        epoch_length: Number of batches in an epoch, or None where it is not known; epochs are then the unit that
-            times in epochs are counted in, so that values change where epochs end.
-        ratio: By what times are multiplied; shares are not, since ``max_duration`` is scaled already.
-        origin: A stretch that ends where the part begins, or None for a run.
-        followed: Whether another schedule goes on where the one that is planned ends.
+        total: The span of the run or segment, or None if its end is unknown.
+        epoch_length: Number of batches in an epoch, or None if unknown. Times in epochs are then counted in epochs,
+            so values change at the end of an epoch.
+        ratio: Factor by which times are multiplied. Fractions are not, because ``max_duration`` is already scaled.
+        origin: The span that ends where the segment begins, or None for a full run.
+        followed: Whether another schedule continues after the planned one.
 
     >>> horizon = Horizon.of_run("10ep", epoch_length=100)
     >>> horizon.span(Time(3, "ep")), horizon.span(Time(0.25, "dur")).length
     (Span(unit=<TimeUnit.BATCH: 'ba'>, length=300, start=0), 250)
     """
 
-    whole: Span | None
+    total: Span | None
     epoch_length: int | None = None
     ratio: float = 1.0
     origin: Span | None = None
@@ -109,9 +109,9 @@ class Horizon:
         """Return the horizon of a run.
 
         Args:
-            max_duration: When the run ends, or None where that is not known.
+            max_duration: When the run ends, or None if unknown.
             epoch_length: Number of batches in an epoch.
-            ratio: By what times are multiplied.
+            ratio: Factor by which times are multiplied.
 
         Raises:
             ValueError: ``ratio`` is not positive and finite.
@@ -122,34 +122,34 @@ class Horizon:
         if isinstance(max_duration, str):
             max_duration = Time.from_timestring(max_duration)
         bare = cls(None, epoch_length, 1.0)
-        whole = None if max_duration is None else bare.span(max_duration)
-        return cls(whole, epoch_length, ratio)
+        total = None if max_duration is None else bare.span(max_duration)
+        return cls(total, epoch_length, ratio)
 
     @classmethod
     def of(cls, state: State, ratio: float = 1.0) -> Horizon:
-        """Return the horizon of the run that a state is about.
+        """Return the horizon of the run of a state.
 
         Args:
             state: The state.
-            ratio: By what times are multiplied.
+            ratio: Factor by which times are multiplied.
         """
         return cls.of_run(state.max_duration, state.train_phase.length, ratio)
 
     def span(self, time: Time, *, scaled: bool = True) -> Span:
-        """Return the stretch from the beginning for as long as ``time``.
+        """Return the span of length ``time`` from the start of the horizon.
 
         Args:
-            time: In any unit; of what is counted only whole amounts, cut towards zero.
+            time: A time in any unit; amounts of batches, samples and tokens are truncated to integers.
             scaled: Whether ``ratio`` applies.
 
         Raises:
-            ValueError: A share is asked for of a run whose length is not known, or a part of a run counts in
-                another unit.
+            ValueError: The time is a fraction of a run of unknown duration, or a segment is counted in a different
+                unit.
         """
         if time.unit is TimeUnit.DURATION:
-            if self.whole is None:
-                raise ValueError(self._no_share(time))
-            return replace(self.whole, length=_counted(time.value * self.whole.length, self.whole.unit))
+            if self.total is None:
+                raise ValueError(self._unknown_length_message(time))
+            return replace(self.total, length=_truncated(time.value * self.total.length, self.total.unit))
         unit, amount = time.unit, float(time.value)
         if unit is TimeUnit.EPOCH and self.epoch_length is not None:
             unit, amount = TimeUnit.BATCH, amount * self.epoch_length
@@ -157,51 +157,51 @@ class Horizon:
             amount *= self.ratio
         if self.origin is not None and self.origin.unit is not unit:
             raise ValueError(
-                f"'{time}' counts from a moment that is given in '{self.origin.unit}', but not known in '{unit}'. Give "
-                f"both in one unit, or shares such as '0.3dur'."
+                f"'{time}' counts from a time given in '{self.origin.unit}', which is unknown in '{unit}'. Use the "
+                f"same unit for both, or fractions such as '0.3dur'."
             )
-        return Span(unit, _counted(amount, unit), 0 if self.origin is None else self.origin.stop)
+        return Span(unit, _truncated(amount, unit), 0 if self.origin is None else self.origin.stop)
 
     def after(self, span: Span) -> Horizon:
-        """Return the part of the run that begins where ``span`` ends.
+        """Return the segment of the run after ``span``.
 
         Args:
-            span: A stretch from the beginning of this horizon.
+            span: A span from the start of this horizon.
         """
-        whole = self.whole
-        known = whole is not None and whole.unit is span.unit
-        rest = Span(span.unit, max(0, whole.stop - span.stop), span.stop) if known and whole is not None else None
-        return replace(self, whole=rest, origin=span)
+        total = self.total
+        known = total is not None and total.unit is span.unit
+        rest = Span(span.unit, max(0, total.stop - span.stop), span.stop) if known and total is not None else None
+        return replace(self, total=rest, origin=span)
 
     def until(self, span: Span) -> Horizon:
-        """Return the part of this horizon that ends where ``span`` ends.
+        """Return the segment of this horizon up to the end of ``span``.
 
         Args:
-            span: A stretch in the unit in which this horizon begins.
+            span: A span in the unit of the start of this horizon.
         """
         start = 0 if self.origin is None else self.origin.stop
-        return replace(self, whole=Span(span.unit, span.stop - start, start))
+        return replace(self, total=Span(span.unit, span.stop - start, start))
 
     def exceeded_by(self, span: Span) -> bool:
-        """Tell whether a stretch ends after the run, as far as the two can be compared.
+        """Return whether a span ends after the run; False if their units differ.
 
         Args:
-            span: The stretch.
+            span: The span.
         """
-        return self.whole is not None and self.whole.unit is span.unit and span.stop > self.whole.stop
+        return self.total is not None and self.total.unit is span.unit and span.stop > self.total.stop
 
-    def _no_share(self, time: Time) -> str:
+    def _unknown_length_message(self, time: Time) -> str:
         if self.origin is None:
             return (
-                f"'{time}' is a share of the training, whose length is not known. Set max_duration, or give a time "
-                f"such as '1000ba'."
+                f"'{time}' is a fraction of the run, whose duration is unknown. Set max_duration, or use a time such "
+                f"as '1000ba'."
             )
         return (
-            f"'{time}' is a share of what is left after '{self.origin}', but the training has no length that is known "
-            f"in '{self.origin.unit}'. Give both in one unit."
+            f"'{time}' is a fraction of the run after '{self.origin}', but the duration of the run is unknown in "
+            f"'{self.origin.unit}'. Use the same unit for both."
         )
 
 
-def _counted(amount: float, unit: TimeUnit) -> float:
-    """Cut an amount to whole numbers where only these are counted finely enough."""
-    return amount if unit in (TimeUnit.SECOND, TimeUnit.EPOCH, TimeUnit.ITERATION) else whole_part(amount)
+def _truncated(amount: float, unit: TimeUnit) -> float:
+    """Truncate an amount of batches, samples or tokens to an integer; keep seconds, epochs and iterations."""
+    return amount if unit in (TimeUnit.SECOND, TimeUnit.EPOCH, TimeUnit.ITERATION) else truncate_to_int(amount)

@@ -1,4 +1,4 @@
-"""One schedule after the other."""
+"""Chain learning-rate schedulers one after another: ``SequentialScheduler`` and ``a + b``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["SequentialScheduler"]
 
 @final
 class SequentialScheduler(ComposerScheduler):
-    """Runs schedules one after the other, each on its own part of the training.
+    """Runs schedules one after another, each over its segment of the run.
 
-    In each of them times count from where its part begins, and shares such as its default ``t_max="1dur"`` are shares
-    of its part. Without milestones a part is as long as its schedule: from where it begins for its ``t_max``, of which
-    the shares are shares of all that is left of the training. ``a + b + c`` is ``SequentialScheduler([a, b, c])``.
+    Inside a schedule, times count from the start of its segment, and fractions such as the default ``t_max="1dur"`` are
+    fractions of the segment. Without milestones, a segment lasts for the ``t_max`` of its schedule; a fraction is then
+    of the rest of the run. ``a + b + c`` is ``SequentialScheduler([a, b, c])``.
 
     Args:
         schedules: The schedules, in order.
-        milestones: When each but the first begins, counted from the beginning of the training.
+        milestones: When each schedule but the first begins, counted from the start of the run.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: There is no schedule, or not one milestone less than schedules; when the run begins: a schedule
-            would never begin, or has no end, or parts are counted in different units.
+        TypeError: An argument has the wrong type.
+        ValueError: ``schedules`` is empty, or the number of milestones is not one less than that of schedules; when
+            the run begins: a schedule would never begin, or has no end, or segments are counted in different units.
 
     >>> from composer.optim import ConstantScheduler, LinearScheduler
     >>> SequentialScheduler([LinearScheduler(0, 1), LinearScheduler()], ["2ba"]).preview("4ba")
@@ -53,8 +53,8 @@ class SequentialScheduler(ComposerScheduler):
             self.milestones = tuple(as_time("milestones", entry) for entry in entries)
             if len(self.milestones) != len(self.schedules) - 1:
                 raise ValueError(
-                    f"milestones must tell when each schedule but the first begins: {len(self.schedules) - 1} for "
-                    f"{len(self.schedules)} schedules, but got {len(self.milestones)}."
+                    f"milestones must hold the time when each schedule but the first begins: {len(self.schedules) - 1} "
+                    f"for {len(self.schedules)} schedules, but got {len(self.milestones)}."
                 )
 
     @property
@@ -64,8 +64,10 @@ class SequentialScheduler(ComposerScheduler):
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
-        parts, stops = self._divide(horizon)
-        *earlier, last = [schedule.__plan__(part) for schedule, part in zip(self.schedules, parts, strict=True)]
+        segments, stops = self._split(horizon)
+        *earlier, last = [
+            schedule.__plan__(segment) for schedule, segment in zip(self.schedules, segments, strict=True)
+        ]
         if not stops:
             return last
         unit = stops[0].unit
@@ -81,44 +83,44 @@ class SequentialScheduler(ComposerScheduler):
         return value
 
     def __end__(self, horizon: Horizon) -> Span:
-        """Return the stretch to the end of the last schedule."""
-        parts, _ = self._divide(horizon)
-        last = self.schedules[-1].__end__(parts[-1])
+        """Return the span to the end of the last schedule."""
+        segments, _ = self._split(horizon)
+        last = self.schedules[-1].__end__(segments[-1])
         start = 0 if horizon.origin is None else horizon.origin.stop
         return Span(last.unit, last.stop - start, start)
 
-    def _divide(self, horizon: Horizon) -> tuple[list[Horizon], list[Span]]:
-        """Return the horizon of each schedule, and where each but the last ends."""
-        parts: list[Horizon] = []
+    def _split(self, horizon: Horizon) -> tuple[list[Horizon], list[Span]]:
+        """Return the horizon of each schedule, and the span to the end of each but the last."""
+        segments: list[Horizon] = []
         stops: list[Span] = []
         rest = horizon
         for number, schedule in enumerate(self.schedules[:-1]):
             if self.milestones is None:
-                part = replace(rest, followed=True)
-                stop = schedule.__end__(part)
+                segment = replace(rest, followed=True)
+                stop = schedule.__end__(segment)
             else:
                 stop = horizon.span(self.milestones[number])
                 self._check_order(rest, stop)
-                part = rest.until(stop)
+                segment = rest.until(stop)
             self._check_room(number, horizon, stop)
-            parts.append(part)
+            segments.append(segment)
             stops.append(stop)
             rest = rest.after(stop)
-        return [*parts, rest], stops
+        return [*segments, rest], stops
 
     def _check_order(self, rest: Horizon, stop: Span) -> None:
-        """Refuse a milestone that does not come after the one before."""
+        """Raise if a milestone is before the previous one."""
         before = rest.origin
         if self.milestones and before is not None and (before.unit is not stop.unit or stop.stop < before.stop):
             listed = ", ".join(f"'{milestone}'" for milestone in self.milestones)
             raise ValueError(f"milestones must be counted in one unit and not decrease, but got {listed}.")
 
     def _check_room(self, number: int, horizon: Horizon, stop: Span) -> None:
-        """Refuse a schedule that would begin after the run."""
-        whole = horizon.whole
-        if whole is not None and whole.length and whole.unit is stop.unit and stop.stop >= whole.stop:
+        """Raise if a schedule would begin after the run has ended."""
+        total = horizon.total
+        if total is not None and total.length and total.unit is stop.unit and stop.stop >= total.stop:
             raise ValueError(
-                f"{self.schedules[number + 1]!r} would never begin: what is before it takes until {stop.stop:g}"
-                f"{stop.unit}, and the training ends at {whole.stop:g}{whole.unit}. Give {self.schedules[number]!r} a "
-                f"shorter t_max, or an earlier milestone."
+                f"{self.schedules[number + 1]!r} would never begin: the schedules before it last until "
+                f"{stop.stop:g}{stop.unit}, and the run ends at {total.stop:g}{total.unit}. Give "
+                f"{self.schedules[number]!r} a shorter t_max, or use an earlier milestone."
             )

@@ -1,7 +1,7 @@
-"""Muon for matrices that are divided among processes.
+"""Muon for sharded matrices (FSDP, tensor parallelism): all-gather, orthogonalize, broadcast.
 
-Its step needs whole matrices. They are gathered a few at a time, in bfloat16; each process orthogonalises one of them
-and gives the others their parts, so that the work is divided as the weights are.
+The Muon update needs full matrices. They are all-gathered a few at a time, in bfloat16. Each rank orthogonalizes one of
+them and broadcasts the result, so the work is split among the ranks like the weights.
 Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/
 """
 
@@ -24,12 +24,12 @@ __all__ = ["step_sharded"]
 
 
 def step_sharded(optimizer: Optimizer) -> None:
-    """Let a :class:`torch.optim.Muon`, or a :class:`.MuonAdamW`, step matrices that are divided.
+    """Add hooks to a :class:`torch.optim.Muon` or :class:`.MuonAdamW` that update sharded matrices.
 
-    They are stepped before the optimizer steps the others, with the same result as that of whole matrices.
+    They are updated before the other parameters, with the same result as for full matrices.
 
     Args:
-        optimizer: Another one is left alone.
+        optimizer: The optimizer; one of another class is left unchanged.
 
     >>> step_sharded(Muon([torch.nn.Parameter(torch.ones(2, 2))]))
     """
@@ -44,7 +44,7 @@ def step_sharded(optimizer: Optimizer) -> None:
                 _step(optimizer, group, matrices)
                 stepped.extend((matrix, matrix.grad) for matrix in matrices)
         for matrix, _ in stepped:
-            matrix.grad = None  # so that the optimizer passes over it
+            matrix.grad = None  # so that the optimizer skips it
 
     def after(*unused: Any) -> None:
         for matrix, gradient in stepped:
@@ -57,14 +57,14 @@ def step_sharded(optimizer: Optimizer) -> None:
 
 @torch.no_grad()
 def _step(optimizer: Optimizer, group: dict[str, Any], matrices: Sequence[Any]) -> None:
-    """Update the matrices of a group, as many at once as there are processes to share them."""
+    """Update the matrices of a group, as many at a time as there are ranks."""
     lr, momentum = float(group["lr"]), group["momentum"]
     meshes = {matrix.device_mesh: None for matrix in matrices}
     for mesh in meshes:
-        mine = [matrix for matrix in matrices if matrix.device_mesh == mesh]
+        on_mesh = [matrix for matrix in matrices if matrix.device_mesh == mesh]
         ranks: list[int] = mesh.mesh.flatten().tolist()
-        for start in range(0, len(mine), len(ranks)):
-            chunk = mine[start : start + len(ranks)]
+        for start in range(0, len(on_mesh), len(ranks)):
+            chunk = on_mesh[start : start + len(ranks)]
             moves = _directions(optimizer, group, chunk, mesh, ranks, momentum)
             for matrix, move in zip(chunk, moves, strict=True):
                 rate = lr * _adjustment(group["adjust_lr_fn"], *matrix.shape)
@@ -75,29 +75,29 @@ def _step(optimizer: Optimizer, group: dict[str, Any], matrices: Sequence[Any]) 
 def _directions(
     optimizer: Optimizer, group: dict[str, Any], chunk: Sequence[Any], mesh: Any, ranks: Sequence[int], momentum: float
 ) -> list[Tensor]:
-    """The part of each matrix's direction that this process holds."""
+    """Return the local shard of each matrix's update direction."""
     from torch.distributed.tensor import distribute_tensor
 
     here = dist.get_global_rank()
-    shares = len(ranks) > 1 and (mesh.ndim == 1 or len(ranks) == dist.get_world_size())
-    wholes: list[Tensor] = []
-    for place, matrix in enumerate(chunk):
-        whole = _momentum(optimizer, matrix, momentum, nesterov=group["nesterov"]).full_tensor()
-        if not shares or ranks[place] == here:
-            whole = _orthogonal(whole, group["ns_coefficients"], group["ns_steps"], group["eps"])
-        wholes.append(whole.contiguous())
-    if shares:
-        channel = mesh.get_group() if mesh.ndim == 1 else None
-        for place, whole in enumerate(wholes):
-            torch_dist.broadcast(whole, ranks[place], group=channel)
+    splits_work = len(ranks) > 1 and (mesh.ndim == 1 or len(ranks) == dist.get_world_size())
+    full_matrices: list[Tensor] = []
+    for index, matrix in enumerate(chunk):
+        full_matrix = _momentum(optimizer, matrix, momentum, nesterov=group["nesterov"]).full_tensor()
+        if not splits_work or ranks[index] == here:
+            full_matrix = _orthogonal(full_matrix, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        full_matrices.append(full_matrix.contiguous())
+    if splits_work:
+        process_group = mesh.get_group() if mesh.ndim == 1 else None
+        for index, full_matrix in enumerate(full_matrices):
+            torch_dist.broadcast(full_matrix, ranks[index], group=process_group)
     return [
-        local_tensors([distribute_tensor(whole, mesh, matrix.placements, src_data_rank=None)])[0]
-        for whole, matrix in zip(wholes, chunk, strict=True)
+        local_tensors([distribute_tensor(full_matrix, mesh, matrix.placements, src_data_rank=None)])[0]
+        for full_matrix, matrix in zip(full_matrices, chunk, strict=True)
     ]
 
 
 def _momentum(optimizer: Optimizer, matrix: Any, momentum: float, *, nesterov: bool) -> Any:
-    """The average of the gradients with this one, which is kept; divided, in bfloat16."""
+    """Update the momentum buffer with the current gradient, and return the momentum, sharded, in bfloat16."""
     state: dict[str, Any] = optimizer.state[matrix]
     if "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.zeros_like(matrix.grad, memory_format=torch.preserve_format)
@@ -107,11 +107,11 @@ def _momentum(optimizer: Optimizer, matrix: Any, momentum: float, *, nesterov: b
 
 
 def _orthogonal(matrix: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
-    """The nearest matrix whose singular values are all about one: X <- a X + (b A + c A^2) X with A = X X^T."""
+    """Orthogonalize by Newton-Schulz iteration: X <- a X + (b A + c A^2) X with A = X X^T."""
     a, b, c = coefficients
     tall = matrix.size(0) > matrix.size(1)
     x = matrix.T if tall else matrix
-    x = x / x.norm().clamp(min=eps)  # singular values of at most one, for which the iteration converges
+    x = x / x.norm().clamp(min=eps)  # singular values of at most one, so that the iteration converges
     for _ in range(steps):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
@@ -119,7 +119,7 @@ def _orthogonal(matrix: Tensor, coefficients: Sequence[float], steps: int, eps: 
 
 
 def _adjustment(name: str | None, rows: int, columns: int) -> float:
-    """The factor of the learning rate for a shape, by the optimizer's ``adjust_lr_fn``."""
+    """Return the learning-rate factor for a shape, by the optimizer's ``adjust_lr_fn``."""
     if name == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
     return math.sqrt(max(1, rows / columns))

@@ -1,4 +1,4 @@
-"""Schedules of large runs: the square roots, and warm-up, stable phase and cool-down."""
+"""Learning-rate schedulers for large runs: inverse square root, 1 - sqrt, and warmup-stable-decay (WSD)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from composer.warnings import ComposerWarning
 __all__ = ["InverseSquareRootScheduler", "OneMinusSqrtScheduler", "WarmupStableDecayScheduler"]
 
 _COOLDOWNS: dict[str, Callable[..., float]] = {
-    "linear": lambda share, end: schedule_curves.linear(share, 1.0, end),
+    "linear": lambda fraction, end: schedule_curves.linear(fraction, 1.0, end),
     "sqrt": schedule_curves.one_minus_sqrt,
     "cosine": schedule_curves.cosine,
 }
@@ -26,16 +26,16 @@ _COOLDOWNS: dict[str, Callable[..., float]] = {
 
 @final
 class OneMinusSqrtScheduler(ComposerScheduler):
-    """Goes down to ``alpha_f``, fast at first.
+    """Decays to ``alpha_f`` as one minus the square root of time: fast at first, then slower.
 
         f(t) = alpha_f + (1 - alpha_f) * (1 - sqrt(min(1, t / t_max)))
 
     Args:
         t_max: When the curve ends.
-        alpha_f: The multiplier from then on.
+        alpha_f: The final multiplier.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: ``t_max`` is negative.
 
     >>> [round(value, 3) for value in OneMinusSqrtScheduler().preview("4ba")]
@@ -55,22 +55,22 @@ class OneMinusSqrtScheduler(ComposerScheduler):
 
 @final
 class InverseSquareRootScheduler(ComposerScheduler):
-    """Rises linearly, then falls with the square root of the time; does not depend on the length of the run.
+    """Warms up linearly, then decays with the inverse square root of time, independent of the duration of the run.
 
         f(t) = t / t_warmup                                         before t_warmup
         f(t) = sqrt(timescale / (timescale + t - t_warmup))         from then on
 
-    With ``timescale`` equal to ``t_warmup``, the default, this is the rate of the first transformers,
+    With ``timescale`` equal to ``t_warmup``, the default, this is the schedule of the original Transformer,
     ``min(t / t_warmup, sqrt(t_warmup / t))``.
 
     Args:
-        t_warmup: How long the rise takes; "0ba" is no rise.
-        timescale: The time until the square of the multiplier has halved; by default ``t_warmup``.
+        t_warmup: Length of the warm-up; "0ba" is none.
+        timescale: Time until the square of the multiplier has halved. Default: ``t_warmup``.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``, and to a ``timescale`` equal to it.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: A time is negative, or ``timescale`` zero, also by default; when the run begins: the times are
+        TypeError: An argument has the wrong type.
+        ValueError: A time is negative, or ``timescale`` is zero, also by default; when the run begins: the times are
             counted in different units.
 
     >>> [round(value, 3) for value in InverseSquareRootScheduler("2ba").preview("8ba", num_points=5)]
@@ -84,7 +84,7 @@ class InverseSquareRootScheduler(ComposerScheduler):
         self.timescale = None if timescale is None else as_time("timescale", timescale, allow_zero=False)
         self.scale_warmup = scale_warmup
         if timescale is None and self.t_warmup.value == 0:
-            raise ValueError(f"timescale must be given where t_warmup is '{self.t_warmup}', as that is its default.")
+            raise ValueError(f"timescale is required with t_warmup='{self.t_warmup}', because t_warmup is its default.")
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
@@ -96,14 +96,14 @@ class InverseSquareRootScheduler(ComposerScheduler):
                 f"'{scale.unit}' in this run. Give both in one unit."
             )
         if scale.length <= 0:
-            raise ValueError(f"timescale is less than one {scale.unit.name.lower()} in this run; give a longer one.")
+            raise ValueError(f"timescale is less than one {scale.unit.name.lower()} in this run. Use a longer one.")
         unit, stop, timescale = warmup.unit, warmup.stop, scale.length
         return rising(warmup, 1.0, lambda now: schedule_curves.inverse_square_root(now.count(unit) - stop, timescale))
 
 
 @final
 class WarmupStableDecayScheduler(ComposerScheduler):
-    """Rises linearly, stays, and cools down at the end (WSD).
+    """Warms up linearly, stays constant, and decays at the end (WSD, warmup-stable-decay).
 
         f(t) = t / t_warmup                                         before t_warmup
         f(t) = 1                                                    until t_max - t_decay
@@ -112,32 +112,32 @@ class WarmupStableDecayScheduler(ComposerScheduler):
 
     where g(s) is ``1 - s`` ("linear"), ``1 - sqrt(s)`` ("sqrt") or ``(1 + cos(pi * s)) / 2`` ("cosine").
 
-    Until the cool-down the multiplier does not depend on the length of the training, if ``t_warmup`` is no share of it.
-    So a checkpoint of the stable phase is a branching point: go on from it with ``max_duration`` at what was done plus
-    ``t_decay`` to have the cooled-down model of that length, or with a longer one to train on.
+    Until the decay phase, the multiplier does not depend on the duration of the run, unless ``t_warmup`` is a fraction
+    of it. So a checkpoint from the stable phase is a branching point: resume with ``max_duration`` set to the elapsed
+    time plus ``t_decay`` to get the decayed model, or with a longer ``max_duration`` to keep training.
 
     Args:
-        t_warmup: How long the rise takes.
-        t_decay: How long the cool-down takes, counted back from ``t_max``.
-        decay: Its shape: "linear", "sqrt" or "cosine". "sqrt" is often a little better than "linear".
+        t_warmup: Length of the warm-up.
+        t_decay: Length of the decay phase, which ends at ``t_max``.
+        decay: Shape of the decay: "linear", "sqrt" or "cosine". "sqrt" is often slightly better than "linear".
         alpha_f: The multiplier at ``t_max``.
         t_max: When the schedule ends.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: A time is negative, or there is no such shape; when the run begins: rise and cool-down are
-            counted in another unit than ``t_max``.
+        TypeError: An argument has the wrong type.
+        ValueError: A time is negative, or ``decay`` is unknown; when the run begins: warm-up or decay is counted in a
+            different unit than ``t_max``.
 
     Warns:
-        ComposerWarning: When the run begins: rise and cool-down together are longer than ``t_max``; the cool-down then
-            takes what the rise leaves.
+        ComposerWarning: When the run begins: warm-up and decay together are longer than ``t_max``. The decay then
+            takes the time that the warm-up leaves.
 
     >>> WarmupStableDecayScheduler("2ba", "4ba", decay="linear").preview("8ba")
     [0.0, 0.5, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
 
     Paper: https://arxiv.org/abs/2404.06395 (Hu et al. 2024), https://arxiv.org/abs/2405.18392 (Hägele et al. 2024: the
-    shapes and lengths of cool-downs)
+    shapes and lengths of the decay phase)
     """
 
     def __init__(
@@ -159,21 +159,21 @@ class WarmupStableDecayScheduler(ComposerScheduler):
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
-        cooldown, whole = horizon.span(self.t_decay), self.__end__(horizon)
-        if not warmup.unit is cooldown.unit is whole.unit:
+        cooldown, full_span = horizon.span(self.t_decay), self.__end__(horizon)
+        if not warmup.unit is cooldown.unit is full_span.unit:
             raise ValueError(
                 f"t_warmup='{self.t_warmup}' is counted in '{warmup.unit}', t_decay='{self.t_decay}' in "
-                f"'{cooldown.unit}' and t_max='{self.t_max}' in '{whole.unit}' in this run. Give all in one unit."
+                f"'{cooldown.unit}' and t_max='{self.t_max}' in '{full_span.unit}' in this run. Use the same unit."
             )
-        begin = whole.stop - cooldown.length
+        begin = full_span.stop - cooldown.length
         if warmup.stop > begin:
             message = (
                 f"t_warmup='{self.t_warmup}' ({warmup}) and t_decay='{self.t_decay}' ({cooldown}) are together longer "
-                f"than t_max='{self.t_max}' ({whole}): the cool-down takes what the warm-up leaves."
+                f"than t_max='{self.t_max}' ({full_span}): the decay takes the time that the warm-up leaves."
             )
             warnings.warn(message, ComposerWarning, stacklevel=2)
             begin = warmup.stop
         curve = partial(_COOLDOWNS[self.decay], end=self.alpha_f)
-        cooling = over(Span(whole.unit, whole.stop - begin, begin), curve)
-        unit = whole.unit
+        cooling = over(Span(full_span.unit, full_span.stop - begin, begin), curve)
+        unit = full_span.unit
         return rising(warmup, 1.0, lambda now: 1.0 if now.count(unit) < begin else cooling(now))

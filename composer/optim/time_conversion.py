@@ -1,6 +1,6 @@
-"""Convert and compare the times of schedules in a run: what schedules that override ``__call__`` use.
+"""Convert and compare schedule times, for schedules that override ``__call__`` (``convert_time``).
 
-Schedules with a ``plan`` use a :class:`.Horizon` instead, which also knows parts of a run.
+Schedules with a ``__plan__`` use a :class:`.Horizon` instead, which also supports segments of a run.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from composer.core.time import Time, TimeUnit
-from composer.optim.schedule_times import whole_part
+from composer.optim.schedule_times import truncate_to_int
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -17,16 +17,16 @@ __all__ = ["convert_time", "raise_if_max_duration_exceeds_t_max", "raise_if_warm
 
 
 def convert_time(time: str | Time, state: State, ssr: float = 1.0) -> Time:
-    """Return a time in the unit that a run counts it in: epochs in batches, shares in that of ``max_duration``.
+    """Convert a time to the unit used by a run: epochs to batches, fractions to the unit of ``max_duration``.
 
     Args:
         time: A time, or a time string.
-        state: Has ``max_duration`` and the number of batches in an epoch.
-        ssr: By what times are multiplied that are not shares of the training.
+        state: Provides ``max_duration`` and the number of batches in an epoch.
+        ssr: Ratio by which times are multiplied, except those given as a fraction of the run.
 
     Raises:
         ValueError: ``state.max_duration`` is None.
-        RuntimeError: The number of batches in an epoch is needed and not known.
+        RuntimeError: The number of batches in an epoch is required and unknown.
 
     >>> from composer import State
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration="10ep")
@@ -36,25 +36,25 @@ def convert_time(time: str | Time, state: State, ssr: float = 1.0) -> Time:
     """
     time, end = _as_time(time), state.max_duration
     if end is None:
-        raise ValueError(f"'{time}' cannot be converted, as max_duration of the state is None; set it.")
+        raise ValueError(f"'{time}' cannot be converted, because state.max_duration is None. Set it.")
     if time.unit is TimeUnit.DURATION:
-        whole = _in_batches(end, state)
-        amount, unit = time.value * whole.value, whole.unit
+        converted = _in_batches(end, state)
+        amount, unit = time.value * converted.value, converted.unit
     else:
-        whole = _in_batches(time, state)
-        amount, unit = whole.value * ssr, whole.unit
-    return Time(amount if unit is TimeUnit.SECOND else whole_part(amount), unit)
+        converted = _in_batches(time, state)
+        amount, unit = converted.value * ssr, converted.unit
+    return Time(amount if unit is TimeUnit.SECOND else truncate_to_int(amount), unit)
 
 
 def raise_if_max_duration_exceeds_t_max(t_max: str | Time, state: State) -> None:
-    """Refuse a schedule that ends before the run does, as far as the two can be compared.
+    """Raise if a schedule ends before the run. Times in units that cannot be compared are accepted.
 
     Args:
         t_max: When the schedule ends.
-        state: Has ``max_duration`` and the number of batches in an epoch.
+        state: Provides ``max_duration`` and the number of batches in an epoch.
 
     Raises:
-        ValueError: It ends before.
+        ValueError: The schedule ends before the run.
 
     >>> from composer import State
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration="10ba")
@@ -75,10 +75,10 @@ def raise_if_max_duration_exceeds_t_max(t_max: str | Time, state: State) -> None
 
 
 def raise_if_warmup_and_max_incompatible(t_warmup: str | Time, t_max: str | Time) -> None:
-    """Refuse a warm-up that is counted in another unit than the schedule.
+    """Raise if the warm-up and the schedule have different units.
 
     Args:
-        t_warmup: How long the warm-up takes.
+        t_warmup: Length of the warm-up.
         t_max: When the schedule ends.
 
     Raises:
@@ -105,7 +105,7 @@ def _in_batches(time: Time, state: State) -> Time:
     length = state.train_phase.length
     if length is None:
         raise RuntimeError(
-            f"'{time}' cannot be converted to batches, as the number of batches in an epoch is not known. Give the "
-            f"time in batches, samples or tokens, or set train_subset_num_batches."
+            f"'{time}' cannot be converted to batches, because the number of batches in an epoch is unknown. Give "
+            f"the time in batches, samples or tokens, or set train_subset_num_batches."
         )
     return Time(time.value * length, TimeUnit.BATCH)

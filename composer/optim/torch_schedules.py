@@ -1,4 +1,4 @@
-"""What is to be known of torch's own schedules: which ones a trainer takes, how to scale them, how long they are."""
+"""Support for PyTorch schedulers (``torch.optim.lr_scheduler``): validate, scale, and check their number of steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from composer._text import positive
 from composer.optim.compiled_schedule import CompiledSchedule
-from composer.optim.schedule_times import whole_part
+from composer.optim.schedule_times import truncate_to_int
 from composer.warnings import ComposerWarning
 
-__all__ = ["check_length", "check_torch_schedule", "is_torch_schedule", "scale_torch_schedule", "steps_of"]
+__all__ = ["check_num_steps", "check_torch_schedule", "is_torch_schedule", "scale_torch_schedule", "steps_of"]
 
-# Class -> the attributes that a ratio applies to. By name, so that subclasses are left alone.
+# Class -> the attributes to scale. By name, so that subclasses are not affected.
 _SCALED: dict[str, tuple[str, ...]] = {
     "StepLR": ("step_size",),
     "MultiStepLR": ("milestones",),
@@ -30,7 +30,7 @@ _SCALED: dict[str, tuple[str, ...]] = {
 
 
 def is_torch_schedule(scheduler: object) -> bool:
-    """Tell whether a schedule is one of torch, which counts its own steps.
+    """Return whether a schedule is a PyTorch scheduler, which counts its steps itself.
 
     Args:
         scheduler: The schedule.
@@ -42,15 +42,15 @@ def is_torch_schedule(scheduler: object) -> bool:
 
 
 def check_torch_schedule(scheduler: LRScheduler, optimizers: Sequence[Optimizer]) -> None:
-    """Refuse a schedule of torch that a trainer cannot step.
+    """Raise if the trainer cannot step a PyTorch scheduler.
 
     Args:
-        scheduler: The schedule.
+        scheduler: The scheduler.
         optimizers: The optimizers of the trainer.
 
     Raises:
-        TypeError: It needs a metric.
-        ValueError: It sets the learning rate of another optimizer.
+        TypeError: The scheduler requires a metric.
+        ValueError: The scheduler sets the learning rate of another optimizer.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     >>> check_torch_schedule(torch.optim.lr_scheduler.StepLR(optimizer, 1), [optimizer])
@@ -58,26 +58,26 @@ def check_torch_schedule(scheduler: LRScheduler, optimizers: Sequence[Optimizer]
     name = type(scheduler).__name__
     if isinstance(scheduler, ReduceLROnPlateau):
         raise TypeError(
-            f"schedulers: {name} needs a metric at each step. Use composer.optim.ReduceOnPlateauScheduler("
+            f"schedulers: {name} requires a metric at each step. Use composer.optim.ReduceOnPlateauScheduler("
             f"'eval/Accuracy', mode='max', factor={scheduler.factor}, patience={scheduler.patience}), which reads it "
             f"after evaluations."
         )
     if not any(optimizer is scheduler.optimizer for optimizer in optimizers):
         raise ValueError(
-            f"schedulers: {name} sets the learning rate of an optimizer that was not given as optimizers=. Make it "
-            f"with one of those."
+            f"schedulers: {name} sets the learning rate of an optimizer that was not passed as optimizers=. Create "
+            f"the scheduler with one of those."
         )
 
 
 def scale_torch_schedule(scheduler: LRScheduler, ratio: float) -> None:
-    """Stretch a schedule of torch by a ratio, in place and before its first step; whole numbers are cut.
+    """Scale the length of a PyTorch scheduler, in place and before its first step; lengths are truncated to integers.
 
     Args:
-        scheduler: The schedule.
-        ratio: By what its lengths are multiplied; of an exponential decay the rate is taken to the power of 1 / ratio.
+        scheduler: The scheduler.
+        ratio: Factor by which its lengths are multiplied; the gamma of an exponential decay is raised to 1 / ratio.
 
     Raises:
-        ValueError: It cannot be stretched, or a length would become zero.
+        ValueError: The scheduler cannot be scaled, or a length would become zero.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     >>> scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
@@ -86,65 +86,66 @@ def scale_torch_schedule(scheduler: LRScheduler, ratio: float) -> None:
     5
     """
     positive("scale_schedule_ratio", ratio)
-    name, anyone = type(scheduler).__name__, cast(Any, scheduler)
+    name, untyped = type(scheduler).__name__, cast(Any, scheduler)
     if name not in _SCALED or not type(scheduler).__module__.startswith("torch."):
         listed = ", ".join(_SCALED)
         raise ValueError(
-            f"scale_schedule_ratio={ratio}: {name} cannot be stretched; of torch's schedules these can: {listed}. Make "
-            f"it for the length wanted, or use one of composer.optim."
+            f"scale_schedule_ratio={ratio}: {name} cannot be scaled. Supported PyTorch schedulers: {listed}. Create it "
+            f"with the desired length, or use a scheduler of composer.optim."
         )
     for attribute in _SCALED[name]:
-        value = getattr(anyone, attribute)
+        value = getattr(untyped, attribute)
         if attribute == "gamma":
             scaled: Any = value ** (1 / ratio)
-        elif attribute == "milestones":  # counts how often each stands there
-            scaled = type(value)({whole_part(step * ratio): times for step, times in value.items()})
+        elif attribute == "milestones":  # a Counter of milestones
+            scaled = type(value)({truncate_to_int(step * ratio): times for step, times in value.items()})
         else:
-            scaled = whole_part(value * ratio)
+            scaled = truncate_to_int(value * ratio)
             if scaled == 0:
                 raise ValueError(f"scale_schedule_ratio={ratio}: {attribute} of {name}, {value}, would become 0.")
-        setattr(anyone, attribute, scaled)
+        setattr(untyped, attribute, scaled)
 
 
 def steps_of(scheduler: LRScheduler) -> int | None:
-    """Return after how many steps a schedule that is made for a whole run comes to its end; None for others.
+    """Return the number of steps of a scheduler with a fixed total length, or None for others.
 
     Args:
-        scheduler: The schedule.
+        scheduler: The scheduler.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     >>> steps_of(torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100))
     100
     """
-    anyone, name = cast(Any, scheduler), type(scheduler).__name__
+    untyped, name = cast(Any, scheduler), type(scheduler).__name__
     if name == "OneCycleLR":
-        return int(anyone.total_steps)
+        return int(untyped.total_steps)
     if name == "CosineAnnealingLR":
-        return int(anyone.T_max)
+        return int(untyped.T_max)
     if name == "SequentialLR":
-        last = steps_of(anyone._schedulers[-1])
-        return None if last is None else int(anyone._milestones[-1]) + last
+        last = steps_of(untyped._schedulers[-1])
+        return None if last is None else int(untyped._milestones[-1]) + last
     return None
 
 
-def check_length(scheduler: LRScheduler, every_batch: bool, epochs: int, batches: int) -> None:
-    """Look whether a schedule of torch was made for the number of steps that it will take.
+def check_num_steps(scheduler: LRScheduler, every_batch: bool, epochs: int, batches: int) -> None:
+    """Check that a PyTorch scheduler was created for the number of steps that it will take.
 
     Args:
-        scheduler: The schedule.
-        every_batch: Whether it is stepped after every batch, or else after every epoch.
-        epochs: Number of epochs still to come.
-        batches: Number of batches still to come.
+        scheduler: The scheduler.
+        every_batch: Whether it is stepped after every batch; otherwise after every epoch.
+        epochs: Number of remaining epochs.
+        batches: Number of remaining batches.
 
     Raises:
-        ValueError: It would be stepped beyond its end, where it fails.
+        ValueError: The scheduler would be stepped beyond its end, which fails.
 
     Warns:
-        ComposerWarning: Its length is that of the other way of stepping.
+        ComposerWarning: Its length suggests that it was meant to be stepped every epoch instead of every batch, or
+            the reverse.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     >>> scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
-    >>> check_length(scheduler, every_batch=True, epochs=10, batches=1000)
+    >>> check_num_steps(scheduler, every_batch=True, epochs=10, batches=1000)
     Traceback (most recent call last):
     ValueError: schedulers: OneCycleLR was made for 10 steps, but would be stepped 1000 times. Step it with every epoch:
     step_schedulers_every_batch=False, or make it with total_steps=1000.
@@ -154,7 +155,7 @@ def check_length(scheduler: LRScheduler, every_batch: bool, epochs: int, batches
         return
     name, left = type(scheduler).__name__, made_for - int(scheduler.last_epoch)
     steps, unit, other = (batches, "batch", "epoch") if every_batch else (epochs, "epoch", "batch")
-    # Nearer, as a ratio, to the number of steps of the other way than to that of this one.
+    # Closer, as a ratio, to the number of steps of the other mode than to that of this one.
     mistaken = left**2 < epochs * batches if every_batch else left**2 > epochs * batches
     remedy = f"Step it with every {other}: step_schedulers_every_batch={not every_batch}"
     if name == "OneCycleLR" and steps > left:
@@ -166,7 +167,7 @@ def check_length(scheduler: LRScheduler, every_batch: bool, epochs: int, batches
     if mistaken and epochs < batches:
         warnings.warn(
             f"schedulers: {name} was made for {made_for} steps, but is stepped with every {unit}, {steps} times. "
-            f"{remedy}; if that is meant, set step_schedulers_every_batch={every_batch}.",
+            f"{remedy}. If this is intended, set step_schedulers_every_batch={every_batch}.",
             ComposerWarning,
             stacklevel=2,
         )

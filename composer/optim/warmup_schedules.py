@@ -1,4 +1,4 @@
-"""Schedules that begin with a linear rise from zero, and a rise before any other schedule."""
+"""Learning-rate schedulers with linear warm-up, and ``WithWarmup``, which adds a warm-up to any schedule."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ __all__ = [
 
 
 def warmup_span(horizon: Horizon, t_warmup: Time, scale_warmup: bool) -> Span:
-    """Return the stretch of a warm-up.
+    """Return the span of a warm-up.
 
     Args:
-        horizon: Turns times into places in the run.
-        t_warmup: How long it takes.
+        horizon: The run that the times refer to.
+        t_warmup: Length of the warm-up.
         scale_warmup: Whether the ratio of the horizon applies.
 
     Warns:
-        ComposerWarning: It is longer than the run, which then ends before the rise does; or less than one of what it is
-            counted in.
+        ComposerWarning: The warm-up is longer than the run, which then ends before the warm-up does; or it is shorter
+            than one unit.
 
     >>> warmup_span(Horizon.of_run("100ba"), Time(0.1, "dur"), False).length
     10
     """
     span = horizon.span(t_warmup, scaled=scale_warmup)
     if horizon.exceeded_by(span):
-        # No error: a configuration for a long run is tried with max_duration="1ba".
+        # Not an error: people try the configuration of a long run with max_duration="1ba".
         message = (
-            f"t_warmup='{t_warmup}' is {span}, longer than the training of {horizon.whole}: the run ends before the "
-            f"warm-up does. For a warm-up that follows the length of the run give a share, such as '0.1dur'."
+            f"t_warmup='{t_warmup}' is {span}, longer than the run of {horizon.total}: the run ends before the "
+            f"warm-up does. To scale the warm-up with the duration of the run, use a fraction such as '0.1dur'."
         )
         warnings.warn(message, ComposerWarning, stacklevel=2)
     if span.length <= 0 < t_warmup.value:
@@ -57,7 +57,7 @@ def warmup_span(horizon: Horizon, t_warmup: Time, scale_warmup: bool) -> Span:
 
 
 def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Callable[[float], float]) -> Plan:
-    """Return the plan that rises to ``first`` and follows a curve from there to ``t_max``."""
+    """Return the plan that warms up to ``first`` and then follows a curve until ``t_max``."""
     t_warmup, t_max = schedule.t_warmup, schedule.t_max
     warmup, span = warmup_span(horizon, t_warmup, schedule.scale_warmup), schedule.__end__(horizon)
     if warmup.unit is not span.unit:
@@ -70,10 +70,10 @@ def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Ca
             f"t_warmup='{t_warmup}' ({warmup}) is longer than t_max='{t_max}' ({span}): nothing follows the warm-up."
         )
         warnings.warn(message, ComposerWarning, stacklevel=2)
-    whole = horizon.whole
-    if not horizon.followed and whole is not None and whole.unit is span.unit and span.stop < whole.stop:
+    total = horizon.total
+    if not horizon.followed and total is not None and total.unit is span.unit and span.stop < total.stop:
         raise ValueError(
-            f"t_max='{t_max}' is {span}, less than the training of {whole}, which the schedule must cover. Give "
+            f"t_max='{t_max}' is {span}, less than the run of {total}, which the schedule must cover. Use "
             f"t_max='1dur', or add a schedule for the rest: schedule + ConstantScheduler(0.1)."
         )
     if warmup.stop >= span.stop:
@@ -83,19 +83,19 @@ def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Ca
 
 @final
 class MultiStepWithWarmupScheduler(ComposerScheduler):
-    """Rises linearly, then multiplies by ``gamma`` at each milestone.
+    """Warms up linearly, then multiplies the value by ``gamma`` at each milestone.
 
         f(t) = t / t_warmup                                         before t_warmup
         f(t) = gamma ** (number of milestones at or before t)       from then on
 
     Args:
-        t_warmup: How long the rise takes.
-        milestones: When the value changes, from the beginning of the run; also in different units.
-        gamma: The factor of each change.
+        t_warmup: Length of the warm-up.
+        milestones: Times at which the value changes, from the start of the run. They may have different units.
+        gamma: Factor of each change.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: A time is negative, or ``gamma`` is not positive.
 
     >>> MultiStepWithWarmupScheduler("2ba", ["3ba"], gamma=0.5).preview("4ba")
@@ -122,19 +122,19 @@ class MultiStepWithWarmupScheduler(ComposerScheduler):
 
 @final
 class ConstantWithWarmupScheduler(ComposerScheduler):
-    """Rises linearly to ``alpha`` and stays there.
+    """Warms up linearly to ``alpha`` and stays there.
 
         f(t) = alpha * min(1, t / t_warmup)
 
     Args:
-        t_warmup: How long the rise takes.
-        alpha: The multiplier from then on.
-        t_max: When the schedule ends, where another follows.
+        t_warmup: Length of the warm-up.
+        alpha: The multiplier after the warm-up.
+        t_max: When the schedule ends, if another follows it.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+        TypeError: An argument has the wrong type.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in a different unit than ``t_max``, or
             ``t_max`` is less than the run.
 
     >>> ConstantWithWarmupScheduler("2ba").preview("4ba")
@@ -152,26 +152,26 @@ class ConstantWithWarmupScheduler(ComposerScheduler):
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         alpha = self.alpha
-        return _after_warmup(self, horizon, alpha, lambda share: alpha)
+        return _after_warmup(self, horizon, alpha, lambda fraction: alpha)
 
 
 @final
 class LinearWithWarmupScheduler(ComposerScheduler):
-    """Rises linearly to ``alpha_i``, then goes to ``alpha_f`` on a straight line.
+    """Warms up linearly to ``alpha_i``, then changes linearly to ``alpha_f``.
 
         f(t) = alpha_i * t / t_warmup                                                   before t_warmup
         f(t) = alpha_i + (alpha_f - alpha_i) * (t - t_warmup) / (t_max - t_warmup)      from then on
 
     Args:
-        t_warmup: How long the rise takes.
-        alpha_i: The multiplier at the end of the rise.
+        t_warmup: Length of the warm-up.
+        alpha_i: The multiplier at the end of the warm-up.
         alpha_f: The multiplier at ``t_max``.
         t_max: When the schedule ends.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+        TypeError: An argument has the wrong type.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in a different unit than ``t_max``, or
             ``t_max`` is less than the run.
 
     >>> LinearWithWarmupScheduler("2ba").preview("6ba")
@@ -200,28 +200,28 @@ class LinearWithWarmupScheduler(ComposerScheduler):
 
 @final
 class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
-    """Rises linearly, then goes down to ``alpha_f`` on half a period of the cosine.
+    """Warms up linearly, then decays to ``alpha_f`` along half a cosine period.
 
         f(t) = t / t_warmup                                                             before t_warmup
         f(t) = alpha_f + (1 - alpha_f) * (1 + cos(pi * s)) / 2                          from then on
         s = (t - t_warmup) / (t_max - t_warmup)
 
     Args:
-        t_warmup: How long the rise takes.
+        t_warmup: Length of the warm-up.
         t_max: When the schedule ends.
         alpha_f: The multiplier at ``t_max``.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is in another unit than ``t_max``, or
+        TypeError: An argument has the wrong type.
+        ValueError: A time is negative; when the run begins: ``t_warmup`` is in a different unit than ``t_max``, or
             ``t_max`` is less than the run.
 
     >>> [round(value, 3) for value in CosineAnnealingWithWarmupScheduler("2ba").preview("6ba")]
     [0.0, 0.5, 1.0, 0.854, 0.5, 0.146, 0.0]
 
-    Paper: https://arxiv.org/abs/1706.02677 (Goyal et al. 2017: the rise), https://arxiv.org/abs/1608.03983 (Loshchilov
-    and Hutter 2017: the cosine)
+    Paper: https://arxiv.org/abs/1706.02677 (Goyal et al. 2017: warm-up), https://arxiv.org/abs/1608.03983 (Loshchilov
+    and Hutter 2017: cosine)
     """
 
     def __init__(
@@ -240,21 +240,21 @@ class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
 
 @final
 class PolynomialWithWarmupScheduler(ComposerScheduler):
-    """Rises linearly, then goes down to ``alpha_f`` on a power of what is left of the time.
+    """Warms up linearly, then decays to ``alpha_f`` as a power of the remaining fraction of the run.
 
         f(t) = t / t_warmup                                                             before t_warmup
         f(t) = alpha_f + (1 - alpha_f) * (1 - s) ** power                               from then on
         s = (t - t_warmup) / (t_max - t_warmup)
 
     Args:
-        t_warmup: How long the rise takes.
-        power: The exponent; 1 is a straight line.
+        t_warmup: Length of the warm-up.
+        power: The exponent; 1 is linear.
         t_max: When the schedule ends.
         alpha_f: The multiplier at ``t_max``.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: A time is negative, or ``power`` is not positive; when the run begins: ``t_warmup`` is in another
             unit than ``t_max``, or ``t_max`` is less than the run.
 
@@ -284,19 +284,19 @@ class PolynomialWithWarmupScheduler(ComposerScheduler):
 
 @final
 class WithWarmup(ComposerScheduler):
-    """Rises linearly to the first value of a schedule, which then runs over what is left of the training.
+    """Warms up linearly to the first value of a schedule, which then covers the rest of the run.
 
-    In the schedule times count from the end of the rise, and shares are shares of the rest; so
+    Inside the schedule, times count from the end of the warm-up, and fractions are of the rest of the run. So
     ``WithWarmup(CosineAnnealingScheduler(), "10ba")`` is ``CosineAnnealingWithWarmupScheduler("10ba")``.
 
     Args:
         schedule: Any schedule with a :meth:`~.ComposerScheduler.__plan__`.
-        t_warmup: How long the rise takes.
+        t_warmup: Length of the warm-up.
         scale_warmup: Whether ``scale_schedule_ratio`` applies to ``t_warmup``.
-        alpha_i: Share of the schedule's first value at which the rise begins.
+        alpha_i: Where the warm-up starts, as a fraction of the schedule's first value.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: ``t_warmup`` is negative, or ``alpha_i`` not in [0, 1].
 
     >>> from composer.optim import StepScheduler
@@ -318,21 +318,21 @@ class WithWarmup(ComposerScheduler):
 
     @property
     def __parts__(self) -> Sequence[ComposerScheduler]:
-        """The schedule after the rise."""
+        """The schedule after the warm-up."""
         return (self.schedule,)
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
-        if horizon.exceeded_by(warmup):  # what it would rise to in a run that is longer
-            horizon = replace(horizon, whole=replace(warmup, length=2 * warmup.length))
+        if horizon.exceeded_by(warmup):  # plan as for a longer run, to know the warm-up target
+            horizon = replace(horizon, total=replace(warmup, length=2 * warmup.length))
         rest = horizon.after(warmup)
         plan = self.schedule.__plan__(rest)
         first = plan(Span(warmup.unit, 0, warmup.stop).beginning())
         return rising(warmup, first, plan, self.alpha_i)
 
     def __end__(self, horizon: Horizon) -> Span:
-        """Return the stretch to the end of the schedule."""
+        """Return the span to the end of the schedule."""
         warmup = warmup_span(horizon, self.t_warmup, self.scale_warmup)
         stop = self.schedule.__end__(horizon.after(warmup)).stop
         return Span(warmup.unit, stop - warmup.start, warmup.start)

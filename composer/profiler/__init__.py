@@ -1,7 +1,7 @@
-"""Where the time of a training step goes: spans of the loop and the operators of PyTorch on one time axis.
+"""Profiler: record where the time of a training step goes, as spans of the loop and PyTorch operators in one trace.
 
 ``Trainer(profiler=Profiler(cyclic_schedule(), JSONTraceHandler()))`` writes ``{run_name}/traces/merged_trace.json``,
-which https://ui.perfetto.dev opens. ``with state.profiler.marker("augment"): ...`` adds a span of one's own.
+which https://ui.perfetto.dev opens. ``with state.profiler.marker("augment"): ...`` adds a custom span.
 """
 
 from __future__ import annotations

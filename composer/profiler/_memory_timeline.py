@@ -1,4 +1,4 @@
-"""A picture of the memory in use over time, by what it is used for."""
+"""Plot a memory timeline from the PyTorch profiler: memory in use over time, by category."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ def export_memory_timeline_html(
     yxis_step_size: float = 1.0,
     return_fig: bool = False,
 ) -> Any:
-    """Draw the memory in use while a profiler of PyTorch ran; :class:`.TorchProfiler` has its own ``memory_filename``.
+    """Plot the memory in use during a PyTorch profile; in a :class:`.TorchProfiler`, set ``memory_filename`` instead.
 
     Args:
-        prof: Has run with ``record_shapes``, ``profile_memory`` and ``with_stack``.
-        path: The page to write, with the picture in it.
-        device: Whose memory, such as "cuda:0"; by default that of the accelerator that this process uses, or of the
-            host.
+        prof: A profile with ``record_shapes``, ``profile_memory`` and ``with_stack``.
+        path: The HTML file to write.
+        device: The device, such as "cuda:0". Default: the accelerator in use by this process, or else the CPU.
         figsize: Width and height in inches.
-        title: What stands above the picture.
-        yxis_step_size: Distance of the lines of the grid, in GiB.
-        return_fig: Whether to return matplotlib's figure, instead of writing the page.
+        title: Title of the plot.
+        yxis_step_size: Distance between grid lines, in GiB.
+        return_fig: Whether to return the matplotlib figure instead of writing the file.
 
     Raises:
         MissingConditionalImportError: matplotlib is not installed.
@@ -50,18 +49,18 @@ def export_memory_timeline_html(
     """
     import_extra("matplotlib", "examples", "export_memory_timeline_html")
     from matplotlib.figure import Figure
-    from torch.profiler import _memory_profiler as parts
+    from torch.profiler import _memory_profiler as memory_profiler
 
     if device is None:
         device = _device_in_use()
-    # PyTorch has no public way to the numbers but a file.
-    times, sizes = parts.MemoryProfileTimeline(prof._memory_profile())._coalesce_timeline(device)  # pyright: ignore
+    # PyTorch's public API only writes the numbers to a file.
+    times, sizes = memory_profiler.MemoryProfileTimeline(prof._memory_profile())._coalesce_timeline(device)  # pyright: ignore
     levels = (torch.tensor(sizes, dtype=torch.float64).cumsum(1) / _GIB).T.tolist()
     milliseconds = [(time - times[0]) / 1e3 for time in times]
     figure = Figure(figsize=figsize, dpi=80)
     axes = figure.gca()
-    for category, color in parts._CATEGORY_TO_COLORS.items():
-        index = parts._CATEGORY_TO_INDEX[category]
+    for category, color in memory_profiler._CATEGORY_TO_COLORS.items():
+        index = memory_profiler._CATEGORY_TO_INDEX[category]
         label = "Unknown" if category is None else category.name
         axes.fill_between(milliseconds, levels[index], levels[index + 1], color=color, alpha=0.7, label=label)
     figure.legend()
@@ -79,8 +78,8 @@ def export_memory_timeline_html(
 
 
 def _device_in_use() -> str:
-    """The accelerator as the timeline names it, with the index of the current one."""
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    if kind is None or not getattr(torch.get_device_module(kind), "is_initialized", lambda: True)():
-        return "cpu"  # to ask for the index would start it
-    return f"{kind.type}:{torch.accelerator.current_device_index()}"
+    """Return the current accelerator with its index, as the timeline names it."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or not getattr(torch.get_device_module(accelerator), "is_initialized", lambda: True)():
+        return "cpu"  # reading the index would initialize it
+    return f"{accelerator.type}:{torch.accelerator.current_device_index()}"

@@ -1,4 +1,4 @@
-"""Files that a profiler writes in the course of a run: their names, copies and number."""
+"""Output files of a profiler, one per window: names, uploads, and how many to keep."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = ["WindowFiles"]
 class WindowFiles:
     """One file for each window of a profiler.
 
-    A file of that name from an earlier run is moved out of the way, ``x.json`` to ``x.1.json``, unless it may be
-    replaced.
+    A file of the same name from an earlier run is renamed from ``x.json`` to ``x.1.json``, unless ``overwrite`` is
+    True.
 
     Args:
-        folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
-        filename: Name of a file, with those of the training time too, such as ``{batch}``.
-        remote_file_name: Name at the loggers that keep files; None hands them none.
-        overwrite: Whether files of an earlier run may be replaced.
-        num_to_keep: Number of files to keep, the newest; -1 is all, 0 only what the loggers keep.
-        prefix: What the names of the arguments begin with, for errors.
+        folder: Local folder; may contain run placeholders such as ``{run_name}``.
+        filename: File name, which may also contain time placeholders such as ``{batch}``.
+        remote_file_name: Name at loggers that store files; None uploads nothing.
+        overwrite: Whether to overwrite files of an earlier run.
+        num_to_keep: Number of most recent files to keep; -1 keeps all, 0 only uploaded ones.
+        prefix: Prefix of the argument names in error messages.
 
     Raises:
         ValueError: A template has an unknown placeholder, or the number is less than -1.
@@ -68,24 +68,24 @@ class WindowFiles:
         self._uploaded: set[str] = set()
 
     def check(self, logger: Logger) -> None:
-        """Refuse, before training, what would lose files.
+        """Raise, before training, if files would be lost.
 
         Args:
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
 
         Raises:
-            ValueError: Processes would write to the same file, or no file would be kept anywhere.
+            ValueError: Several ranks would write to the same file, or no file would be kept anywhere.
         """
         if dist.get_world_size() > 1 and not differs_by_rank(f"{self.folder}/{self.filename}"):
-            raise ValueError(f"filename={self.filename!r} is the same in all processes; add {{rank}} to it.")
+            raise ValueError(f"filename={self.filename!r} is the same on all ranks. Add {{rank}} to it.")
         if self.num_to_keep == 0 and not (self.remote_file_name and logger.has_file_upload_destination()):
             raise ValueError(
-                "num_traces_to_keep=0 keeps no trace here, and no logger keeps one; give a number, or a logger that "
-                "takes files and remote_file_name."
+                "num_traces_to_keep=0 keeps no local trace, and no logger stores one. Use a larger number, or a logger "
+                "that stores files and remote_file_name."
             )
 
     def new(self, state: State) -> Path:
-        """Return the path of a file that is written now; its folder exists.
+        """Return the path for a new file, and create its folder.
 
         Args:
             state: The state of the run.
@@ -95,15 +95,15 @@ class WindowFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         if self._kept.pop(path, None) is None and path.exists() and not self.overwrite:
             set_aside(path)
-        self._kept[path] = state.timestamp  # at the end, also where the time was set back
+        self._kept[path] = state.timestamp  # moved to the end, even if training time was reset
         return path
 
     def upload(self, state: State, logger: Logger, path: Path) -> None:
-        """Hand a file to the loggers that keep files.
+        """Upload a file to the loggers that store files.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers.
+            logger: The logger.
             path: The file.
         """
         if self.remote_file_name is not None and logger.has_file_upload_destination():
@@ -120,5 +120,5 @@ class WindowFiles:
 
     @property
     def saved(self) -> list[tuple[Timestamp, list[Path]]]:
-        """The files that are kept, the oldest first, each with the time at which it was written."""
+        """The kept files, oldest first, each with the timestamp at which it was written."""
         return [(timestamp, [path]) for path, timestamp in self._kept.items()]

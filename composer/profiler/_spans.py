@@ -1,4 +1,4 @@
-"""The spans that a profiler draws by itself: parts of the loop, and who acts at its events."""
+"""Record the profiler's automatic spans: phases of the training loop, and calls of algorithms and callbacks."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["EPOCH", "LoopSpans"]
 
 EPOCH: Final = "event/epoch"
 
-# They hold many windows, or none.
+# These contain many windows, or none.
 _NO_SPANS: Final = frozenset({"init", "load", "fit", "iteration", "epoch"})
-# Nothing that began before goes on here, though its end may not have fired: when the data ends, nothing was fetched.
+# All open spans end at these events, even if their end event did not fire: at the end of the data, nothing is fetched.
 _FRESH_STARTS: Final = (Event.BEFORE_DATALOADER, Event.EPOCH_END, Event.FIT_END)
 
 
 class LoopSpans:
-    """Wraps what an engine calls at an event, so that it shows in the trace.
+    """Wraps the handlers of an event so that they are recorded in the trace.
 
-    ``event/forward`` lasts from after all that is called at ``BEFORE_FORWARD`` until before what is called at
-    ``AFTER_FORWARD``, and so do the other pairs of events; ``callback/SpeedMonitor/batch_end`` is one call.
-    ``event/epoch`` begins with the first batch of an epoch if that is recorded, and ends with the epoch or the window.
+    ``event/forward`` lasts from the end of the ``BEFORE_FORWARD`` handlers to the start of the ``AFTER_FORWARD``
+    handlers; likewise for the other pairs of events. ``callback/SpeedMonitor/batch_end`` is one call. ``event/epoch``
+    starts with the first batch of an epoch if it is recorded, and ends with the epoch or the window.
 
     Args:
-        profiler: Whose markers draw.
+        profiler: The profiler whose markers record the spans.
 
     >>> from composer import State
     >>> from composer.profiler import Profiler
@@ -49,14 +49,14 @@ class LoopSpans:
         self._epoch: Marker | None = None
 
     def wrap(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
-        """Return what is to be called in place of some handlers.
+        """Return the handlers to call instead of the given ones.
 
         Args:
             event: The event.
-            handlers: What would be called; those of the profiler, which only say that it listens, are left out.
+            handlers: The handlers of the event; the profiler's placeholders are removed.
         """
         profiler = self._profiler
-        wrapped = [self._drawn(handler, event) for handler in handlers if owner_of(handler) is not profiler]
+        wrapped = [self._traced(handler, event) for handler in handlers if owner_of(handler) is not profiler]
         name = event.canonical_name
         before: list[Handler] = []
         after: list[Handler] = []
@@ -78,20 +78,20 @@ class LoopSpans:
             after.append(profiler.note_resumption)
         elif event is Event.FIT_END:
             after.append(profiler.save_last_window)
-        return (*(owned(h, profiler) for h in before), *wrapped, *(_owned(h, profiler) for h in after))
+        return (*(owned(h, profiler) for h in before), *wrapped, *(_owned_by_profiler(h, profiler) for h in after))
 
     def close(self) -> None:
-        """End every part of a batch that has not ended."""
+        """End all open spans of a batch."""
         while self._open:
             self._open.pop()[1].finish()
 
     def close_window(self) -> None:
-        """End every span that has not ended."""
+        """End all open spans, including the epoch."""
         self.close()
         self._end_epoch()
 
     def _begin_epoch(self, state: State) -> None:
-        """Begin the span of an epoch with its first batch."""
+        """Start the span of an epoch at its first batch."""
         if self._profiler.is_recording and self._epoch is None and state.timestamp.batch_in_epoch.value == 0:
             self._epoch = self._profiler.marker(EPOCH, RECORDING, categories=("event",))
             self._epoch.__enter__()
@@ -102,7 +102,7 @@ class LoopSpans:
             epoch.finish()
 
     def _finish(self, name: str) -> None:
-        """End a span, and those inside it that have not ended."""
+        """End a span and the open spans inside it."""
         opened = [key for key, _ in self._open]
         if name in opened:
             first = opened.index(name)
@@ -122,23 +122,23 @@ class LoopSpans:
 
         return begin
 
-    def _drawn(self, handler: Handler, event: Event) -> Handler:
-        """Return a handler that draws the span of another."""
+    def _traced(self, handler: Handler, event: Event) -> Handler:
+        """Wrap a handler so that its call is recorded as a span."""
         profiler, owner = self._profiler, owner_of(handler)
-        kind = "algorithm" if isinstance(owner, Algorithm) else "callback"
-        # What an engine calls by itself hands metrics to the loggers.
+        category = "algorithm" if isinstance(owner, Algorithm) else "callback"
+        # Handlers without an owner pass metrics to the loggers.
         who = "Logger" if owner is None else type(owner).__name__
-        marker = profiler.marker(f"{kind}/{who}/{event.value}", RECORDING, categories=(kind,))
+        marker = profiler.marker(f"{category}/{who}/{event.value}", RECORDING, categories=(category,))
 
-        def drawn(state: State, logger: Logger) -> object:
+        def traced(state: State, logger: Logger) -> object:
             if not profiler.is_recording:
                 return handler(state, logger)
             with marker:
                 return handler(state, logger)
 
-        return owned(drawn, owner)
+        return owned(traced, owner)
 
 
-def _owned(handler: Handler, profiler: Profiler) -> Handler:
-    """Mark a function as the profiler's; a method of it is."""
+def _owned_by_profiler(handler: Handler, profiler: Profiler) -> Handler:
+    """Mark a function as owned by the profiler, unless it is one of its methods."""
     return handler if owner_of(handler) is profiler else owned(handler, profiler)

@@ -1,4 +1,4 @@
-"""JSONTraceHandler: writes traces for Perfetto and Chrome."""
+"""``JSONTraceHandler``: write profiler traces in Chrome's JSON trace format, for Perfetto and Chrome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer.core.run_files import set_aside
 from composer.profiler._output_files import WindowFiles
 from composer.profiler._spans import EPOCH
 from composer.profiler.trace_handler import TraceHandler
-from composer.profiler.trace_merging import MergedTrace, Part, note
+from composer.profiler.trace_merging import MergedTrace, TraceFile, metadata_event
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -32,25 +32,25 @@ __all__ = ["JSONTraceHandler"]
 
 
 class JSONTraceHandler(TraceHandler):
-    """Writes traces as lists of events in the JSON format of Chrome, which https://ui.perfetto.dev opens.
+    """Writes traces in Chrome's JSON trace format, which https://ui.perfetto.dev opens.
 
-    For each window there is a file for each process, with the spans of its threads, and the first process adds all of
-    them, those of PyTorch's profiler included, to one merged trace on one time axis. What cannot be read from the
-    machine of the first process is left out with a warning; :func:`.merge_traces` merges it later. Clocks of machines
-    that differ by more than the processes wait for each other are set right in the merged trace.
+    Each rank writes one file per window, with the spans of its threads. Rank 0 adds all of them, including the PyTorch
+    profiler's, to one merged trace on a common time axis. Traces that rank 0 cannot read from its node are omitted with
+    a warning; merge them later with :func:`.merge_traces`. Clock differences between nodes are corrected in the merged
+    trace if they exceed the time that ranks wait for each other in a barrier.
 
-    Times are microseconds since the value of the event ``baseTimeNanoseconds``, with which each file begins.
+    Times are in microseconds since the value of the event ``baseTimeNanoseconds``, the first in each file.
 
     Args:
-        folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
-        filename: Name of a window's file, with those of the training time too, such as ``{batch}``.
-        remote_file_name: Its name at the loggers that keep files; None hands them none.
+        folder: Local folder; may contain run placeholders such as ``{run_name}``.
+        filename: Name of the file of a window, which may also contain time placeholders such as ``{batch}``.
+        remote_file_name: Its name at loggers that store files; None uploads nothing.
         merged_trace_filename: Name of the merged trace in the folder; None merges none.
-        merged_trace_remote_file_name: Its name at the loggers that keep files; None hands them none.
-        overwrite: Whether files of an earlier run are replaced; otherwise they are moved out of the way, ``x.json`` to
+        merged_trace_remote_file_name: Its name at loggers that store files; None uploads nothing.
+        overwrite: Whether to overwrite files of an earlier run. If False, they are renamed from ``x.json`` to
             ``x.1.json``.
-        num_traces_to_keep: Number of files that each process keeps, the newest; -1 is all, 0 keeps only what the
-            loggers do. The merged trace holds what is kept, and the newest at least.
+        num_traces_to_keep: Number of most recent files that each rank keeps; -1 keeps all, 0 keeps only uploaded ones.
+            The merged trace contains the kept files, and at least the newest.
 
     Raises:
         ValueError: A name has an unknown placeholder, or the number is less than -1.
@@ -84,28 +84,28 @@ class JSONTraceHandler(TraceHandler):
             merged_trace_remote_file_name = check_remote_name("merged_trace_remote_file_name", name)
         self.merged_trace_filename = merged_trace_filename
         self.merged_trace_remote_file_name = merged_trace_remote_file_name
-        self._begin()
+        self._reset()
 
     @property
     def saved_traces(self) -> list[tuple[Timestamp, list[Path]]]:
-        """The files that are kept, the oldest first, each with the training time at which it was written."""
+        """The kept files, oldest first, each with the timestamp at which it was written."""
         return self.files.saved
 
     @property
     def __remote_file_name__(self) -> str | None:
-        """Where files are uploaded to."""
+        """The remote file name of uploads."""
         return self.files.remote_file_name
 
     def init(self, state: State, logger: Logger) -> None:
-        """Begin a run; the processes compare their clocks."""
-        self._begin()
+        """Prepare for a run and measure the clock offsets between ranks."""
+        self._reset()
         self.files.check(logger)
         self._clock_offset_ns = _clock_offset_ns()
 
     def process_duration_event(
         self, name: str, categories: Sequence[str], is_start: bool, timestamp: Timestamp, wall_clock_time_ns: int
     ) -> None:
-        """Keep a span when it ends, and of an epoch both ends, for which published scripts look."""
+        """Record a span when it ends; for an epoch record both edges, as existing scripts expect."""
         if name == EPOCH:
             self._add(_Record("B" if is_start else "E", name, categories, timestamp, wall_clock_time_ns))
             return
@@ -119,7 +119,7 @@ class JSONTraceHandler(TraceHandler):
     def process_instant_event(
         self, name: str, categories: Sequence[str], timestamp: Timestamp, wall_clock_time_ns: int
     ) -> None:
-        """Keep a moment."""
+        """Record an instant event."""
         self._add(_Record("i", name, categories, timestamp, wall_clock_time_ns))
 
     def process_counter_event(
@@ -130,46 +130,46 @@ class JSONTraceHandler(TraceHandler):
         wall_clock_time_ns: int,
         values: dict[str, float],
     ) -> None:
-        """Keep a point of a curve."""
+        """Record counter values."""
         self._add(_Record("C", name, categories, timestamp, wall_clock_time_ns, values=_finite(values)))
 
     def process_chrome_json_trace_file(self, filepath: Path) -> None:
-        """Keep the path, for the merged trace."""
-        self._others.append(filepath.absolute())
+        """Remember the file for the merged trace."""
+        self._other_traces.append(filepath.absolute())
 
     def save(self, state: State, logger: Logger) -> None:
-        """Write the file of this process and the merged trace.
+        """Write the file of this rank and, on rank 0, the merged trace.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
         path = self.files.new(state)
         self._write(path, state)
         self.files.upload(state, logger, path)
-        others, self._others = self._others, []
+        other_traces, self._other_traces = self._other_traces, []
         if self.merged_trace_filename is None:
             return
         rank = dist.get_global_rank()
-        mine = [Part(found, rank, self._clock_offset_ns) for found in (path, *others)]
-        everyone = dist.all_gather_object(mine)
+        own_traces = [TraceFile(found, rank, self._clock_offset_ns) for found in (path, *other_traces)]
+        all_traces = dist.all_gather_object(own_traces)
         if rank == 0:
-            self._merge([part for parts in everyone for part in parts], state, logger)
+            self._merge([trace for traces in all_traces for trace in traces], state, logger)
         if self.files.num_to_keep != -1:
-            dist.barrier()  # nobody removes a file that is still being read
+            dist.barrier()  # no rank removes a file that rank 0 is still reading
 
     def clean_up(self) -> None:
         """Remove the oldest files beyond ``num_traces_to_keep``."""
         self.files.prune()
 
-    def _begin(self) -> None:
-        """Forget an earlier run."""
-        # Threads add to its end while the loop takes from its front.
+    def _reset(self) -> None:
+        """Discard the records of an earlier run."""
+        # Threads append at its end while the loop pops from its front.
         self._records: deque[_Record] = deque()
         self._open: dict[tuple[int, str], list[tuple[int, Timestamp]]] = {}
         self._threads: dict[int, str] = {}
-        self._others: list[Path] = []
-        self._windows: deque[list[Part]] = deque()
+        self._other_traces: list[Path] = []
+        self._windows: deque[list[TraceFile]] = deque()
         self._merged: MergedTrace | None = None
         self._clock_offset_ns = 0
 
@@ -183,50 +183,50 @@ class JSONTraceHandler(TraceHandler):
         records: list[_Record] = []
         while self._records:
             records.append(self._records.popleft())
-        # Of two that begin together the longer one is the outer one.
-        records.sort(key=lambda record: (record.began, -record.length))
+        # Of two spans that start together, the longer one is the outer one.
+        records.sort(key=lambda record: (record.began, -record.duration))
         base = records[0].began if records else time.time_ns()
-        about = {
+        info = {
             "baseTimeNanoseconds": base,
             "run_name": state.run_name,
             "global_rank": dist.get_global_rank(),
             "clock_offset_ns": self._clock_offset_ns,
         }
-        notes = [note(name, value) for name, value in about.items()]
-        events = [*notes, *self._names(), *(record.event(base) for record in records)]
+        metadata = [metadata_event(name, value) for name, value in info.items()]
+        events = [*metadata, *self._name_events(), *(record.event(base) for record in records)]
         with path.open("w") as file:
             file.write("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n")
 
-    def _names(self) -> Iterator[dict[str, Any]]:
+    def _name_events(self) -> Iterator[dict[str, Any]]:
         process = os.getpid()
         name = f"rank {dist.get_global_rank()}: loop"
         yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
         for thread, name in list(self._threads.items()):
             yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}
 
-    def _merge(self, parts: list[Part], state: State, logger: Logger) -> None:
-        """Add the traces of a window to the merged trace, or write it again where earlier ones are not kept."""
-        here = [part for part in parts if part.path.exists()]
-        if len(here) < len(parts):
-            missing = ", ".join(map(str, sorted({part.rank for part in parts if part not in here})))
+    def _merge(self, traces: list[TraceFile], state: State, logger: Logger) -> None:
+        """Add the traces of a window to the merged trace, or rewrite it if older windows are no longer kept."""
+        readable = [trace for trace in traces if trace.path.exists()]
+        if len(readable) < len(traces):
+            missing = ", ".join(map(str, sorted({trace.rank for trace in traces if trace not in readable})))
             message = (
-                f"{self.merged_trace_filename} lacks traces of the processes {missing}, which lie on other machines. "
-                f"Bring the files together and call composer.profiler.merge_traces."
+                f"{self.merged_trace_filename} lacks the traces of ranks {missing}, which are on other nodes. Copy the "
+                f"files to one node and call composer.profiler.merge_traces."
             )
             warnings.warn(message, ComposerWarning, stacklevel=2)
         folder = Path(format_name(self.files.folder, state.run_name))
         path = folder / format_name(self.merged_trace_filename or "", state.run_name)
         if self._merged is None and path.exists() and not self.files.overwrite:
             set_aside(path)
-        self._windows.append(here)
+        self._windows.append(readable)
         if self.files.num_to_keep != -1 and len(self._windows) > max(self.files.num_to_keep, 1):
             self._windows.popleft()
-            here = [part for window in self._windows for part in window if part.path.exists()]
+            readable = [trace for window in self._windows for trace in window if trace.path.exists()]
             self._merged = None
         if self._merged is None:
             self._merged = MergedTrace(path)
-        for part in here:
-            self._merged.append(part)
+        for trace in readable:
+            self._merged.append(trace)
         name = self.merged_trace_remote_file_name
         if name is not None and logger.has_file_upload_destination():
             logger.upload_file(format_name(name, state.run_name), path, overwrite=True)
@@ -235,32 +235,32 @@ class JSONTraceHandler(TraceHandler):
 class _Record(NamedTuple):
     """An event of a trace; times in nanoseconds."""
 
-    kind: str
+    phase: str
     name: str
     categories: Sequence[str]
     timestamp: Timestamp
     began: int
-    length: int = 0
+    duration: int = 0
     values: dict[str, float] | None = None
     thread: int = 0
 
     def event(self, base: int) -> dict[str, Any]:
-        """Return it as it stands in a trace.
+        """Return the record as an event of Chrome's trace format.
 
         Args:
-            base: What times count from.
+            base: Start of the time axis, in nanoseconds.
         """
         event: dict[str, Any] = {
-            "ph": self.kind,
+            "ph": self.phase,
             "name": self.name,
             "cat": ",".join(self.categories),
             "pid": os.getpid(),
             "tid": self.thread,
             "ts": (self.began - base) / 1e3,
         }
-        if self.kind == "X":
-            event["dur"] = self.length / 1e3
-        elif self.kind == "i":
+        if self.phase == "X":
+            event["dur"] = self.duration / 1e3
+        elif self.phase == "i":
             event["s"] = "t"
         if self.values is not None:
             event["args"] = self.values
@@ -271,15 +271,15 @@ class _Record(NamedTuple):
 
 
 def _finite(values: dict[str, float]) -> dict[str, float]:
-    """Return the values that JSON has; a curve has a gap at the others."""
+    """Return the finite values, which JSON supports; the others are gaps in the counter."""
     return {name: number for name, value in values.items() if math.isfinite(number := float(value))}
 
 
 def _clock_offset_ns() -> int:
-    """Return how much further the clock of this machine is than that of the first process, in nanoseconds.
+    """Return how far the clock of this rank is ahead of rank 0's, in nanoseconds.
 
-    Every process reads its clock between the second barrier and the third: after all have come to the second, and
-    before any has left the third. A difference that the waiting there may explain is none.
+    Every rank reads its clock between the second and the third barrier: after all have reached the second, and before
+    any has left the third. A difference that the time in the barriers could explain counts as zero.
     """
     if dist.get_world_size() == 1:
         return 0

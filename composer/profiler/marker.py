@@ -1,4 +1,4 @@
-"""Marks in a trace: spans, moments, curves."""
+"""``Marker``: record custom spans, instants and counters in a profiler trace."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ R = TypeVar("R")
 
 
 class Marker:
-    """Records a span between :meth:`start` and :meth:`finish`, a moment, or a point of a curve.
+    """Records spans between :meth:`start` and :meth:`finish`, instants, and counters.
 
-    Made by :meth:`.Profiler.marker`. As a context manager or a decorator it records the span of a block or of every
-    call. Spans of a thread nest, those of blocks and calls of one marker too: viewers do not show one that ends
-    within another that began before it. Each ends in the thread in which it began, and whether it is recorded is
-    decided when it begins.
+    Created by :meth:`.Profiler.marker`. As a context manager or decorator, it records a span for the block or for each
+    call. The spans of a thread must nest, including blocks and calls of the same marker: viewers do not show partially
+    overlapping spans. Each span ends in the thread in which it started, and whether it is recorded is decided when it
+    starts.
 
     Args:
         state: The state of the run.
-        should_record: ``(state) -> bool``: whether the profiler records now.
-        trace_handlers: Who takes the records.
+        should_record: ``(state) -> bool``, whether the profiler is recording.
+        trace_handlers: The handlers of the records.
         name: Name in the trace.
-        record_instant_on_start: Whether the begin of a span is recorded as a moment too.
-        record_instant_on_finish: Whether its end is.
-        categories: What it belongs to, for viewers that filter by it.
+        record_instant_on_start: Whether to also record an instant at the start of a span.
+        record_instant_on_finish: Whether to also record an instant at its end.
+        categories: Categories, for viewers that filter by them.
 
     >>> from composer import State
     >>> from composer.profiler import Profiler, ProfilerAction, TraceHandler
@@ -72,15 +72,15 @@ class Marker:
         self._open = _OpenSpans()
 
     def start(self) -> None:
-        """Begin a span.
+        """Start a span.
 
         Raises:
-            RuntimeError: This thread has begun one with this marker and not ended it; blocks and calls may nest.
+            RuntimeError: This thread has an open span of this marker. Only blocks and calls may nest.
         """
         if self._open.recorded:
             raise RuntimeError(
-                f"Marker({self.name!r}).start() is called before finish() of the last one, in this thread. Spans of "
-                f"one marker nest as `with marker:`."
+                f"Marker({self.name!r}).start() was called before finish() of the previous span in this thread. To "
+                f"nest spans of one marker, use `with marker:`."
             )
         self._begin()
 
@@ -91,26 +91,26 @@ class Marker:
             self._record_edge(is_start=True)
 
     def finish(self) -> None:
-        """End the span that this thread began last.
+        """End the last span started by this thread.
 
         Raises:
-            RuntimeError: There is none.
+            RuntimeError: This thread has no open span of this marker.
         """
         if not self._open.recorded:
-            raise RuntimeError(f"Marker({self.name!r}).finish() is called without start() before, in this thread.")
+            raise RuntimeError(f"Marker({self.name!r}).finish() was called without start() in this thread.")
         if self._open.recorded.pop():
             self._record_edge(is_start=False)
 
     def instant(self) -> None:
-        """Record a moment."""
+        """Record an instant event."""
         if self.should_record(self.state):
             self._record_instant(time.time_ns())
 
     def counter(self, values: dict[str, float]) -> None:
-        """Record a point of one or several curves.
+        """Record the values of one or more counters.
 
         Args:
-            values: The values by the names of the curves; where one is not finite, its curve has a gap.
+            values: Values by counter name; a value that is not finite is a gap.
         """
         if self.should_record(self.state):
             now, timestamp = time.time_ns(), self.state.timestamp
@@ -118,7 +118,7 @@ class Marker:
                 handler.process_counter_event(self.name, self.categories, timestamp, now, values)
 
     def __enter__(self) -> Self:
-        """Begin a span that lasts for the block."""
+        """Start a span for the block."""
         self._begin()
         return self
 
@@ -133,10 +133,10 @@ class Marker:
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
 
     def __call__(self, function: Callable[P, R] | None = None) -> Callable[P, R] | Self:
-        """Return a function that records the span of each call.
+        """Decorate a function so that each call is recorded as a span.
 
         Args:
-            function: What it calls; None, as in ``@marker()``, returns the marker.
+            function: The function; None, as in ``@marker()``, returns the marker.
         """
         if function is None:
             return self
@@ -161,7 +161,7 @@ class Marker:
 
 
 class _OpenSpans(threading.local):
-    """For each span of a thread that has begun and not ended, whether it is recorded."""
+    """For each open span of the current thread, whether it is recorded."""
 
     def __init__(self) -> None:
         self.recorded: list[bool] = []

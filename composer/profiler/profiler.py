@@ -1,4 +1,4 @@
-"""Profiler: records in some batches where their time goes."""
+"""``Profiler``: record traces of selected batches, with the spans of the training loop and custom markers."""
 
 from __future__ import annotations
 
@@ -24,61 +24,62 @@ if TYPE_CHECKING:
 
 __all__ = ["Profiler"]
 
-_TAKES: Final = tuple(name for name in vars(TraceHandler) if name.startswith("process_"))
+_HANDLER_METHODS: Final = tuple(name for name in vars(TraceHandler) if name.startswith("process_"))
 
 
 class Profiler(Callback):
-    """Records in some batches of the training where their time goes, to be looked at in https://ui.perfetto.dev.
+    """Records traces of selected training batches, to view in https://ui.perfetto.dev.
 
-    Given to the :class:`.Trainer` as ``profiler=``; then it is ``state.profiler``. In the batches that the schedule
-    names it records, each with its begin and its end:
+    Pass it to the :class:`.Trainer` as ``profiler=``; it is then available as ``state.profiler``. In the batches that
+    the schedule selects, it records:
 
-    - the parts of the loop: ``event/dataloader``, ``event/batch``, ``event/train_batch``, ``event/forward``,
+    - spans of the loop: ``event/dataloader``, ``event/batch``, ``event/train_batch``, ``event/forward``,
       ``event/loss``, ``event/backward``, and those of evaluations in between;
     - every call of an algorithm, callback or logger: ``algorithm/{class}/{event}``, ``callback/{class}/{event}``;
-    - what :meth:`marker` marks;
-    - the operators of PyTorch, on the host and on the accelerator, with :class:`.TorchProfiler`;
-    - curves of the machine's load, with :class:`.SystemProfiler`.
+    - custom spans, instants and counters from :meth:`marker`;
+    - PyTorch operators, on the host and on the accelerator, with :class:`.TorchProfiler`;
+    - counters of the system load, with :class:`.SystemProfiler`.
 
-    A window begins before its first batch is fetched and ends with ``BATCH_END`` of its last, or of the training; then
-    the handlers write their files. All processes of a run have to have the same windows. In batches left alone the
-    profiler asks at each event whether it is on; a run without a profiler pays nothing. ``BATCH_END`` of the last
-    batch of a window waits for the accelerator.
+    A window starts before its first batch is fetched and ends with ``BATCH_END`` of its last batch, or with the run;
+    then the handlers write their files. All ranks must have the same windows. In batches that are not recorded, the
+    profiler only checks at each event whether it is active; a run without a profiler has no overhead. ``BATCH_END`` of
+    the last batch of a window waits for the accelerator.
 
-    Where forward and loss are compiled as one graph, they show as one span ``event/forward_and_loss``.
+    If forward and loss are compiled as one graph, they appear as one span ``event/forward_and_loss``.
 
     Args:
-        schedule: ``(state) -> ProfilerAction``, asked before each batch is fetched; see :func:`.cyclic_schedule`.
-        trace_handlers: What takes the records, such as a :class:`.JSONTraceHandler`; a test double need only have the
-            methods by which events and records reach it.
-        sys_prof_cpu: Whether to record the load of the processor. This and the next three need the extra ``system``.
-        sys_prof_memory: Whether to record the memory in use.
-        sys_prof_disk: Whether to record what is read from and written to disks.
-        sys_prof_net: Whether to record what is sent and received.
-        sys_prof_stats_thread_interval_seconds: Time between two points of these curves, in seconds.
-        torch_prof_folder: Of the traces of PyTorch's profiler; this and the next as for :class:`.TorchProfiler`.
-        torch_prof_filename: Their names.
-        torch_prof_remote_file_name: Their names at the loggers that keep files; None hands them none.
-        torch_prof_memory_filename: Name of the timelines of memory; None writes none.
-        torch_prof_memory_remote_file_name: Their names at the loggers that keep files.
-        torch_prof_overwrite: Whether files of an earlier run are replaced.
+        schedule: ``(state) -> ProfilerAction``, called before each batch is fetched; see :func:`.cyclic_schedule`.
+        trace_handlers: Handlers of the records, such as a :class:`.JSONTraceHandler`. A test double needs only the
+            methods that receive events and records.
+        sys_prof_cpu: Whether to record CPU utilization. This and the next three require the extra ``system``.
+        sys_prof_memory: Whether to record memory usage.
+        sys_prof_disk: Whether to record disk reads and writes.
+        sys_prof_net: Whether to record network traffic.
+        sys_prof_stats_thread_interval_seconds: Sampling interval of these counters, in seconds.
+        torch_prof_folder: Folder of PyTorch profiler traces. For this and the next arguments see
+            :class:`.TorchProfiler`.
+        torch_prof_filename: Name of a trace file.
+        torch_prof_remote_file_name: Its name at loggers that store files; None uploads nothing.
+        torch_prof_memory_filename: Name of a memory timeline; None writes none.
+        torch_prof_memory_remote_file_name: Its name at loggers that store files.
+        torch_prof_overwrite: Whether to overwrite files of an earlier run.
         torch_prof_use_gzip: Whether to compress the traces.
-        torch_prof_record_shapes: Whether to record the shapes of inputs. Where this and the next three are all false,
-            PyTorch's profiler is not used.
-        torch_prof_profile_memory: Whether to record the allocations of memory.
-        torch_prof_with_stack: Whether to record the lines of code.
-        torch_prof_with_flops: Whether to estimate the operations of matrix products and convolutions.
-        torch_prof_num_traces_to_keep: Number of traces that are kept, the newest; -1 is all.
+        torch_prof_record_shapes: Whether to record input shapes. If this and the next three are all False, and there is
+            no memory timeline, the PyTorch profiler is not used.
+        torch_prof_profile_memory: Whether to record memory allocations.
+        torch_prof_with_stack: Whether to record source locations.
+        torch_prof_with_flops: Whether to estimate the FLOPs of matrix products and convolutions.
+        torch_prof_num_traces_to_keep: Number of most recent traces to keep; -1 keeps all.
 
     Attributes:
-        schedule: As given.
-        state: The state of the run; None before there is one.
-        fuses_forward_and_loss: Whether forward and loss are compiled as one graph; a trainer sets it.
+        schedule: The schedule.
+        state: The state of the run, or None if the profiler is not bound to one.
+        fuses_forward_and_loss: Whether forward and loss are compiled as one graph; set by the trainer.
 
     Raises:
-        TypeError: ``schedule`` cannot be called, or a handler is none.
-        ValueError: An argument is impossible.
-        MissingConditionalImportError: psutil is not installed, which the curves need.
+        TypeError: ``schedule`` is not callable, or a handler is not a trace handler.
+        ValueError: An argument is invalid.
+        MissingConditionalImportError: psutil is not installed, which the system counters require.
 
     >>> import tempfile
     >>> from composer import Trainer
@@ -134,7 +135,7 @@ class Profiler(Callback):
             raise TypeError(f"schedule must be a function (state) -> ProfilerAction, but got {schedule!r}.")
         self.schedule = schedule
         self.fuses_forward_and_loss = False
-        self._trace_handlers = _checked(trace_handlers)
+        self._trace_handlers = _validate_handlers(trace_handlers)
         self._callbacks: list[SystemProfiler | TorchProfiler] = []
         if sys_prof_cpu or sys_prof_memory or sys_prof_disk or sys_prof_net:
             interval = sys_prof_stats_thread_interval_seconds
@@ -161,26 +162,26 @@ class Profiler(Callback):
                 torch_prof_num_traces_to_keep,
             )
             self._callbacks.append(profiler)
-        self._forget()
+        self._reset()
 
     @property
     def trace_handlers(self) -> tuple[TraceHandler, ...]:
-        """What takes the records; to be set before the profiler is bound to a run."""
+        """The trace handlers. Set them before the profiler is bound to a run."""
         return self._trace_handlers
 
     @trace_handlers.setter
     def trace_handlers(self, handlers: TraceHandler | Sequence[TraceHandler]) -> None:
-        self._trace_handlers = _checked(handlers)
+        self._trace_handlers = _validate_handlers(handlers)
 
     @property
     def resumption_batch_idx(self) -> int:
-        """How many batches of this epoch were trained before a checkpoint was loaded; 0 in an epoch begun here."""
+        """Number of batches of this epoch before the loaded checkpoint; 0 if the epoch began in this run."""
         epoch, batch = self._resumed
         return batch if self.state is not None and self.state.timestamp.epoch.value == epoch else 0
 
     @property
     def action(self) -> ProfilerAction:
-        """What the schedule says of the batch in work; skip outside of training."""
+        """The action of the current batch; ``SKIP`` outside of training."""
         return self._action
 
     @property
@@ -189,17 +190,17 @@ class Profiler(Callback):
         return self._action in RECORDING
 
     def bind_to_state(self, state: State) -> None:
-        """Become the profiler of a run, and add all that belongs to it to the callbacks; a trainer does so.
+        """Bind the profiler to a run, and add it and its handlers to the callbacks. Called by the trainer.
 
         Args:
             state: The state of the run.
         """
-        self._forget()
+        self._reset()
         self.state = state
         state.profiler = self
-        parts = [self, *self._callbacks, *self.trace_handlers]
-        there = {id(callback) for callback in state.callbacks}
-        state.callbacks.extend(part for part in parts if id(part) not in there)
+        callbacks = [self, *self._callbacks, *self.trace_handlers]
+        registered = {id(callback) for callback in state.callbacks}
+        state.callbacks.extend(part for part in callbacks if id(part) not in registered)
 
     def marker(
         self,
@@ -213,27 +214,27 @@ class Profiler(Callback):
         record_instant_on_finish: bool = False,
         categories: Sequence[str] = (),
     ) -> Marker:
-        """Return the marker of a name, by which code of one's own shows in the trace.
+        """Return the marker of a name, to add custom code to the trace.
 
-        ``with state.profiler.marker("augment"): ...`` is a span. Asked again for a name it returns the same marker, so
-        that start and finish may be in different functions, and takes over the other arguments.
+        ``with state.profiler.marker("augment"): ...`` records a span. Further calls with the same name return the same
+        marker with the new arguments, so start and finish may be in different functions.
 
         Args:
             name: Name in the trace.
-            actions: Under which actions of the schedule it records.
-            record_instant_on_start: Whether the begin of a span is recorded as a moment too.
-            record_instant_on_finish: Whether its end is.
-            categories: What it belongs to, for viewers that filter by it.
+            actions: Actions of the schedule during which it records.
+            record_instant_on_start: Whether to also record an instant at the start of a span.
+            record_instant_on_finish: Whether to also record an instant at its end.
+            categories: Categories, for viewers that filter by them.
 
         Raises:
             RuntimeError: The profiler is not bound to a run yet.
         """
         if self.state is None:
-            raise RuntimeError("The profiler has no run yet; give it to Trainer(profiler=...), or call bind_to_state.")
-        wanted = frozenset(map(ProfilerAction, actions))
+            raise RuntimeError("The profiler has no run yet. Pass it to Trainer(profiler=...), or call bind_to_state.")
+        recording_actions = frozenset(map(ProfilerAction, actions))
 
         def should_record(state: State) -> bool:
-            return self._action in wanted
+            return self._action in recording_actions
 
         marker = self._markers.get(name)
         if marker is None:
@@ -254,48 +255,48 @@ class Profiler(Callback):
         return marker
 
     def record_chrome_json_trace_file(self, filepath: str | Path) -> None:
-        """Hand the trace of another profiler to the handlers; a merged trace contains it.
+        """Pass the trace of another profiler to the handlers, which add it to the merged trace.
 
         Args:
-            filepath: A file in the JSON format of Chrome's traces, compressed if it ends in ``.gz``.
+            filepath: A file in Chrome's JSON trace format, compressed if it ends in ``.gz``.
         """
         for handler in self.trace_handlers:
             handler.process_chrome_json_trace_file(Path(filepath))
 
     def __listens__(self, event: Event) -> bool:
-        """Tell whether the profiler has to be asked at an event.
-
-        Args:
-            event: The event asked about.
-        """
-        if event in (Event.INIT, Event.BEFORE_LOAD):
-            return False
-        # A listener between the two would keep them from running as one graph.
-        return not (self.fuses_forward_and_loss and event in (Event.AFTER_FORWARD, Event.BEFORE_LOSS))
-
-    def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
-        """Draw the parts of the loop and those who act in it.
+        """Return whether the profiler acts at an event.
 
         Args:
             event: The event.
-            handlers: What would be called.
+        """
+        if event in (Event.INIT, Event.BEFORE_LOAD):
+            return False
+        # A listener between forward and loss would prevent running them as one graph.
+        return not (self.fuses_forward_and_loss and event in (Event.AFTER_FORWARD, Event.BEFORE_LOSS))
+
+    def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+        """Wrap the handlers of an event so that loop phases and handler calls are recorded.
+
+        Args:
+            event: The event.
+            handlers: The handlers of the event.
         """
         return self._spans.wrap(event, handlers)
 
     def begin_batch(self, event: Event, state: State, logger: Logger) -> None:
-        """Ask the schedule about the next batch; called by the wrapped handlers.
+        """Get the action of the next batch from the schedule; called by the wrapped handlers.
 
         Args:
-            event: Where in the loop; a loop of one's own may have no event before the batch is fetched.
+            event: The event of the loop; a custom loop may have no event before the batch is fetched.
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
-        if event is Event.BATCH_START and self._asked:
+        if event is Event.BATCH_START and self._schedule_called:
             return
         length = state.train_phase.length
         if length is not None and state.timestamp.batch_in_epoch.value >= length:
-            return  # the data is at its end, and there is no next batch
-        self._asked = True
+            return  # end of the epoch: there is no next batch
+        self._schedule_called = True
         action = ProfilerAction(self.schedule(state))
         if self._num_recorded and action not in RECORDING:
             self._save(state, logger)
@@ -304,45 +305,45 @@ class Profiler(Callback):
             recorder.begin_batch(action, state)
 
     def note_resumption(self, state: State, logger: Logger) -> None:
-        """Note where in the epoch the run goes on; called by the wrapped handlers.
+        """Record the batch of the epoch at which the run resumes; called by the wrapped handlers.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers.
+            logger: The logger.
         """
         now = state.timestamp
         self._resumed = (int(now.epoch), int(now.batch_in_epoch))
 
     def save_if_due(self, state: State, logger: Logger) -> None:
-        """Save if the schedule says so; called by the wrapped handlers.
+        """Save the traces if the action is ``ACTIVE_AND_SAVE``; called by the wrapped handlers.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
-        self._asked = False
+        self._schedule_called = False
         self._num_recorded += self.is_recording
         if self._action is ProfilerAction.ACTIVE_AND_SAVE:
             self._save(state, logger)
 
     def save_last_window(self, state: State, logger: Logger) -> None:
-        """Save what a window that has not ended holds; called by the wrapped handlers.
+        """Save the traces of an unfinished window; called by the wrapped handlers.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
         if self._num_recorded:
             self._save(state, logger)
-        self._action, self._asked = ProfilerAction.SKIP, False
+        self._action, self._schedule_called = ProfilerAction.SKIP, False
 
     def close(self, state: State, logger: Logger) -> None:
-        """Record no longer, also after an error."""
+        """Stop recording, also after an error."""
         self._spans.close_window()
         self._action = ProfilerAction.SKIP
 
     def _save(self, state: State, logger: Logger) -> None:
-        """End the window."""
+        """End the window and save its traces."""
         self._spans.close_window()
         self._action, self._num_recorded = ProfilerAction.SKIP, 0
         for recorder in self._windowed:
@@ -350,27 +351,27 @@ class Profiler(Callback):
         for recorder in self._windowed:
             recorder.clean_up()
 
-    def _forget(self) -> None:
-        """Begin without a run."""
+    def _reset(self) -> None:
+        """Reset to the state before a run."""
         self.state: State | None = None
-        # PyTorch's first, whose file those after it take.
-        own = [one for one in self._callbacks if isinstance(one, TorchProfiler)]
-        self._recorders: tuple[TraceHandler, ...] = (*own, *self.trace_handlers)
-        # A test double takes records, and need not know of windows.
-        self._windowed = [one for one in self._recorders if isinstance(one, TraceHandler)]
+        # PyTorch's profiler first, because the trace handlers merge its file.
+        torch_profilers = [handler for handler in self._callbacks if isinstance(handler, TorchProfiler)]
+        self._recorders: tuple[TraceHandler, ...] = (*torch_profilers, *self.trace_handlers)
+        # A test double receives records but need not implement windows.
+        self._windowed = [handler for handler in self._recorders if isinstance(handler, TraceHandler)]
         self._markers: dict[str, Marker] = {}
         self._spans = LoopSpans(self)
         self._action = ProfilerAction.SKIP
-        self._asked = False
+        self._schedule_called = False
         self._num_recorded = 0
         self._resumed = (0, 0)
 
 
-def _checked(handlers: TraceHandler | Sequence[TraceHandler]) -> tuple[TraceHandler, ...]:
+def _validate_handlers(handlers: TraceHandler | Sequence[TraceHandler]) -> tuple[TraceHandler, ...]:
     found: tuple[TraceHandler, ...] = ensure_tuple(handlers)
     for handler in found:
-        takes = all(callable(getattr(handler, name, None)) for name in _TAKES)
-        if not isinstance(handler, TraceHandler) and not (takes and can_listen(handler, Callback)):
-            remedy = f" Make an object of it: {handler.__name__}(...)." if isinstance(handler, type) else ""
+        has_methods = all(callable(getattr(handler, name, None)) for name in _HANDLER_METHODS)
+        if not isinstance(handler, TraceHandler) and not (has_methods and can_listen(handler, Callback)):
+            remedy = f" Create an instance: {handler.__name__}(...)." if isinstance(handler, type) else ""
             raise TypeError(f"trace_handlers must be TraceHandler objects, but got {handler!r}.{remedy}")
     return found

@@ -1,4 +1,4 @@
-"""Which batches are profiled."""
+"""Profiling schedules: which batches are skipped, warmed up, recorded and saved (``cyclic_schedule``)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["RECORDING", "ProfilerAction", "cyclic_schedule"]
 
 
 class ProfilerAction(StrEnum):
-    """What a profiler does in a batch.
+    """The action of a profiler in a batch.
 
     >>> ProfilerAction("active_and_save") is ProfilerAction.ACTIVE_AND_SAVE
     True
     """
 
-    SKIP = "skip"  # nothing
-    WARMUP = "warmup"  # run the profiler, whose start distorts the times, and drop what it finds
+    SKIP = "skip"  # do nothing
+    WARMUP = "warmup"  # run the profiler, whose start distorts timings, and discard the results
     ACTIVE = "active"  # record
     ACTIVE_AND_SAVE = "active_and_save"  # record, and write the traces when the batch ends
 
@@ -32,28 +32,28 @@ class ProfilerAction(StrEnum):
 
 
 RECORDING: Final = (ProfilerAction.ACTIVE, ProfilerAction.ACTIVE_AND_SAVE)
-"""The actions under which traces are recorded."""
+"""The actions during which traces are recorded."""
 
 
 def cyclic_schedule(
     skip_first: int = 0, wait: int = 0, warmup: int = 1, active: int = 4, repeat: int = 1
 ) -> Callable[[State], ProfilerAction]:
-    """Return a schedule that profiles a few batches of each epoch, once or again and again.
+    """Return a schedule that profiles a few batches of each epoch, once or repeatedly.
 
-    An epoch begins with ``skip_first`` batches that are left alone, also where a checkpoint is loaded in its midst.
-    Then come ``repeat`` cycles of ``wait`` batches left alone, ``warmup`` batches in which the profiler runs
-    without recording, and ``active`` batches that are recorded. The traces are written after the last batch of a
-    cycle, and after that of the epoch if the cycle is recording then.
+    Each epoch starts with ``skip_first`` skipped batches; if a checkpoint is loaded in the middle of an epoch, they are
+    counted from there. They are followed by ``repeat`` cycles of ``wait`` skipped batches, ``warmup`` batches in which
+    the profiler runs without recording, and ``active`` recorded batches. Traces are written after the last batch of a
+    cycle, and after the last batch of an epoch if it is recorded.
 
     Args:
-        skip_first: Number of batches at the start of each epoch.
-        wait: Number of batches at the start of each cycle.
-        warmup: Number of batches after these.
-        active: Number of batches after these, at least one.
-        repeat: Number of cycles in an epoch; 0 is as many as there is room for.
+        skip_first: Number of skipped batches at the start of each epoch.
+        wait: Number of skipped batches at the start of each cycle.
+        warmup: Number of warm-up batches in each cycle.
+        active: Number of recorded batches in each cycle, at least one.
+        repeat: Number of cycles in an epoch; 0 repeats until the end of the epoch.
 
     Raises:
-        TypeError: A number is none.
+        TypeError: An argument is not a number.
         ValueError: A number is negative, or ``active`` is zero.
 
     >>> from composer import State, Timestamp
@@ -73,12 +73,12 @@ def cyclic_schedule(
     def schedule(state: State) -> ProfilerAction:
         batch = state.timestamp.batch_in_epoch.value
         resumed = 0 if state.profiler is None else state.profiler.resumption_batch_idx
-        cycle, place = divmod(batch - resumed - skip_first, length)
-        if cycle < 0 or (repeat and cycle >= repeat) or place < wait:
+        cycle, position = divmod(batch - resumed - skip_first, length)
+        if cycle < 0 or (repeat and cycle >= repeat) or position < wait:
             return ProfilerAction.SKIP
-        if place < wait + warmup:
+        if position < wait + warmup:
             return ProfilerAction.WARMUP
-        is_last = place == length - 1 or batch + 1 == state.train_phase.length
+        is_last = position == length - 1 or batch + 1 == state.train_phase.length
         return ProfilerAction.ACTIVE_AND_SAVE if is_last else ProfilerAction.ACTIVE
 
     return schedule

@@ -1,4 +1,4 @@
-"""SystemProfiler: curves of the machine's load beside the spans."""
+"""``SystemProfiler``: record CPU, memory, disk and network usage as counters in a profiler trace."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _MEGA: Final = 1e6
 
 
 class SystemProfiler(Callback):
-    """Records the load of the machine while a :class:`.Profiler` records; made by its ``sys_prof`` arguments.
+    """Records system usage while a :class:`.Profiler` is recording; created by its ``sys_prof`` arguments.
 
-    A thread reads the figures every interval; the loop does where a recorded batch begins longer than that after the
-    last point, so that short windows have one too:
+    A background thread samples every interval. The loop also samples at the start of a recorded batch if the last
+    sample is older than that, so that short windows have a sample too:
 
-    - ``cpu``: share of the machine's processors in use since the last point, in percent, and that of this process,
-      in percent of one processor;
-    - ``memory``: main memory and swap in use on the machine, and main memory of this process, in GB of 10^9 bytes;
-      on CUDA ``memory of the accelerator`` too, as allocated by tensors and as reserved;
-    - ``disk`` and ``network``: read, written, sent and received on the machine since the last point, in MB a second.
+    - ``cpu``: CPU utilization of the host since the last sample, in percent, and that of this process, in percent of
+      one CPU;
+    - ``memory``: memory and swap in use on the host, and memory of this process, in GB of 10^9 bytes; on CUDA also
+      ``memory of the accelerator``, allocated by tensors and reserved;
+    - ``disk`` and ``network``: read, write, send and receive throughput of the host since the last sample, in MB/s.
 
-    Needs the extra ``system``. No work of an accelerator is waited for.
+    Requires the extra ``system``. It does not synchronize with the accelerator.
 
     Args:
-        profile_cpu: Whether to record the load of the processors.
-        profile_memory: Whether to record the memory in use.
-        profile_disk: Whether to record what is read from and written to disks.
-        profile_net: Whether to record what is sent and received.
-        stats_thread_interval_seconds: Time between two points, in seconds.
+        profile_cpu: Whether to record CPU utilization.
+        profile_memory: Whether to record memory usage.
+        profile_disk: Whether to record disk reads and writes.
+        profile_net: Whether to record network traffic.
+        stats_thread_interval_seconds: Sampling interval, in seconds.
 
     Raises:
         MissingConditionalImportError: psutil is not installed.
@@ -86,9 +86,9 @@ class SystemProfiler(Callback):
             if state.device.torch_device.type in MEMORY_STATISTICS:
                 readers["memory of the accelerator"] = lambda: _device_memory(state.device.torch_device)
         if self.profile_disk:
-            readers["disk"] = _Rates(psutil.disk_io_counters, {"read": "read_bytes", "written": "write_bytes"})
+            readers["disk"] = _Throughput(psutil.disk_io_counters, {"read": "read_bytes", "written": "write_bytes"})
         if self.profile_net:
-            readers["network"] = _Rates(psutil.net_io_counters, {"sent": "bytes_sent", "received": "bytes_recv"})
+            readers["network"] = _Throughput(psutil.net_io_counters, {"sent": "bytes_sent", "received": "bytes_recv"})
         self._markers = [(state.profiler.marker(name, categories=("system",)), read) for name, read in readers.items()]
         self._profiler = state.profiler
         self._stop.clear()
@@ -96,12 +96,12 @@ class SystemProfiler(Callback):
         self._thread.start()
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Read the figures if that is due."""
+        """Take a sample if one is due."""
         if time.perf_counter() >= self._next:
             self._read()
 
     def close(self, state: State, logger: Logger) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._end()
 
     def _watch(self) -> None:
@@ -111,7 +111,7 @@ class SystemProfiler(Callback):
     def _read(self) -> None:
         if not self._profiler.is_recording:
             return
-        with self._reading:  # rates are since the last point, whoever took it
+        with self._reading:  # throughput is since the last sample, from either thread
             self._next = time.perf_counter() + self.stats_thread_interval_seconds
             for marker, read in self._markers:
                 values = read()
@@ -125,8 +125,8 @@ class SystemProfiler(Callback):
             self._thread = None
 
 
-class _Rates:
-    """Turns counts of bytes into megabytes a second since the last call."""
+class _Throughput:
+    """Converts byte counters to throughput since the last call, in MB/s."""
 
     def __init__(self, count: Callable[[], Any], names: dict[str, str]) -> None:
         self._count, self._names = count, names
@@ -140,7 +140,7 @@ class _Rates:
         return {f"{name} (MB/s)": (self._last[1][name] - last[1][name]) / seconds / _MEGA for name in last[1]}
 
     def _now(self) -> tuple[float, dict[str, int]]:
-        counts = self._count()  # None where there is no disk or network
+        counts = self._count()  # None without a disk or network
         found = {} if counts is None else {name: getattr(counts, field) for name, field in self._names.items()}
         return time.perf_counter(), found
 

@@ -1,4 +1,4 @@
-"""TorchProfiler: the operators of PyTorch within the spans of the loop."""
+"""``TorchProfiler``: run ``torch.profiler`` in the profiler's windows, for operators, kernels and memory timelines."""
 
 from __future__ import annotations
 
@@ -27,46 +27,46 @@ if TYPE_CHECKING:
 __all__ = ["TorchProfiler"]
 
 _MEMORY_ENDINGS = (".html", ".json", ".json.gz")
-# torch 2.10 opens the picture for writing only, and then reads it. (A TorchVersion compares as versions do.)
-_DRAWS_MEMORY = torch.__version__ >= "2.11"
+# torch 2.10 opens the HTML file for writing only and then reads it. (TorchVersion compares as a version.)
+_CAN_PLOT_MEMORY = torch.__version__ >= "2.11"
 
 
 class TorchProfiler(TraceHandler):
-    """Runs PyTorch's profiler in the windows of a :class:`.Profiler`; made by its ``torch_prof`` arguments.
+    """Runs the PyTorch profiler in the windows of a :class:`.Profiler`; created by its ``torch_prof`` arguments.
 
-    Its traces have the operators on the host, the kernels on the accelerator and, as annotations around them, the spans
-    of the profiler and ``ProfilerStep#{batch}`` for each batch. They open by themselves in https://ui.perfetto.dev and
-    in tools made for PyTorch's traces, and are part of the merged trace of :class:`.JSONTraceHandler`.
+    Its traces hold the operators on the host, the kernels on the accelerator and, as annotations around them, the spans
+    of the profiler and ``ProfilerStep#{batch}`` for each batch. They can be opened in https://ui.perfetto.dev and in
+    tools for PyTorch traces, and are included in the merged trace of :class:`.JSONTraceHandler`.
 
     Args:
-        folder: Local folder, with the placeholders of a run, such as ``{run_name}``.
-        filename: Name of a window's trace, with those of the training time too, such as ``{batch}``.
-        remote_file_name: Its name at the loggers that keep files; None hands them none.
-        memory_filename: Name of a window's timeline of memory, by what it is used for: ``.html`` is a picture, for
-            which matplotlib has to be installed and torch 2.11 or newer, ``.json`` and ``.json.gz`` are numbers. None
-            writes none. For every single allocation on CUDA see :class:`.MemorySnapshot`.
-        memory_remote_file_name: Its name at the loggers that keep files; None hands them none.
-        overwrite: Whether files of an earlier run are replaced; otherwise they are moved out of the way, ``x.json`` to
+        folder: Local folder; may contain run placeholders such as ``{run_name}``.
+        filename: Name of the trace of a window, which may also contain time placeholders such as ``{batch}``.
+        remote_file_name: Its name at loggers that store files; None uploads nothing.
+        memory_filename: Name of the memory timeline of a window, by category: ``.html`` is a plot, which requires
+            matplotlib and torch 2.11 or newer; ``.json`` and ``.json.gz`` hold the numbers. None writes none. For
+            individual allocations on CUDA see :class:`.MemorySnapshot`.
+        memory_remote_file_name: Its name at loggers that store files; None uploads nothing.
+        overwrite: Whether to overwrite files of an earlier run. If False, they are renamed from ``x.json`` to
             ``x.1.json``.
-        use_gzip: Whether to compress the traces, whose names then end in ``.gz``.
-        record_shapes: Whether to record the shapes of inputs.
-        profile_memory: Whether to record the allocations of memory.
-        with_stack: Whether to record the lines of code.
-        with_flops: Whether to estimate the operations of matrix products and convolutions.
-        num_traces_to_keep: Number of traces that each process keeps, the newest; -1 is all, 0 keeps only what the
-            loggers do.
+        use_gzip: Whether to compress the traces; their names then end in ``.gz``.
+        record_shapes: Whether to record input shapes.
+        profile_memory: Whether to record memory allocations.
+        with_stack: Whether to record source locations.
+        with_flops: Whether to estimate the FLOPs of matrix products and convolutions.
+        num_traces_to_keep: Number of most recent traces that each rank keeps; -1 keeps all, 0 keeps only uploaded
+            ones.
 
     Attributes:
-        profiler: PyTorch's profiler while a window lasts, None otherwise.
+        profiler: The PyTorch profiler during a window, otherwise None.
 
     Raises:
-        ValueError: A name has an unknown placeholder, the number is less than -1, or there is to be a timeline of
-            memory without ``record_shapes``, ``profile_memory`` and ``with_stack``, of which it is made; or a picture
-            of it with torch 2.10, which fails to write it.
+        ValueError: A name has an unknown placeholder; ``num_traces_to_keep`` is less than -1; ``memory_filename`` is
+            given without ``record_shapes``, ``profile_memory`` and ``with_stack``; or it ends in ``.html`` with torch
+            2.10, which fails to write the plot.
 
     >>> TorchProfiler(memory_filename="rank{rank}.{batch}.html", record_shapes=True)
     Traceback (most recent call last):
-    ValueError: memory_filename='rank{rank}.{batch}.html' needs with_stack=True too, of which it is made.
+    ValueError: memory_filename='rank{rank}.{batch}.html' requires with_stack=True.
     """
 
     folder, filename = Forwarded("files"), Forwarded("files")
@@ -94,17 +94,17 @@ class TorchProfiler(TraceHandler):
         self.memory_files: WindowFiles | None = None
         if memory_filename is not None:
             needed = {"record_shapes": record_shapes, "profile_memory": profile_memory, "with_stack": with_stack}
-            missing = " and ".join(f"{name}=True" for name, there in needed.items() if not there)
+            missing = " and ".join(f"{name}=True" for name, enabled in needed.items() if not enabled)
             if missing:
-                raise ValueError(f"memory_filename={memory_filename!r} needs {missing} too, of which it is made.")
+                raise ValueError(f"memory_filename={memory_filename!r} requires {missing}.")
             if not memory_filename.endswith(_MEMORY_ENDINGS):
                 endings = ", ".join(_MEMORY_ENDINGS)
                 raise ValueError(f"memory_filename={memory_filename!r} must end in one of {endings}.")
             if memory_filename.endswith(".html"):
-                if not _DRAWS_MEMORY:
+                if not _CAN_PLOT_MEMORY:
                     raise ValueError(
-                        f"memory_filename={memory_filename!r} cannot be a picture with torch {torch.__version__}, "
-                        f"which fails to write it. Write .json.gz, or train with torch 2.11 or newer."
+                        f"memory_filename={memory_filename!r} cannot be an HTML plot with torch {torch.__version__}, "
+                        f"which fails to write it. Use .json.gz, or torch 2.11 or newer."
                     )
                 import_extra("matplotlib", "examples", f"memory_filename={memory_filename!r}")
             self.memory_files = WindowFiles(
@@ -121,26 +121,26 @@ class TorchProfiler(TraceHandler):
 
     @property
     def memory_filename(self) -> str | None:
-        """Name of a window's timeline of memory, with placeholders."""
+        """Name of the memory timeline of a window, with placeholders."""
         return None if self.memory_files is None else self.memory_files.filename
 
     @property
     def memory_remote_file_name(self) -> str | None:
-        """Its name at the loggers that keep files, with placeholders."""
+        """Its name at loggers that store files, with placeholders."""
         return None if self.memory_files is None else self.memory_files.remote_file_name
 
     @property
     def saved_traces(self) -> list[tuple[Timestamp, list[Path]]]:
-        """The traces that are kept, the oldest first, each with the training time at which it was written."""
+        """The kept traces, oldest first, each with the timestamp at which it was written."""
         return self.files.saved
 
     @property
     def __remote_file_name__(self) -> str | None:
-        """Where files are uploaded to."""
+        """The remote file name of uploads."""
         return self.files.remote_file_name
 
     def init(self, state: State, logger: Logger) -> None:
-        """Begin a run."""
+        """Prepare for a run: stop a running profiler and check the file names."""
         self._stop()
         for files in filter(None, (self.files, self.memory_files)):
             files.check(logger)
@@ -148,7 +148,7 @@ class TorchProfiler(TraceHandler):
     def process_duration_event(
         self, name: str, categories: Sequence[str], is_start: bool, timestamp: Timestamp, wall_clock_time_ns: int
     ) -> None:
-        """Put a span of the loop, or of a marker, around the operators in it."""
+        """Annotate the operators within a span of the loop or of a marker."""
         key = (threading.get_native_id(), name)
         if is_start and self._started:
             span = record_function(name)
@@ -158,10 +158,10 @@ class TorchProfiler(TraceHandler):
             self._spans[key].pop().__exit__(None, None, None)
 
     def begin_batch(self, action: ProfilerAction, state: State) -> None:
-        """Start or stop PyTorch's profiler.
+        """Start or stop the PyTorch profiler.
 
         Args:
-            action: What is done in this batch.
+            action: The action of this batch.
             state: The state of the run.
         """
         self._end_step()
@@ -176,10 +176,10 @@ class TorchProfiler(TraceHandler):
                 with_flops=self.with_flops,
             )
             with warnings.catch_warnings():
-                # torch 2.10 says so of every profile; each has one cycle here.
+                # torch 2.10 warns for every profile; here each has only one cycle.
                 warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
                 profile.prepare_trace()
-            self.profiler = profile  # only now, since stopping one that is not prepared ends the process
+            self.profiler = profile  # set only now: stopping an unprepared profiler crashes the process
         if action in RECORDING:
             if not self._started:
                 self.profiler.start_trace()
@@ -189,11 +189,11 @@ class TorchProfiler(TraceHandler):
             self._step.__enter__()
 
     def save(self, state: State, logger: Logger) -> None:
-        """Write the trace, and hand it to the handlers.
+        """Write the trace, and pass it to the handlers.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
         profile = self._stop()
         if profile is None:
@@ -213,11 +213,11 @@ class TorchProfiler(TraceHandler):
             files.prune()
 
     def close(self, state: State, logger: Logger) -> None:
-        """Stop PyTorch's profiler, also after an error."""
+        """Stop the PyTorch profiler, also after an error."""
         self._stop()
 
     def _stop(self) -> torch.profiler.profile | None:
-        """Stop PyTorch's profiler; return it if it has recorded."""
+        """Stop the PyTorch profiler; return it if it has recorded."""
         self._end_step()
         profile, started = self.profiler, self._started
         self.profiler, self._started = None, False
@@ -227,7 +227,7 @@ class TorchProfiler(TraceHandler):
         if profile is None:
             return None
         if not started:
-            profile.start_trace()  # one that was prepared ends by no other way
+            profile.start_trace()  # the only way to end a prepared profiler
         profile.stop_trace()
         return profile if started else None
 
@@ -242,9 +242,9 @@ def _zipped(name: str) -> str:
 
 
 def _export_memory(profile: torch.profiler.profile, path: Path, device: torch.device) -> None:
-    # Without an index the timeline finds no tensor of an accelerator.
+    # Without a device index the timeline finds no tensors on an accelerator.
     name = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
     with warnings.catch_warnings():
-        # Only PyTorch's own replacement sorts memory by use, and it does so for CUDA alone.
+        # Deprecated, but the replacement in PyTorch categorizes memory only on CUDA.
         warnings.filterwarnings("ignore", category=FutureWarning, message=".*export_memory_timeline")
         profile.export_memory_timeline(str(path), name)  # pyright: ignore[reportDeprecated]

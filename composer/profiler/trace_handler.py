@@ -1,4 +1,4 @@
-"""Base class of what takes the records of a profiler."""
+"""``TraceHandler``: base class for custom handlers of profiler records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["TraceHandler"]
 
 
 class TraceHandler(Callback):
-    """Takes the spans, instants and counters that a :class:`.Profiler` records; override what is of interest.
+    """Receives the spans, instants and counters of a :class:`.Profiler`; override the methods you need.
 
-    A handler is a callback as well, and acts at the events of the loop if it has methods of their names. Records come
-    from the thread in which they were made.
+    A handler is also a callback, and can act at any event. The methods are called in the thread that created the
+    record.
 
     >>> from composer import Engine, State
     >>> from composer.profiler import Profiler, ProfilerAction
@@ -40,26 +40,26 @@ class TraceHandler(Callback):
     def process_duration_event(
         self, name: str, categories: Sequence[str], is_start: bool, timestamp: Timestamp, wall_clock_time_ns: int
     ) -> None:
-        """Take the begin or the end of a span.
+        """Handle the start or end of a span.
 
         Args:
-            name: Name of the span; those of a thread nest.
-            categories: What it belongs to.
-            is_start: Whether it begins.
+            name: Name of the span; the spans of a thread nest.
+            categories: Categories of the span.
+            is_start: Whether the span starts.
             timestamp: The training time.
-            wall_clock_time_ns: The time, in nanoseconds since 1970.
+            wall_clock_time_ns: Wall-clock time, in nanoseconds since the epoch.
         """
 
     def process_instant_event(
         self, name: str, categories: Sequence[str], timestamp: Timestamp, wall_clock_time_ns: int
     ) -> None:
-        """Take a moment.
+        """Handle an instant event.
 
         Args:
-            name: What happened.
-            categories: What it belongs to.
+            name: Name of the event.
+            categories: Categories of the event.
             timestamp: The training time.
-            wall_clock_time_ns: The time, in nanoseconds since 1970.
+            wall_clock_time_ns: Wall-clock time, in nanoseconds since the epoch.
         """
 
     def process_counter_event(
@@ -70,38 +70,38 @@ class TraceHandler(Callback):
         wall_clock_time_ns: int,
         values: dict[str, float],
     ) -> None:
-        """Take a point of one or several curves.
+        """Handle the values of one or more counters.
 
         Args:
-            name: Name of the group of curves.
-            categories: What it belongs to.
+            name: Name of the group of counters.
+            categories: Categories of the group.
             timestamp: The training time.
-            wall_clock_time_ns: The time, in nanoseconds since 1970.
-            values: The values by the names of the curves.
+            wall_clock_time_ns: Wall-clock time, in nanoseconds since the epoch.
+            values: Values by counter name.
         """
 
     def process_chrome_json_trace_file(self, filepath: Path) -> None:
-        """Take a trace that another profiler has written for this process.
+        """Handle a trace file that another profiler has written for this rank.
 
         Args:
-            filepath: A file in the JSON format of Chrome's traces, compressed if it ends in ``.gz``.
+            filepath: A file in Chrome's JSON trace format, compressed if it ends in ``.gz``.
         """
 
     def begin_batch(self, action: ProfilerAction, state: State) -> None:
         """Act before a training batch is fetched.
 
         Args:
-            action: What the profiler does in this batch.
+            action: The profiler's action in this batch.
             state: The state of the run.
         """
 
     def save(self, state: State, logger: Logger) -> None:
-        """Write what was recorded since the last time; called when the last batch of a window has ended.
+        """Write the records since the last save; called after the last batch of a window.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads files to the loggers that store files.
         """
 
     def clean_up(self) -> None:
-        """Remove files that are not to be kept; called after all handlers of this process have saved."""
+        """Remove files that should not be kept; called after all handlers of this rank have saved."""

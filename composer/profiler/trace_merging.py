@@ -1,4 +1,4 @@
-"""Traces of several processes and profilers as one, on one time axis."""
+"""Merge the traces of several ranks and profilers into one trace on a common time axis (``merge_traces``)."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["MergedTrace", "Part", "merge_traces", "note"]
+__all__ = ["MergedTrace", "TraceFile", "merge_traces", "metadata_event"]
 
 _TAIL: Final = b"\n]\n"
-# What a trace, which is a list of events, says of itself.
-_NOTES: Final = ("baseTimeNanoseconds", "run_name", "global_rank", "clock_offset_ns")
-# Of the zero of a merged trace before the first event that it got, so that one that began earlier is not before zero.
+# Names of the metadata events of a trace.
+_METADATA_NAMES: Final = ("baseTimeNanoseconds", "run_name", "global_rank", "clock_offset_ns")
+# The time axis of a merged trace starts this long before the first event, because files that are added later may hold
+# earlier events.
 _MARGIN_NS: Final = 3600 * 10**9
 
 
 @dataclass(frozen=True)
-class Part:
-    """A trace that goes into a merged one.
+class TraceFile:
+    """A trace file to merge.
 
     Attributes:
         path: The file.
-        rank: Of the process that it is about.
-        clock_offset_ns: How much further the clock of that process's machine is than that of the first process.
+        rank: The rank that wrote it.
+        clock_offset_ns: How far the clock of that rank is ahead of rank 0's, in nanoseconds.
 
-    >>> Part(Path("rank0.json")).rank
+    >>> TraceFile(Path("rank0.json")).rank
     0
     """
 
@@ -37,17 +38,17 @@ class Part:
 
 
 def merge_traces(target: str | Path, *paths: str | Path) -> None:
-    """Merge traces into one, for those that no process could read together, such as those of several machines.
+    """Merge trace files into one, for example files from several nodes.
 
-    Takes the files of :class:`.JSONTraceHandler` and :class:`.TorchProfiler`, which say which process they are of and
-    how its clock differed, and the traces of PyTorch's profiler in general, one process a file.
+    It accepts the files of :class:`.JSONTraceHandler` and :class:`.TorchProfiler`, which store their rank and clock
+    offset, and other traces of the PyTorch profiler with one rank per file.
 
     Args:
         target: The file to write.
-        paths: The traces, in the order in which their processes are to be shown; compressed if they end in ``.gz``.
+        paths: The trace files, in the order of their ranks; compressed if they end in ``.gz``.
 
     Raises:
-        ValueError: No trace is given, or a file holds none.
+        ValueError: No file is given, or a file is not a trace.
 
     >>> merge_traces("merged.json")
     Traceback (most recent call last):
@@ -55,30 +56,30 @@ def merge_traces(target: str | Path, *paths: str | Path) -> None:
     """
     if not paths:
         raise ValueError(f"paths: there is no trace to merge into {str(target)!r}.")
-    about = [_about(path, number) for number, path in enumerate(map(Path, paths))]
-    # Only the traces of the loop know how the clocks differed.
-    offsets = {part.rank: part.clock_offset_ns for part in about if part.clock_offset_ns}
+    info = [_describe(path, number) for number, path in enumerate(map(Path, paths))]
+    # Only the traces of the loop store the clock offset.
+    offsets = {source.rank: source.clock_offset_ns for source in info if source.clock_offset_ns}
     merged = MergedTrace(Path(target))
-    for part in about:
-        merged.append(replace(part, clock_offset_ns=offsets.get(part.rank, 0)))
+    for source in info:
+        merged.append(replace(source, clock_offset_ns=offsets.get(source.rank, 0)))
 
 
 class MergedTrace:
-    """A file to which traces are added, each in the time that its length takes.
+    """A trace file to which other traces are appended, without rereading it.
 
-    It is a list of events in Chrome's trace format; times count from its ``baseTimeNanoseconds``. Each process, and
-    each accelerator that it used, has a row of its own, named after its rank.
+    It is a list of events in Chrome's trace format; times count from its ``baseTimeNanoseconds``. Each rank, and each
+    accelerator that it used, has a separate row, named after its rank.
 
     Args:
-        path: The file; what is there is replaced.
+        path: The file; an existing one is overwritten.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     part = Path(folder, "part.json")
+    ...     source = Path(folder, "source.json")
     ...     event = {"ph": "X", "name": "forward", "pid": 7, "tid": 7, "ts": 5.0, "dur": 2.0}
-    ...     _ = part.write_text(json.dumps({"traceEvents": [event]}))
+    ...     _ = source.write_text(json.dumps({"traceEvents": [event]}))
     ...     merged = MergedTrace(Path(folder, "merged.json"))
-    ...     merged.append(Part(part, rank=3))
+    ...     merged.append(TraceFile(source, rank=3))
     ...     events = json.loads(merged.path.read_text())
     >>> events[0]["name"], events[1]["args"], events[-1]["name"], events[-1]["dur"]
     ('baseTimeNanoseconds', {'name': 'rank 3'}, 'forward', 2.0)
@@ -87,86 +88,86 @@ class MergedTrace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._base: int | None = None
-        self._num_parts = 0
+        self._num_traces = 0
         self._rows: dict[tuple[int, bool, Any], int] = {}
 
-    def append(self, part: Part) -> None:
-        """Add a trace.
+    def append(self, source: TraceFile) -> None:
+        """Append a trace.
 
         Args:
             part: The trace.
 
         Raises:
-            ValueError: The file holds none.
+            ValueError: The file is not a trace.
         """
-        trace = _read(part.path)
-        events = sorted(_events_of(trace, part.path), key=lambda event: event.get("ts", 0.0))
+        trace = _read(source.path)
+        events = sorted(_events_of(trace, source.path), key=lambda event: event.get("ts", 0.0))
         times = [event["ts"] for event in events if "ts" in event]
-        base = int(trace.get("baseTimeNanoseconds", 0)) - part.clock_offset_ns
+        base = int(trace.get("baseTimeNanoseconds", 0)) - source.clock_offset_ns
         if self._base is None:
             self._base = base + (int(times[0] * 1e3) if times else 0) - _MARGIN_NS
-            text = "[\n" + json.dumps(note("baseTimeNanoseconds", self._base))
+            text = "[\n" + json.dumps(metadata_event("baseTimeNanoseconds", self._base))
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(text.encode() + _TAIL)
         shift = (base - self._base) / 1e3
-        lines = list(self._lines(events, part, shift, "clock_offset_ns" in trace))
+        lines = list(self._lines(events, source, shift, "clock_offset_ns" in trace))
         if lines:
             with self.path.open("r+b") as file:
                 file.seek(-len(_TAIL), 2)
                 file.write((",\n" + ",\n".join(lines)).encode() + _TAIL)
-            self._num_parts += 1
+            self._num_traces += 1
 
-    def _lines(self, events: list[dict[str, Any]], part: Part, shift: float, is_loop: bool) -> Iterator[str]:
-        """Yield events as they stand in the file."""
+    def _lines(self, events: list[dict[str, Any]], source: TraceFile, shift: float, is_loop: bool) -> Iterator[str]:
+        """Yield the lines of the merged file for the events of a trace."""
         shown = {event.get("pid") for event in events if event.get("ph") != "M"}
         named: set[Any] = set()
         for event in events:
             pid = event.get("pid")
             if pid not in shown:
-                continue  # such as accelerators that other processes use
+                continue  # such as accelerators used by other processes
             known = len(self._rows)
-            row = self._rows.setdefault((part.rank, is_loop, pid), known + 1)
+            row = self._rows.setdefault((source.rank, is_loop, pid), known + 1)
             if row > known:
-                # Profilers group what belongs to no process under a word.
-                kind = f": {pid}" if isinstance(pid, str) and pid else ""
-                yield from _row(row, f"rank {part.rank}{kind}", part.rank)
+                # Profilers use a word as pid for events that belong to no process.
+                suffix = f": {pid}" if isinstance(pid, str) and pid else ""
+                yield from _row(row, f"rank {source.rank}{suffix}", source.rank)
             event["pid"] = row
             if event.get("ph") == "M":
                 if event.get("name") == "process_sort_index" or (event.get("name"), row, event.get("tid")) in named:
                     continue
                 named.add((event.get("name"), row, event.get("tid")))
                 if event.get("name") == "process_name":
-                    event["args"] = {"name": f"rank {part.rank}: {_without_rank(event['args']['name'])}"}
+                    event["args"] = {"name": f"rank {source.rank}: {_without_rank(event['args']['name'])}"}
                 event.pop("ts", None)
             elif "ts" in event:
                 event["ts"] = round(event["ts"] + shift, 3)
-            if "id" in event:  # those of two files are not the same
-                event["id"] = f"{self._num_parts}.{event['id']}"
+            if "id" in event:  # ids are unique only within a file
+                event["id"] = f"{self._num_traces}.{event['id']}"
             yield json.dumps(event)
 
 
-def _about(path: Path, number: int) -> Part:
-    """Return what a trace says of its process; one that says nothing is that of the process of its number."""
+def _describe(path: Path, number: int) -> TraceFile:
+    """Return the rank and clock offset that a trace stores; the rank defaults to the index of the file."""
     trace = _read(path)
-    about = trace.get("composer") or trace.get("distributedInfo") or {}
-    return Part(path, trace.get("global_rank", about.get("rank", number)), trace.get("clock_offset_ns", 0))
+    info = trace.get("composer") or trace.get("distributedInfo") or {}
+    return TraceFile(path, trace.get("global_rank", info.get("rank", number)), trace.get("clock_offset_ns", 0))
 
 
-def note(name: str, value: Any) -> dict[str, Any]:
-    """Return an event by which a trace says something of itself.
+def metadata_event(name: str, value: Any) -> dict[str, Any]:
+    """Return a metadata event of a trace.
 
     Args:
-        name: What it says.
+        name: Name of the metadata.
         value: The value.
 
-    >>> note("global_rank", 0)
+    >>> metadata_event("global_rank", 0)
     {'ph': 'M', 'name': 'global_rank', 'pid': 0, 'tid': 0, 'args': {'value': 0}}
     """
     return {"ph": "M", "name": name, "pid": 0, "tid": 0, "args": {"value": value}}
 
 
 def _row(row: int, name: str, rank: int) -> Iterator[str]:
-    """Yield the name and the place of a row; the rows of a process stand together."""
+    """Yield the name and sort index of a row; the rows of a rank are adjacent."""
     for key, value in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": rank * 1000 + row})):
         yield json.dumps({"ph": "M", "name": key, "pid": row, "tid": 0, "args": value})
 
@@ -180,16 +181,16 @@ def _read(path: Path) -> dict[str, Any]:
         trace = json.load(file)
     if isinstance(trace, dict):
         return trace
-    notes = {event["name"]: event["args"]["value"] for event in trace if _is_note(event)}
-    return {**notes, "traceEvents": [event for event in trace if not _is_note(event)]}
+    metadata = {event["name"]: event["args"]["value"] for event in trace if _is_metadata(event)}
+    return {**metadata, "traceEvents": [event for event in trace if not _is_metadata(event)]}
 
 
-def _is_note(event: dict[str, Any]) -> bool:
-    return event.get("ph") == "M" and event.get("name") in _NOTES
+def _is_metadata(event: dict[str, Any]) -> bool:
+    return event.get("ph") == "M" and event.get("name") in _METADATA_NAMES
 
 
 def _events_of(trace: dict[str, Any], path: Path) -> Iterable[dict[str, Any]]:
     events = trace.get("traceEvents")
     if not isinstance(events, list):
-        raise ValueError(f"{path} is no trace in Chrome's JSON format: it has no list 'traceEvents'.")
+        raise ValueError(f"{path} is not a trace in Chrome's JSON format: it has no list 'traceEvents'.")
     return events

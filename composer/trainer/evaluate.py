@@ -21,7 +21,7 @@ from composer.trainer.microbatch import pad_microbatches
 from composer.trainer.outputs import clone_reused_outputs, free_outputs
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
-from composer.trainer.train_metrics import computed, move_metrics, named_values, to_metrics_device
+from composer.trainer.train_metrics import compute_across_ranks, move_metrics, named_values, to_metrics_device
 
 __all__ = ["evaluate", "evaluate_if_due", "set_eval_metrics"]
 
@@ -83,7 +83,7 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
             fire(Event.EVAL_BATCH_END)
             batches.stop_if_requested()
         values: dict[str, Any] = {}
-        found = computed(metrics, run.strategy.data_group)
+        found = compute_across_ranks(metrics, run.strategy.data_group)
         state.eval_values[evaluator.label] = found
         state.evaluations += 1
         for name, value in found.items():

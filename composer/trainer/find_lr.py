@@ -20,7 +20,7 @@ from composer.core.logger import Logger
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
-from composer.optim.lr_finder import RangeTest, geometric_rates
+from composer.optim.lr_finder import RangeTest, geometric_learning_rates
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 from composer.trainer.batch_loading import batches
 from composer.trainer.progress import advance
@@ -50,7 +50,7 @@ def find_lr(run: Run, min_lr: float, max_lr: float, num_batches: int, stop_facto
     Raises:
         ValueError: An argument is out of range, data or optimizers are missing, or the data can be read only once.
     """
-    rates = geometric_rates(min_lr, max_lr, num_batches)
+    learning_rates = geometric_learning_rates(min_lr, max_lr, num_batches)
     if positive("stop_factor", stop_factor) <= 1:
         raise ValueError(f"stop_factor must be greater than 1, but got {stop_factor}.")
     if run.state.train_phase.loader is None:
@@ -60,11 +60,11 @@ def find_lr(run: Run, min_lr: float, max_lr: float, num_batches: int, stop_facto
     if run.strategy.owns_step:
         raise ValueError(f"find_lr does not work with {run.strategy.name}: its weights cannot be restored afterwards.")
     with _restored_afterwards(run):
-        losses = _train(run, rates, stop_factor)
-    return RangeTest(rates[: len(losses)], losses)
+        losses = _train(run, learning_rates, stop_factor)
+    return RangeTest(learning_rates[: len(losses)], losses)
 
 
-def _train(run: Run, rates: list[float], stop_factor: float) -> list[float]:
+def _train(run: Run, learning_rates: list[float], stop_factor: float) -> list[float]:
     state, fire = run.state, run.engine.run_event
     groups = _relative_lrs(run)
     losses: list[float] = []
@@ -72,7 +72,7 @@ def _train(run: Run, rates: list[float], stop_factor: float) -> list[float]:
     fire(Event.FIT_START)
     state.train_phase.mark = time.perf_counter()
     fire(Event.EPOCH_START)
-    for number, (rate, state.batch) in enumerate(zip(rates, _endless_batches(run), strict=False), start=1):
+    for number, (rate, state.batch) in enumerate(zip(learning_rates, _endless_batches(run), strict=False), start=1):
         for group, ratio in groups:
             _set_lr(group, rate * ratio)
         fire(Event.BATCH_START)
@@ -80,7 +80,7 @@ def _train(run: Run, rates: list[float], stop_factor: float) -> list[float]:
         unread.append(state.total_loss_dict["loss/train/total"].clone())
         advance(run)
         fire(Event.BATCH_END)
-        if len(unread) == _READ_EVERY or number == len(rates):
+        if len(unread) == _READ_EVERY or number == len(learning_rates):
             losses += _read(unread)
             unread = []
             end = _divergence_index(losses, stop_factor)

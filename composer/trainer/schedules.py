@@ -17,9 +17,9 @@ from composer.core.time import Time, TimeUnit, ensure_time
 from composer.optim.compiled_schedule import CompiledSchedule
 from composer.optim.schedule import ComposerScheduler
 from composer.optim.schedule_assignment import AssignedSchedule, assign
-from composer.optim.schedule_times import whole_part
+from composer.optim.schedule_times import truncate_to_int
 from composer.optim.torch_schedules import (
-    check_length,
+    check_num_steps,
     check_torch_schedule,
     is_torch_schedule,
     scale_torch_schedule,
@@ -111,7 +111,7 @@ def scaled(duration: int | str | Time | None, ratio: float) -> Time | None:
     time = ensure_time(duration, TimeUnit.EPOCH, "duration")
     if ratio == 1.0:
         return time
-    scaled_time = Time(whole_part(time.value * ratio), time.unit)
+    scaled_time = Time(truncate_to_int(time.value * ratio), time.unit)
     if scaled_time.value == 0 < time.value:
         raise ValueError(f"scale_schedule_ratio={ratio} scales '{time}' to zero; use a larger ratio.")
     return scaled_time
@@ -170,7 +170,7 @@ def begin_schedules(run: Run) -> None:
     for scheduler in state.schedulers:
         if not isinstance(scheduler, CompiledSchedule):
             if steps is not None:
-                check_length(scheduler, run.options.step_schedulers_every_batch, *steps)
+                check_num_steps(scheduler, run.options.step_schedulers_every_batch, *steps)
         elif isinstance(scheduler.schedule, ComposerScheduler):
             scheduler.schedule.__check__(state)
     refresh_schedules(run)

@@ -13,7 +13,7 @@ from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
-from composer.metrics.across_ranks import computed
+from composer.metrics.across_ranks import compute_across_ranks
 from composer.precision import widest_dtype
 from composer.trainer.eval_mode import model_eval_mode
 from composer.trainer.run import Run
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
 __all__ = [
-    "computed",
+    "compute_across_ranks",
     "log_last_train_metrics",
     "log_train_metrics",
     "metrics_are_due",
@@ -124,7 +124,7 @@ def note_train_values(run: Run) -> None:
         run: The run.
     """
     state = run.state
-    state.train_values = computed(state.train_metrics, run.strategy.data_group)
+    state.train_values = compute_across_ranks(state.train_metrics, run.strategy.data_group)
     state.train_values_batch = int(state.timestamp.batch)
 
 

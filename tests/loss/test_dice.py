@@ -169,7 +169,7 @@ def test_refused_when_made(arguments, message: str) -> None:
 
 
 def test_refused_when_called() -> None:
-    with pytest.raises(ValueError, match="softmax=True needs two classes or more"):
+    with pytest.raises(ValueError, match="softmax=True requires at least two classes"):
         DiceLoss(softmax=True)(torch.zeros(2, 1, 4), torch.zeros(2, 4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"\(2, 5\).*\(2, 3, 5\).*\(2, 4\)"):
         DiceLoss()(torch.zeros(2, 3, 5), torch.zeros(2, 4, dtype=torch.long))

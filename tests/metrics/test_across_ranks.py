@@ -7,15 +7,15 @@ import torch
 from torchmetrics import MeanMetric, SumMetric
 
 from composer import dist
-from composer.metrics.across_ranks import computed
+from composer.metrics.across_ranks import compute_across_ranks
 from tests.ranks import Ranks
 
 
 def test_one_process_leaves_out_what_has_seen_nothing() -> None:
     mean, total = MeanMetric(), SumMetric()
     mean.update(2.0)
-    assert computed({"mean": mean, "total": total}) == {"mean": torch.tensor(2.0)}
-    assert computed({}) == {}
+    assert compute_across_ranks({"mean": mean, "total": total}) == {"mean": torch.tensor(2.0)}
+    assert compute_across_ranks({}) == {}
 
 
 def uneven() -> list[dict[str, float]]:
@@ -27,7 +27,7 @@ def uneven() -> list[dict[str, float]]:
         for value in mine[step : step + 1]:
             metrics["mean"].update(value)
             metrics["total"].update(value)
-        found.append({name: float(value) for name, value in computed(metrics).items()})
+        found.append({name: float(value) for name, value in compute_across_ranks(metrics).items()})
     return found
 
 
@@ -36,7 +36,7 @@ def late() -> dict[str, float]:
     total = SumMetric()
     if dist.get_global_rank() == 1:
         total.update(5.0)
-    return {name: float(value) for name, value in computed({"total": total}).items()}
+    return {name: float(value) for name, value in compute_across_ranks({"total": total}).items()}
 
 
 def test_several_processes_agree(two_ranks: Ranks) -> None:

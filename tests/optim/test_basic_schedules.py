@@ -116,7 +116,7 @@ def test_wrong_values(message) -> None:
 
 def test_shrinking_restarts_are_refused_before_the_run_comes_to_them() -> None:
     schedule = CosineAnnealingWarmRestartsScheduler("2ba", t_mult=0.5)
-    with pytest.raises(ValueError, match="impossible in this run: After a period of 1 the next would have no length"):
+    with pytest.raises(ValueError, match="impossible in this run: After a period of 1 the next would have length 0"):
         rates(schedule, state_of("9ba"), 1)
     rates(CosineAnnealingWarmRestartsScheduler("8ba", t_mult=0.5), state_of("14ba"), 14)
 

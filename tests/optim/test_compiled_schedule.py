@@ -97,7 +97,7 @@ def test_a_multiple_of_zero_is_refused() -> None:
     state = state_of("4ba", sgd(groups=2))
     state.optimizers[0].param_groups[0]["weight_decay"] = 0.5
     compile_composer_scheduler(LinearScheduler().assign("weight_decay"), state)  # zero in the other group only
-    with pytest.raises(ValueError, match=r"'momentun' is no number of this optimizer\. Did you mean 'momentum'"):
+    with pytest.raises(ValueError, match=r"'momentun' is not a number in this optimizer\. Did you mean 'momentum'"):
         run(LinearScheduler().assign("momentun"))
 
 
@@ -255,7 +255,7 @@ def test_functions_of_state_and_ratio(function, expected) -> None:
 @pytest.mark.parametrize("function", [lambda state: 0.5, lambda state, power=2: 0.5**power * 2])
 def test_functions_of_the_state(function) -> None:
     assert as_function(function)(None) == 0.5
-    with pytest.raises(ValueError, match=r"scale_schedule_ratio=0.5, but <lambda> takes the state only"):
+    with pytest.raises(ValueError, match=r"scale_schedule_ratio=0.5, but <lambda> takes only the state"):
         as_function(function, 0.5)
 
 
@@ -274,7 +274,7 @@ def test_functions_that_return_no_multiplier() -> None:
 
 def test_several_optimizers_need_an_assignment() -> None:
     state = state_of("4ba", [sgd(), sgd(2.0)])
-    with pytest.raises(ValueError, match=r"the state has 2 optimizers. Give it one, or say which"):
+    with pytest.raises(ValueError, match=r"the state has 2 optimizers. Use exactly one, or choose"):
         compile_composer_scheduler(LinearScheduler(), state)
     compiled = compile_composer_scheduler(ConstantScheduler(0.5).assign(optimizer=1), state)
     assert compiled.get_last_lr() == [1.0]

@@ -361,7 +361,7 @@ def test_warns_of_decay_in_other_units(make):
         (DecoupledSGDW, {"lr": -0.1}, "lr must be 0 or greater"),
         (DecoupledSGDW, {"lr": 0.1, "momentum": -1}, "momentum must be"),
         (DecoupledSGDW, {"lr": 0.1, "weight_decay": -1}, "weight_decay must be"),
-        (DecoupledSGDW, {"lr": 0.1, "nesterov": True}, "nesterov=True needs momentum"),
+        (DecoupledSGDW, {"lr": 0.1, "nesterov": True}, "nesterov=True requires momentum"),
         (DecoupledSGDW, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "nesterov": True}, "dampening=0.1"),
         (DecoupledAdamW, {"lr": -0.1}, "lr must be"),
         (DecoupledAdamW, {"eps": -1e-8}, "eps must be"),

@@ -50,12 +50,12 @@ def test_the_name_of_the_initial_rate_is_that_of_torch() -> None:
 @pytest.mark.parametrize("name", ["lrr", "foreach", "nesterov", "params"])
 def test_what_is_no_number(name) -> None:
     (entries,) = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.25).param_groups
-    listed = "There are 'lr', 'momentum', 'dampening', 'weight_decay'"
-    with pytest.raises(ValueError, match=f"hyperparameter '{name}' is no number of this optimizer.* {listed}"):
+    listed = "Available: 'lr', 'momentum', 'dampening', 'weight_decay'"
+    with pytest.raises(ValueError, match=f"hyperparameter '{name}' is not a number in this optimizer.* {listed}"):
         initial_value(entries, name)
 
 
 def test_momentum_of_adam() -> None:
     (entries,) = torch.optim.Adam([nn.Parameter(torch.ones(1))]).param_groups
-    with pytest.raises(ValueError, match=r"Momentum is 'beta1' here\. There are .* 'beta1', 'beta2'"):
+    with pytest.raises(ValueError, match=r"Momentum is 'beta1' here\. Available: .* 'beta1', 'beta2'"):
         initial_value(entries, "momentum")

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer.optim.lr_finder import RangeTest, geometric_rates
+from composer.optim.lr_finder import RangeTest, geometric_learning_rates
 
 
 @settings(max_examples=50, deadline=None)
 @given(low=st.floats(1e-9, 1e-3), factor=st.floats(1.5, 1e8), number=st.integers(2, 50))
 def test_rates_grow_by_one_factor(low, factor, number):
-    rates = geometric_rates(low, low * factor, number)
+    rates = geometric_learning_rates(low, low * factor, number)
     assert (rates[0], rates[-1], len(rates)) == (low, low * factor, number)
     steps = [later / earlier for earlier, later in itertools.pairwise(rates)]
     assert steps == pytest.approx([factor ** (1 / (number - 1))] * (number - 1), rel=1e-6)
@@ -24,14 +24,14 @@ def test_rates_grow_by_one_factor(low, factor, number):
 @given(place=st.integers(25, 60), slope=st.floats(0.3, 3), noise=st.floats(0, 0.002))
 def test_suggestion_is_where_the_loss_falls_fastest(place, slope, noise):
     """A sigmoid falls fastest in its middle; the explosion that follows does not matter, nor does a little noise."""
-    rates = geometric_rates(1e-7, 10, 100)
+    rates = geometric_learning_rates(1e-7, 10, 100)
     losses = [2 / (1 + math.exp((k - place) / (5 * slope))) + noise * (-1) ** k for k in range(85)] + [9.0] * 15
     found = RangeTest(rates, losses).suggestion
     assert abs(math.log(found / rates[place]) / math.log(rates[1] / rates[0])) <= 3
 
 
 def test_smoothing_keeps_lines_and_places():
-    rates = geometric_rates(1e-3, 1, 31)
+    rates = geometric_learning_rates(1e-3, 1, 31)
     line = [3 - 0.1 * k for k in range(31)]
     assert RangeTest(rates, line).smoothed[9:22] == pytest.approx(line[9:22])
     dip = [1.0] * 15 + [0.0] + [1.0] * 15
@@ -47,7 +47,7 @@ NAN = math.nan
 @pytest.mark.parametrize("losses", [[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0], [], [NAN, 1.0, 0.5], [1.0, NAN, 0.5]])
 def test_no_suggestion_where_the_loss_never_falls(losses, tmp_path):
     test = RangeTest([0.1, 0.2, 0.4][: len(losses)], losses, smoothing=0.5)
-    with pytest.raises(ValueError, match=r"The loss falls at no learning rate .* Give a greater max_lr if"):
+    with pytest.raises(ValueError, match=r"The loss falls at no learning rate .* Use a greater max_lr if"):
         _ = test.suggestion
     assert test.plot(tmp_path / "flat.png").exists()
 
@@ -60,7 +60,7 @@ def rise_and_fall(number, start, end, *, noise=0.0, seed=0, tail=1e3):
         share = min(max((u - start) / (end - start), 0.0), 1.0)
         level = 2.0 - 0.5 * (1 - math.cos(math.pi * share)) + max(0.0, u - end) / 0.05
         losses.append(level + draw.gauss(0, noise) if u < end + 0.05 else tail)
-    return geometric_rates(1e-7, 10, number), losses
+    return geometric_learning_rates(1e-7, 10, number), losses
 
 
 SHAPES = {
@@ -109,7 +109,7 @@ def test_noise_is_no_fall(number, least):
         draw = random.Random(seed)
         losses = [2 + draw.gauss(0, 0.1) for _ in range(number - 4)] + [10.0, 1e3, 1e9, math.inf]
         try:
-            _ = RangeTest(geometric_rates(1e-7, 10, number), losses).suggestion
+            _ = RangeTest(geometric_learning_rates(1e-7, 10, number), losses).suggestion
         except ValueError:
             refused += 1
     assert refused >= least
@@ -128,7 +128,7 @@ def test_the_plot_shows_what_comes_before_the_explosion(tmp_path, monkeypatch):
 
 
 def test_plot(tmp_path):
-    rates = geometric_rates(1e-4, 1, 30)
+    rates = geometric_learning_rates(1e-4, 1, 30)
     for name, losses in (("falls.png", [3 - 0.1 * k for k in range(30)]), ("rises.svg", [float(k) for k in range(30)])):
         path = RangeTest(rates, losses).plot(tmp_path / name)
         assert path == tmp_path / name
@@ -148,11 +148,11 @@ def test_plot(tmp_path):
 )
 def test_wrong_rates(arguments, message):
     with pytest.raises(ValueError, match=message):
-        geometric_rates(*arguments)
+        geometric_learning_rates(*arguments)
 
 
 def test_wrong_tests():
-    with pytest.raises(ValueError, match="a loss for each rate; got 2 and 1"):
+    with pytest.raises(ValueError, match="must have the same length, but got 2 and 1"):
         RangeTest([0.1, 0.2], [1.0])
     with pytest.raises(ValueError, match="smoothing must be greater than 0"):
         RangeTest([0.1], [1.0], smoothing=0)

@@ -245,7 +245,7 @@ def test_TwoOptimizers_in_the_trainer(one):
     ("model", "arguments", "message"),
     [
         (nn.Linear(4, 2), {}, "Linear has no hidden matrix"),
-        (nn.Linear(4, 2, bias=False), {"readout": ()}, "nothing but hidden matrices"),
+        (nn.Linear(4, 2, bias=False), {"readout": ()}, "has only hidden matrices"),
         (Language(), {"lr": -1.0}, "lr must be 0 or greater"),
         (Language(), {"adamw_lr": -1.0}, "adamw_lr must be 0 or greater"),
     ],

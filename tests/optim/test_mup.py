@@ -127,9 +127,9 @@ def test_models_that_do_not_fit():
         other = Net(16)
         other.readout = nn.Linear(16, 3, bias=False)
         mup_groups(model, other, lr=0.1)
-    with pytest.raises(ValueError, match="the kernel of 'weight' has another size"):
+    with pytest.raises(ValueError, match="the kernel of 'weight' has a different size"):
         mup_groups(nn.Conv2d(2, 4, 3), nn.Conv2d(2, 4, 1), lr=0.1)
-    with pytest.raises(ValueError, match="'weight' has other dimensions"):
+    with pytest.raises(ValueError, match="'weight' has a different number of dimensions"):
         scale_readout(nn.Conv1d(2, 4, 3), nn.Conv2d(2, 4, 3))
     with pytest.raises(ValueError, match="optimizer must be one of 'adam', 'sgd', but got 'adamm'"):
         mup_groups(model, Net(16), lr=0.1, optimizer="adamm")

@@ -96,7 +96,7 @@ def test_an_optimizer_takes_them():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"layer_decay": 0.5}, "give lr too"),
+        ({"layer_decay": 0.5}, "requires lr"),
         ({"layer_decay": 0, "lr": 0.1}, "layer_decay must be greater than 0"),
         ({"layers": "layer"}, "has no effect without layer_decay"),
         ({"lr": 0.1, "layer_decay": 0.5, "layers": "layers"}, "no module is named 'layers'. Did you mean 'layer'"),

@@ -121,7 +121,7 @@ def test_ways_to_write_one() -> None:
 
 def test_ends() -> None:
     state = state_of("10ba")
-    with pytest.raises(ValueError, match=r"StepScheduler has no end at which the next schedule could begin; say when"):
+    with pytest.raises(ValueError, match=r"StepScheduler has no end at which the next schedule could begin\. Set it"):
         (scheduler.StepScheduler("1ba") + scheduler.LinearScheduler())(state)
     with pytest.raises(TypeError, match="unsupported operand"):
         scheduler.LinearScheduler() + 3

@@ -73,16 +73,18 @@ def test_beside_schedules_of_torch() -> None:
     theirs = [ConstantLR(first), ExponentialLR(first, 0.9)]
     assert jobs([*theirs, linear], [first, second]) == [*theirs, (linear, 1, "lr", (0,))]
     assert jobs([linear.assign("momentum"), theirs[0]], [first]) == [(linear, 0, "momentum", (0,)), theirs[0]]
-    with pytest.raises(ValueError, match=r"nothing is left for LinearScheduler, as ConstantLR set every learning rate"):
+    with pytest.raises(
+        ValueError, match=r"LinearScheduler has nothing to set, because ConstantLR set every learning rate"
+    ):
         assign([theirs[0], linear], [first])
     with pytest.raises(ValueError, match="ConstantLR and LinearScheduler both set 'lr' of group 0 of SGD"):
         assign([theirs[0], linear.assign()], [first])
 
 
 def test_two_for_one_thing() -> None:
-    with pytest.raises(ValueError, match=r"2 schedules of the learning rate \(LinearScheduler, <lambda>\) for 1"):
+    with pytest.raises(ValueError, match=r"2 learning-rate schedules \(LinearScheduler, <lambda>\) for 1"):
         assign([linear, lambda state: 1.0], [sgd()])
-    with pytest.raises(ValueError, match=r"3 schedules .* for 2 optimizers\. Give one for all"):
+    with pytest.raises(ValueError, match=r"3 learning-rate schedules .* for 2 optimizers\. Give one for all"):
         assign([linear] * 3, [sgd(), sgd()])
     with pytest.raises(ValueError, match="LinearScheduler and CosineAnnealingScheduler both set 'momentum' of group 1"):
         assign([linear.assign("momentum", groups=[1]), cosine.assign("momentum")], [sgd(groups=2)])
@@ -91,9 +93,9 @@ def test_two_for_one_thing() -> None:
 
 
 def test_optimizers_that_are_not_there() -> None:
-    with pytest.raises(ValueError, match=r"optimizer=1\) is for .* not given .* There are 0 \(SGD\)"):
+    with pytest.raises(ValueError, match=r"optimizer=1\) is for .* not passed .* There are 0 \(SGD\)"):
         assign([linear.assign(optimizer=1)], [sgd()])
-    with pytest.raises(ValueError, match=r"optimizer=Adam\) is for an optimizer that was not given"):
+    with pytest.raises(ValueError, match=r"optimizer=Adam\) is for an optimizer that was not passed"):
         assign([linear.assign(optimizer=torch.optim.Adam([nn.Parameter(torch.ones(1))]))], [sgd()])
 
 

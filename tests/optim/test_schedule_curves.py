@@ -17,9 +17,9 @@ shares = st.floats(0, 1)
 ends = st.floats(0, 1)
 
 FALLING = {
-    "linear": lambda share, end: schedule_curves.linear(share, 1.0, end),
+    "linear": lambda fraction, end: schedule_curves.linear(fraction, 1.0, end),
     "cosine": schedule_curves.cosine,
-    "polynomial": lambda share, end: schedule_curves.polynomial(share, 3, end),
+    "polynomial": lambda fraction, end: schedule_curves.polynomial(fraction, 3, end),
     "one_minus_sqrt": schedule_curves.one_minus_sqrt,
 }
 
@@ -34,12 +34,12 @@ def test_falls_from_one_to_the_end(name, one, other, end) -> None:
     assert curve(late, end) <= curve(early, end) + 1e-12
 
 
-@given(share=shares)
-def test_known_values(share) -> None:
-    assert schedule_curves.cosine(share) == pytest.approx(math.cos(math.pi * share / 2) ** 2, abs=1e-12)
-    assert schedule_curves.polynomial(share, 1, 0.3) == pytest.approx(schedule_curves.linear(share, 1.0, 0.3))
-    assert (1 - schedule_curves.one_minus_sqrt(share)) ** 2 == pytest.approx(share, abs=1e-12)
-    assert schedule_curves.linear(share, 0.2, 0.8) == pytest.approx(0.2 * (1 - share) + 0.8 * share)
+@given(fraction=shares)
+def test_known_values(fraction) -> None:
+    assert schedule_curves.cosine(fraction) == pytest.approx(math.cos(math.pi * fraction / 2) ** 2, abs=1e-12)
+    assert schedule_curves.polynomial(fraction, 1, 0.3) == pytest.approx(schedule_curves.linear(fraction, 1.0, 0.3))
+    assert (1 - schedule_curves.one_minus_sqrt(fraction)) ** 2 == pytest.approx(fraction, abs=1e-12)
+    assert schedule_curves.linear(fraction, 0.2, 0.8) == pytest.approx(0.2 * (1 - fraction) + 0.8 * fraction)
 
 
 @given(elapsed=st.floats(0, 1e6), timescale=st.floats(0.1, 1e6))
@@ -73,7 +73,7 @@ def test_restarts_cut_lengths_and_are_quick_where_they_repeat() -> None:
     assert [schedule_curves.restarts(t, 5, 1.5) for t in begins] == [1.0] * 4
     assert all(schedule_curves.restarts(t - 1, 5, 1.5) < 0.2 for t in begins[1:])
     assert schedule_curves.restarts(1_000_000_000_001, 2, 1) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="After a period of 1 the next would have no length"):
+    with pytest.raises(ValueError, match="After a period of 1 the next would have length 0"):
         schedule_curves.restarts(15, 8, 0.5)  # 8 + 4 + 2 + 1
     assert schedule_curves.restarts(14, 8, 0.5) == 1.0
 

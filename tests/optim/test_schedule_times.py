@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
-from composer.optim.schedule_times import Horizon, Span, whole_part
+from composer.optim.schedule_times import Horizon, Span, truncate_to_int
 from tests.optim.schedules import state_of
 
 
@@ -21,7 +21,7 @@ def test_epochs_are_batches_where_their_length_is_known() -> None:
     horizon = Horizon.of_run("10ep", epoch_length=30)
     expected = [("ba", 60), ("ba", 75), ("ba", 5), ("sp", 64), ("tok", 1_000_000_000), ("sec", 90), ("iter", 2)]
     assert lengths(horizon, "2ep", "0.25dur", "5ba", "64sp", "1e9tok", "90s", "2iter") == expected
-    assert horizon.whole == Span(TimeUnit.BATCH, 300)
+    assert horizon.total == Span(TimeUnit.BATCH, 300)
 
 
 def test_epochs_of_unknown_length_stay_epochs_and_may_be_parts() -> None:
@@ -49,14 +49,14 @@ def test_a_share_that_is_whole_is_not_cut_by_rounding(percent, hundreds) -> None
 
 @given(st.floats(0, 1e12))
 def test_whole_part(amount) -> None:
-    assert abs(whole_part(amount) - amount) < 1
-    assert whole_part(amount) <= amount * (1 + 1e-12)
+    assert abs(truncate_to_int(amount) - amount) < 1
+    assert truncate_to_int(amount) <= amount * (1 + 1e-12)
 
 
 def test_of_a_state() -> None:
     state = state_of("3ep", epoch_length=4)
     assert Horizon.of(state, 2.0) == Horizon.of_run("3ep", 4, 2.0)
-    assert Horizon.of(state_of(None)).whole is None
+    assert Horizon.of(state_of(None)).total is None
 
 
 @pytest.mark.parametrize("ratio", [0, -1.0, float("inf"), float("nan")])
@@ -68,7 +68,7 @@ def test_wrong_ratios(ratio) -> None:
 
 
 def test_shares_need_an_end() -> None:
-    with pytest.raises(ValueError, match=r"'0\.5dur' is a share of the training, whose length is not known\. Set"):
+    with pytest.raises(ValueError, match=r"'0\.5dur' is a fraction of the run, whose duration is unknown\. Set"):
         lengths(Horizon.of_run(None), "0.5dur")
     assert lengths(Horizon.of_run(None), "5ba") == [("ba", 5)]
 
@@ -76,19 +76,19 @@ def test_shares_need_an_end() -> None:
 def test_parts() -> None:
     horizon = Horizon.of_run("100ba", epoch_length=10)
     rest = horizon.after(horizon.span(Time(2, "ep")))
-    assert rest.whole == Span(TimeUnit.BATCH, 80, 20)
+    assert rest.total == Span(TimeUnit.BATCH, 80, 20)
     assert rest.span(Time(0.5, "dur")) == Span(TimeUnit.BATCH, 40, 20)
     assert rest.span(Time(1, "ep")) == Span(TimeUnit.BATCH, 10, 20)
-    assert rest.until(horizon.span(Time(50, "ba"))).whole == Span(TimeUnit.BATCH, 30, 20)
-    assert rest.after(rest.span(Time(30, "ba"))).whole == Span(TimeUnit.BATCH, 50, 50)
-    with pytest.raises(ValueError, match=r"'5tok' counts from a moment that is given in 'ba', but not known in 'tok'"):
+    assert rest.until(horizon.span(Time(50, "ba"))).total == Span(TimeUnit.BATCH, 30, 20)
+    assert rest.after(rest.span(Time(30, "ba"))).total == Span(TimeUnit.BATCH, 50, 50)
+    with pytest.raises(ValueError, match=r"'5tok' counts from a time given in 'ba', which is unknown in 'tok'"):
         rest.span(Time(5, "tok"))
 
 
 def test_the_rest_of_a_run_in_another_unit_has_no_shares() -> None:
     horizon = Horizon.of_run("100ba")
     rest = horizon.after(horizon.span(Time(50, "tok")))
-    with pytest.raises(ValueError, match=r"share of what is left after '50tok', but .* 'tok'"):
+    with pytest.raises(ValueError, match=r"fraction of the run after '50tok', but .* 'tok'"):
         rest.span(Time(0.5, "dur"))
     assert rest.span(Time(5, "tok")) == Span(TimeUnit.TOKEN, 5, 50)
 

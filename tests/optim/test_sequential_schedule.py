@@ -71,12 +71,12 @@ def test_ratios() -> None:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (up + down, r"LinearScheduler\(alpha_i=1.0, .*\) would never begin: what is before it takes until 10ba"),
+        (up + down, r"LinearScheduler\(alpha_i=1.0, .*\) would never begin: the schedules before it last until 10ba"),
         (SequentialScheduler([up, down], "11ba"), "would never begin"),
         (SequentialScheduler([up, down], "1.0dur"), "would never begin"),
         (SequentialScheduler([up, down, flat], ["4ba", "3ba"]), "not decrease, but got '4ba', '3ba'"),
         (SequentialScheduler([up, down, flat], ["4ba", "90tok"]), "counted in one unit and not decrease, but got"),
-        (SequentialScheduler([up, StepScheduler("5tok")], "4ba"), "'5tok' counts from a moment that is given in 'ba'"),
+        (SequentialScheduler([up, StepScheduler("5tok")], "4ba"), "'5tok' counts from a time given in 'ba'"),
         (StepScheduler("1ba") + down, "StepScheduler has no end"),
         (flat.with_warmup("9ba") + down, "would never begin"),
     ],
@@ -108,5 +108,5 @@ def test_state_of_the_parts() -> None:
     other.load_state_dict(total.state_dict())
     assert (second.multiplier, second.best) == (0.5, 0.5)
     assert (up + down).state_dict() == {}
-    with pytest.raises(ValueError, match=r"saved schedule has 2 parts, but SequentialScheduler.* has 1"):
+    with pytest.raises(ValueError, match=r"saved schedule has 2 child schedules, but SequentialScheduler.* has 1"):
         SequentialScheduler([up]).load_state_dict(total.state_dict())

@@ -41,7 +41,7 @@ def test_inverse_square_root_with_a_timescale() -> None:
 
 
 def test_inverse_square_root_needs_a_timescale() -> None:
-    with pytest.raises(ValueError, match="timescale must be given where t_warmup is '0ba'"):
+    with pytest.raises(ValueError, match="timescale is required with t_warmup='0ba'"):
         InverseSquareRootScheduler("0ba")
     with pytest.raises(ValueError, match=r"t_warmup='2ba' is counted in 'ba' and timescale='5tok' in 'tok'"):
         InverseSquareRootScheduler("2ba", timescale="5tok").preview("9ba")
@@ -88,5 +88,5 @@ def test_what_does_not_fit() -> None:
         WarmupStableDecayScheduler("6ba", "5tok").preview("10ba")
     with pytest.raises(ValueError, match=r"decay must be one of 'linear', 'sqrt', 'cosine', but got 'cosin'"):
         WarmupStableDecayScheduler("6ba", decay="cosin")
-    with pytest.warns(ComposerWarning, match="longer than the training of 10ba|are together longer"):
+    with pytest.warns(ComposerWarning, match="longer than the run of 10ba|are together longer"):
         assert WarmupStableDecayScheduler("20ba").preview("10ba") == pytest.approx([k / 20 for k in range(11)])

@@ -36,9 +36,9 @@ def test_convert(time, max_duration, epoch_length, ssr, expected) -> None:
 
 def test_what_cannot_be_converted() -> None:
     for time in ("1ep", "0.5dur"):
-        with pytest.raises(RuntimeError, match="the number of batches in an epoch is not known"):
+        with pytest.raises(RuntimeError, match="the number of batches in an epoch is unknown"):
             convert_time(time, state_of("4ep"))
-    with pytest.raises(ValueError, match="'1ba' cannot be converted, as max_duration of the state is None"):
+    with pytest.raises(ValueError, match=r"'1ba' cannot be converted, because state\.max_duration is None"):
         convert_time("1ba", state_of(None))
 
 

@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler as theirs
 
 from composer.optim.scheduler import LinearScheduler, compile_composer_scheduler
 from composer.optim.torch_schedules import (
-    check_length,
+    check_num_steps,
     check_torch_schedule,
     is_torch_schedule,
     scale_torch_schedule,
@@ -52,7 +52,7 @@ def test_scaled_is_like_made_for_that_length(name) -> None:
 
 
 def test_what_cannot_be_scaled() -> None:
-    with pytest.raises(ValueError, match=r"scale_schedule_ratio=0.5: LambdaLR cannot be stretched"):
+    with pytest.raises(ValueError, match=r"scale_schedule_ratio=0.5: LambdaLR cannot be scaled"):
         scale_torch_schedule(theirs.LambdaLR(sgd(), lambda k: 1.0), 0.5)
     with pytest.raises(ValueError, match=r"scale_schedule_ratio=0.1: T_max of CosineAnnealingLR, 4, would become 0"):
         scale_torch_schedule(theirs.CosineAnnealingLR(sgd(), 4), 0.1)
@@ -62,16 +62,16 @@ def test_what_cannot_be_scaled() -> None:
     class StepLR(theirs.StepLR):
         """One that does something else."""
 
-    with pytest.raises(ValueError, match="StepLR cannot be stretched"):
+    with pytest.raises(ValueError, match="StepLR cannot be scaled"):
         scale_torch_schedule(StepLR(sgd(), 4), 0.5)
 
 
 def test_which_are_taken() -> None:
     optimizer = sgd()
     check_torch_schedule(theirs.StepLR(optimizer, 1), [sgd(), optimizer])
-    with pytest.raises(ValueError, match="StepLR sets the learning rate of an optimizer that was not given"):
+    with pytest.raises(ValueError, match="StepLR sets the learning rate of an optimizer that was not passed"):
         check_torch_schedule(theirs.StepLR(sgd(), 1), [optimizer])
-    with pytest.raises(TypeError, match=r"ReduceLROnPlateau needs a metric at each step\. Use composer\.optim"):
+    with pytest.raises(TypeError, match=r"ReduceLROnPlateau requires a metric at each step\. Use composer\.optim"):
         check_torch_schedule(theirs.ReduceLROnPlateau(optimizer, factor=0.5), [optimizer])
     assert is_torch_schedule(theirs.StepLR(optimizer, 1))
     assert not is_torch_schedule(compile_composer_scheduler(LinearScheduler(), state_of()))
@@ -101,10 +101,10 @@ def test_lengths(make) -> None:
 def test_right_lengths_are_silent(make, steps) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_length(make(steps), every_batch=False, epochs=10, batches=1000)
-        check_length(make(steps * 100), every_batch=True, epochs=10, batches=1000)
-        check_length(make(steps), every_batch=True, epochs=10, batches=10)
-        check_length(theirs.StepLR(sgd(), 5), every_batch=False, epochs=10, batches=1000)
+        check_num_steps(make(steps), every_batch=False, epochs=10, batches=1000)
+        check_num_steps(make(steps * 100), every_batch=True, epochs=10, batches=1000)
+        check_num_steps(make(steps), every_batch=True, epochs=10, batches=10)
+        check_num_steps(theirs.StepLR(sgd(), 5), every_batch=False, epochs=10, batches=1000)
 
 
 @pytest.mark.parametrize("make", [one_cycle, cosine, warm])
@@ -112,13 +112,13 @@ def test_made_for_batches_but_stepped_with_epochs(make) -> None:
     name = type(make(9)).__name__
     message = f"{name} was made for 1000 steps, but is stepped with every epoch, 10 times. Step it with"
     with pytest.warns(ComposerWarning, match=message):
-        check_length(make(1000), every_batch=False, epochs=10, batches=1000)
+        check_num_steps(make(1000), every_batch=False, epochs=10, batches=1000)
 
 
 @pytest.mark.parametrize("make", [cosine, warm])
 def test_made_for_epochs_but_stepped_with_batches(make) -> None:
     with pytest.warns(ComposerWarning, match="made for 10 steps, but is stepped with every batch, 1000 times"):
-        check_length(make(10), every_batch=True, epochs=10, batches=1000)
+        check_num_steps(make(10), every_batch=True, epochs=10, batches=1000)
 
 
 def test_one_cycle_ends() -> None:
@@ -127,12 +127,12 @@ def test_one_cycle_ends() -> None:
         "step_schedulers_every_batch=False, or make it with total_steps=1000."
     )
     with pytest.raises(ValueError) as raised:
-        check_length(one_cycle(10), every_batch=True, epochs=10, batches=1000)
+        check_num_steps(one_cycle(10), every_batch=True, epochs=10, batches=1000)
     assert str(raised.value) == expected
     with pytest.raises(ValueError, match=r"stepped 1000 times\. Make it with total_steps=1000\."):
-        check_length(one_cycle(999), every_batch=True, epochs=10, batches=1000)
+        check_num_steps(one_cycle(999), every_batch=True, epochs=10, batches=1000)
     used = one_cycle(10)
     follow(used, 4)
-    check_length(used, every_batch=False, epochs=6, batches=600)
+    check_num_steps(used, every_batch=False, epochs=6, batches=600)
     with pytest.raises(ValueError, match=r"made for 10 steps, but would be stepped 7 times\..* total_steps=11"):
-        check_length(used, every_batch=False, epochs=7, batches=700)
+        check_num_steps(used, every_batch=False, epochs=7, batches=700)

@@ -89,11 +89,11 @@ def test_longer_than_the_run(name) -> None:
         "with": lambda t: WithWarmup(ConstantScheduler(), t),
     }.get(name) or (lambda t: KINDS[name][0](t))
     # No error, as configurations of long runs are tried with `max_duration="1ba"`; it rises as in the long run.
-    message = r"t_warmup='2ep' is 12ba, longer than the training of 10ba: the run ends before the warm-up does"
+    message = r"t_warmup='2ep' is 12ba, longer than the run of 10ba: the run ends before the warm-up does"
     with pytest.warns(ComposerWarning, match=message):
         found = make("2ep").preview("10ba", epoch_length=6)
     assert found == pytest.approx(make("2ep").preview("20ba", epoch_length=6)[:11])
-    with pytest.warns(ComposerWarning, match=r"t_warmup='100ba' is 100ba, longer than the training of 1ba"):
+    with pytest.warns(ComposerWarning, match=r"t_warmup='100ba' is 100ba, longer than the run of 1ba"):
         assert make("100ba").preview("1ba") == pytest.approx(make("100ba").preview("400ba")[:2])
     assert make("10ba").preview("10ba")[1] > 0
 
@@ -101,7 +101,7 @@ def test_longer_than_the_run(name) -> None:
 def test_a_rise_to_the_first_value_of_a_schedule_that_is_never_reached() -> None:
     schedule = LinearScheduler(t_max="0.5dur") + ConstantScheduler()
     for inner in (CosineAnnealingScheduler(), StepScheduler("0.1dur"), schedule):
-        with pytest.warns(ComposerWarning, match="longer than the training"):
+        with pytest.warns(ComposerWarning, match="longer than the run"):
             assert WithWarmup(inner, "100ba").preview("2ba") == pytest.approx([0, 0.01, 0.02])
 
 
@@ -113,9 +113,9 @@ def test_times_that_do_not_fit_together(name) -> None:
     with pytest.warns(ComposerWarning, match=r"t_warmup='16ba' \(16ba\) is longer than t_max='8ba' \(8ba\)"):
         rising = kind("16ba", t_max="8ba", **arguments)(state_of("100sp"))  # not comparable with the run
     assert rising == 0
-    with pytest.warns(ComposerWarning, match="longer than the training of 2ba"):
+    with pytest.warns(ComposerWarning, match="longer than the run of 2ba"):
         kind("6ba", t_max="5ba", **arguments).preview("2ba")
-    with pytest.raises(ValueError, match=r"t_max='8ba' is 8ba, less than the training of 10ba"):
+    with pytest.raises(ValueError, match=r"t_max='8ba' is 8ba, less than the run of 10ba"):
         kind("2ba", t_max="8ba", **arguments).preview("10ba")
     assert len(kind("2ba", t_max="12ba", **arguments).preview("10ba")) == 11
     assert len(kind("2ba", t_max="20ba", **arguments).preview("10ba", ssr=0.5)) == 11

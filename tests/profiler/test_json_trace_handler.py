@@ -19,7 +19,7 @@ from torch import nn
 from composer import Callback, Engine, State, Timestamp
 from composer.profiler import JSONTraceHandler, ProfilerAction, cyclic_schedule
 from composer.profiler.json_trace_handler import _clock_offset_ns
-from composer.profiler.trace_merging import Part
+from composer.profiler.trace_merging import TraceFile
 from composer.warnings import ComposerWarning
 from tests.callbacks.memory import Keeper
 from tests.design import ROOT
@@ -190,14 +190,14 @@ def test_a_span_over_several_windows_is_in_the_one_in_which_it_ends(tmp_path) ->
 
 
 def test_says_which_traces_lie_elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = Part(tmp_path / "of_another_machine.json", 1)
+    there = TraceFile(tmp_path / "of_another_machine.json", 1)
     monkeypatch.setattr("composer.dist.all_gather_object", lambda mine: [mine, [there]])
     handler = JSONTraceHandler(str(tmp_path))
     state = State(model=nn.Linear(1, 1))
     engine = Engine(state, callbacks=handler)
     engine.run_event("init")
     handler.process_instant_event("here", [], state.timestamp, 10**18)
-    with pytest.warns(ComposerWarning, match=r"merged_trace\.json lacks traces of the processes 1, which lie on other"):
+    with pytest.warns(ComposerWarning, match=r"merged_trace\.json lacks the traces of ranks 1, which are on other"):
         handler.save(state, engine.logger)
     assert len(named(events_of(tmp_path / "merged_trace.json"), "here")) == 1
 

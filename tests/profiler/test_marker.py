@@ -106,7 +106,7 @@ def test_moments_and_curves() -> None:
 
 def test_an_end_needs_a_begin_in_the_same_thread() -> None:
     marker = marker_of(Kept())
-    with pytest.raises(RuntimeError, match=r"Marker\('work'\)\.finish\(\) is called without start\(\)"):
+    with pytest.raises(RuntimeError, match=r"Marker\('work'\)\.finish\(\) was called without start\(\)"):
         marker.finish()
     marker.start()
     errors: list[Exception] = []
@@ -127,7 +127,7 @@ def test_an_end_needs_a_begin_in_the_same_thread() -> None:
 def test_a_begin_needs_an_end_before_the_next_one() -> None:
     marker = marker_of(Kept())
     marker.start()
-    with pytest.raises(RuntimeError, match=r"Marker\('work'\)\.start\(\) is called before finish\(\)"):
+    with pytest.raises(RuntimeError, match=r"Marker\('work'\)\.start\(\) was called before finish\(\)"):
         marker.start()
     marker.finish()
     marker.start()

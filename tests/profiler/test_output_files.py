@@ -75,9 +75,9 @@ def test_copies_replace_only_those_of_the_run(tmp_path) -> None:
 
 def test_refuses_to_keep_nothing_anywhere(tmp_path) -> None:
     state = state_at(0)
-    with pytest.raises(ValueError, match="num_traces_to_keep=0 keeps no trace here"):
+    with pytest.raises(ValueError, match="num_traces_to_keep=0 keeps no local trace"):
         files_in(tmp_path, 0, remote="x").check(Logger(state))
-    with pytest.raises(ValueError, match="num_traces_to_keep=0 keeps no trace here"):
+    with pytest.raises(ValueError, match="num_traces_to_keep=0 keeps no local trace"):
         files_in(tmp_path, 0).check(Logger(state, [Keeper()]))
     files_in(tmp_path, 0, remote="x").check(Logger(state, [Keeper()]))
 
@@ -86,7 +86,7 @@ def test_refuses_one_file_for_several_processes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     logger = Logger(state_at(0))
-    with pytest.raises(ValueError, match=r"filename='\{batch\}\.json' is the same in all processes; add \{rank\}"):
+    with pytest.raises(ValueError, match=r"filename='\{batch\}\.json' is the same on all ranks\. Add \{rank\}"):
         WindowFiles("traces", "{batch}.json", None, False).check(logger)
     WindowFiles("traces/{rank}", "{batch}.json", None, False).check(logger)
 

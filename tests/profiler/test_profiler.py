@@ -355,7 +355,7 @@ def test_markers_record_under_their_actions() -> None:
 
 def test_a_name_has_one_marker() -> None:
     profiler = profiler_of(Watch(), by_batch(ACTIVE))
-    with pytest.raises(RuntimeError, match=r"give it to Trainer\(profiler=...\)"):
+    with pytest.raises(RuntimeError, match=r"Pass it to Trainer\(profiler=...\)"):
         profiler.marker("a")
     profiler.bind_to_state(State(model=nn.Linear(1, 1)))
     marker = profiler.marker("a")
@@ -374,7 +374,7 @@ def test_hands_on_traces_of_others() -> None:
 @pytest.mark.parametrize(
     ("schedule", "handlers", "message"),
     [
-        (cyclic_schedule, Watch, "got <class .*Watch'>. Make an object of it: Watch"),
+        (cyclic_schedule, Watch, "got <class .*Watch'>. Create an instance: Watch"),
         (cyclic_schedule, [Idle()], "trace_handlers must be TraceHandler objects"),
         (3, [], r"schedule must be a function \(state\) -> ProfilerAction, but got 3"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from composer._lazy import MissingConditionalImportError
 from composer.profiler import Profiler, SystemProfiler, TraceHandler, cyclic_schedule
-from composer.profiler.system_profiler import _Rates
+from composer.profiler.system_profiler import _Throughput
 from tests.common import At
 from tests.profiler.traces import NO_TORCH, profile
 
@@ -83,13 +83,13 @@ def test_rates_are_since_the_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
     times = iter([1.0, 3.0, 4.0])
     monkeypatch.setattr("composer.profiler.system_profiler.time.perf_counter", lambda: next(times))
-    rates = _Rates(Count, {"read": "in", "written": "out"})
+    rates = _Throughput(Count, {"read": "in", "written": "out"})
     assert rates() == {"read (MB/s)": 1.5, "written (MB/s)": 0.0}
     assert rates() == {"read (MB/s)": 1.0, "written (MB/s)": 1e-5}
 
 
 def test_machines_without_disk_or_network() -> None:
-    rates = _Rates(lambda: None, {"read": "read_bytes"})
+    rates = _Throughput(lambda: None, {"read": "read_bytes"})
     assert rates() == {}
 
 

@@ -124,7 +124,7 @@ def test_timeline_of_memory(ending, tmp_path) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
 def test_picture_of_memory(tmp_path) -> None:
     if torch.__version__ < (2, 11):
-        with pytest.raises(ValueError, match=r"cannot be a picture with torch 2\.10.* Write \.json\.gz"):
+        with pytest.raises(ValueError, match=r"cannot be an HTML plot with torch 2\.10.* Use \.json\.gz"):
             run(tmp_path, torch_prof_memory_filename="{batch}.html", **MEMORY)
         return
     run(tmp_path, torch_prof_memory_filename="{batch}.html", **MEMORY)
@@ -134,8 +134,11 @@ def test_picture_of_memory(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"memory_filename": "a.html"}, "needs record_shapes=True and with_stack=True too"),
-        ({"memory_filename": "a.html", "record_shapes": True, "with_stack": True, "profile_memory": False}, "needs pr"),
+        ({"memory_filename": "a.html"}, "requires record_shapes=True and with_stack=True"),
+        (
+            {"memory_filename": "a.html", "record_shapes": True, "with_stack": True, "profile_memory": False},
+            "requires pr",
+        ),
         ({"memory_filename": "a.png", "record_shapes": True, "with_stack": True}, "must end in one of .html, .json"),
         ({"memory_filename": "{a}.json", "record_shapes": True, "with_stack": True}, "memory_filename='{a}.json' has"),
         ({"filename": "{bach}"}, "Did you mean 'batch'"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from composer.profiler import merge_traces
-from composer.profiler.trace_merging import MergedTrace, Part, note
+from composer.profiler.trace_merging import MergedTrace, TraceFile, metadata_event
 from tests.profiler.traces import events_of, named, notes_of
 
 SECOND = 10**9
@@ -28,7 +28,7 @@ def process(name: str, pid: Any = 5) -> dict[str, Any]:
 def write(path: Path, events: list[dict[str, Any]], base: int = START, **more: Any) -> Path:
     """A trace as a list if it is of a loop, and otherwise an object, as PyTorch writes it."""
     notes = {"baseTimeNanoseconds": base, **more}
-    as_list = [*(note(name, value) for name, value in notes.items()), *events]
+    as_list = [*(metadata_event(name, value) for name, value in notes.items()), *events]
     text = json.dumps(as_list if "clock_offset_ns" in more else {"traceEvents": events, **notes})
     if path.suffix == ".gz":
         with gzip.open(path, "wt") as file:
@@ -97,7 +97,9 @@ def test_each_process_has_rows_of_its_own(tmp_path) -> None:
 def test_windows_of_a_process_share_its_rows(tmp_path) -> None:
     merged = MergedTrace(tmp_path / "m.json")
     for number in (1, 2, 3):
-        merged.append(Part(write(tmp_path / f"{number}.json", [process("loop"), span(f"w{number}", 10.0 * number)]), 0))
+        merged.append(
+            TraceFile(write(tmp_path / f"{number}.json", [process("loop"), span(f"w{number}", 10.0 * number)]), 0)
+        )
     assert rows(tmp_path / "m.json") == {"rank 0: loop": {1}}
     starts = [start_ns(tmp_path / "m.json", f"w{number}") for number in (1, 2, 3)]
     assert starts == [START + 10_000, START + 20_000, START + 30_000]
@@ -130,5 +132,5 @@ def test_refuses_what_is_no_trace(tmp_path) -> None:
     with pytest.raises(ValueError, match="there is no trace to merge"):
         merge_traces(tmp_path / "m.json")
     (tmp_path / "1.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match=r"1\.json is no trace in Chrome's JSON format"):
+    with pytest.raises(ValueError, match=r"1\.json is not a trace in Chrome's JSON format"):
         merge_traces(tmp_path / "m.json", tmp_path / "1.json")

@@ -232,9 +232,9 @@ def test_rates_are_those_of_the_first_group_and_the_others_keep_their_ratio():
     seen = []
     trainer = trainer_of(model, optimizers=optimizer, schedulers=schedule, algorithms=Watch())
     found = trainer.find_lr(1e-4, 1e-2, num_batches=3, stop_factor=1e9)
-    assert found.rates == pytest.approx([1e-4, 1e-3, 1e-2])
-    assert [pair[0] for pair in seen] == pytest.approx(found.rates)
-    assert [pair[1] for pair in seen] == pytest.approx([4 * rate for rate in found.rates])
+    assert found.learning_rates == pytest.approx([1e-4, 1e-3, 1e-2])
+    assert [pair[0] for pair in seen] == pytest.approx(found.learning_rates)
+    assert [pair[1] for pair in seen] == pytest.approx([4 * rate for rate in found.learning_rates])
     assert [group["lr"] for group in optimizer.param_groups] == [0.0, 0.0]
 
 
@@ -244,7 +244,7 @@ def test_losses_are_those_of_a_custom_loop():
     data = regression_data(3)
     found = trainer_of(model, data).find_lr(1e-3, 1e-1, num_batches=5)
     losses = []
-    for rate, batch in zip(found.rates, [*data, *data], strict=False):
+    for rate, batch in zip(found.learning_rates, [*data, *data], strict=False):
         loss = twin.loss(twin(batch), batch)
         losses.append(loss.item())
         for param, gradient in zip(twin.parameters(), torch.autograd.grad(loss, list(twin.parameters())), strict=True):
@@ -261,8 +261,8 @@ def test_suggestion_trains_and_the_test_stops_where_the_loss_explodes():
     inputs = torch.cat([x, torch.ones(64, 1)], 1)
     limit = 2 / torch.linalg.eigvalsh(2 * inputs.T @ inputs / 64).max().item()
     found = trainer_of(model, data).find_lr(1e-5, 1e3, num_batches=120)
-    assert found.rates[-1] < 100
-    assert len(found.rates) == len(found.losses) < 120
+    assert found.learning_rates[-1] < 100
+    assert len(found.learning_rates) == len(found.losses) < 120
     assert limit / 300 < found.suggestion < limit
 
 

@@ -28,8 +28,8 @@ class Seeing(Regression):
 def test_metrics_are_given_tensors_of_their_device(monkeypatch) -> None:
     # Meta stands for the host, and the CPU for the device.
     monkeypatch.setattr(train_metrics, "_metrics_device", lambda state: torch.device("meta"))
-    monkeypatch.setattr("composer.trainer.train_metrics.computed", lambda *_: {})
-    monkeypatch.setattr("composer.trainer.evaluate.computed", lambda *_: {})
+    monkeypatch.setattr("composer.trainer.train_metrics.compute_across_ranks", lambda *_: {})
+    monkeypatch.setattr("composer.trainer.evaluate.compute_across_ranks", lambda *_: {})
     # Which refuses metrics that are on meta, as they are when it is called again.
     monkeypatch.setattr(
         "composer.trainer.evaluate.move_metrics",

@@ -177,7 +177,7 @@ def test_wrong_ratios() -> None:
     with pytest.raises(ValueError, match=r"scale_schedule_ratio=0\.5 requires schedulers"):
         trainer_of(schedulers=LinearScheduler()).fit(scale_schedule_ratio=0.5)
     message = of(scale_schedule_ratio=0.5, max_duration="2ep", schedulers=lambda state: 1.0)
-    assert "takes the state only and could not follow it" in message
+    assert "takes only the state and would ignore it" in message
 
 
 # ---------------------------------------------------------------------------------------------------- fit again
@@ -226,18 +226,18 @@ def test_the_default_optimizer_has_schedules_too() -> None:
 
 def test_what_is_impossible_raises_before_training() -> None:
     message = wrong(ValueError, schedulers=CosineAnnealingWithWarmupScheduler("1ba", t_max="2ba"))
-    assert "is impossible in this run: t_max='2ba' is 2ba, less than the training of 4ba" in message
+    assert "is impossible in this run: t_max='2ba' is 2ba, less than the run of 4ba" in message
     trainer = trainer_of(schedulers=CosineAnnealingWithWarmupScheduler("1ba", t_max="3ba"), max_duration=None)
-    with pytest.raises(ValueError, match="t_max='3ba' is 3ba, less than the training of 4ba"):
+    with pytest.raises(ValueError, match="t_max='3ba' is 3ba, less than the run of 4ba"):
         trainer.fit(duration="4ba")
 
 
 def test_a_warm_up_longer_than_the_run_is_a_warning() -> None:
     """A configuration of a long run is tried with one batch."""
     used = At("after_train_batch", rates)
-    with pytest.warns(ComposerWarning, match="t_warmup='10ba' is 10ba, longer than the training of 1ba"):
+    with pytest.warns(ComposerWarning, match="t_warmup='10ba' is 10ba, longer than the run of 1ba"):
         trainer = trainer_of(schedulers=CosineAnnealingWithWarmupScheduler("10ba"), max_duration="1ba", callbacks=used)
-    with pytest.warns(ComposerWarning, match="t_warmup='10ba' is 10ba, longer than the training of"):
+    with pytest.warns(ComposerWarning, match="t_warmup='10ba' is 10ba, longer than the run of"):
         trainer.fit()
         trainer.fit(duration="2ba")
     lr = used.found[1][0] * 10
@@ -337,10 +337,10 @@ def test_schedules_of_torch() -> None:
     model = Regression()
     optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
     of = functools.partial(wrong, model=model, optimizers=optimizer)
-    assert "an optimizer that was not given as optimizers=" in of(ValueError, schedulers=StepLR(other, 1))
+    assert "an optimizer that was not passed as optimizers=" in of(ValueError, schedulers=StepLR(other, 1))
     assert "Use composer.optim.ReduceOnPlateauScheduler" in of(TypeError, schedulers=ReduceLROnPlateau(optimizer))
     message = of(ValueError, schedulers=[ExponentialLR(optimizer, 0.9), CosineAnnealingScheduler()])
-    assert "nothing is left for CosineAnnealingScheduler, as ExponentialLR set every learning rate" in message
+    assert "CosineAnnealingScheduler has nothing to set, because ExponentialLR set every learning rate" in message
 
 
 def whole_cosine(optimizer) -> CosineAnnealingLR:
@@ -383,8 +383,8 @@ def test_schedules_by_epoch_keep_their_value_within_an_epoch() -> None:
 def test_a_custom_schedule_sees_a_run() -> None:
     class Own(ComposerScheduler):
         def __plan__(self, horizon):
-            assert horizon.whole is not None
-            assert (horizon.whole.length, horizon.epoch_length) == (8, 4)
+            assert horizon.total is not None
+            assert (horizon.total.length, horizon.epoch_length) == (8, 4)
             return lambda now: 0.5
 
     assert follow(Own()) == pytest.approx([0.5] * 8)

@@ -1,4 +1,4 @@
-"""A metric of nothing, under the name of another."""
+"""Placeholder metric whose value is always NaN, for models without data to measure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-__all__ = ["Unmeasured"]
+__all__ = ["NaNMetric"]
 
 
-class Unmeasured(Metric):
-    """Stands in for a metric where there is nothing to measure; its value is NaN.
+class NaNMetric(Metric):
+    """Placeholder for a metric without data; its value is NaN.
 
     Args:
-        metric: The metric whose direction it has.
+        metric: The metric whose ``higher_is_better`` to copy.
 
     >>> from torchmetrics import MeanSquaredError
-    >>> metric = Unmeasured(MeanSquaredError())
+    >>> metric = NaNMetric(MeanSquaredError())
     >>> metric.update("anything")
     >>> metric.compute(), metric.higher_is_better
     (tensor(nan), False)
@@ -28,11 +28,11 @@ class Unmeasured(Metric):
 
     def __init__(self, metric: Metric) -> None:
         super().__init__()
-        # A constant of the class, as torchmetrics sees it, which refuses to set it.
+        # torchmetrics treats it as a class constant and refuses to set it.
         object.__setattr__(self, "higher_is_better", metric.higher_is_better)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add nothing."""
+        """Do nothing."""
 
     def compute(self) -> Tensor:
         """Return NaN."""
