@@ -11,7 +11,7 @@ from composer.core import MemoryFormat
 from composer.datasets.synthetic import SyntheticBatchPairDataset, SyntheticPILDataset
 
 
-def test_the_same_again_and_nothing_else_is_drawn() -> None:
+def test_data_are_reproducible_and_leave_the_global_random_state() -> None:
     before = torch.get_rng_state()
     one, other = (
         SyntheticBatchPairDataset(total_dataset_size=9, data_shape=(2,), num_classes=3, seed=5) for _ in range(2)

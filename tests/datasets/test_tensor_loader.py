@@ -33,7 +33,7 @@ def numbers(loader: TensorLoader) -> list[list[int]]:
 
 
 @given(st.integers(1, 40), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(1, 4))
-def test_processes_together_have_each_sample_once(n, batch_size, shuffle, drop_last, size) -> None:
+def test_ranks_together_load_each_sample_once(n, batch_size, shuffle, drop_last, size) -> None:
     whole = numbers(loader_of(n, batch_size * size, shuffle=shuffle, drop_last=drop_last))
     loaders = [
         loader_of(n, batch_size, shuffle=shuffle, drop_last=drop_last, num_replicas=size, rank=rank)
@@ -48,7 +48,7 @@ def test_processes_together_have_each_sample_once(n, batch_size, shuffle, drop_l
         assert flat(whole) == list(range(n))
 
 
-def test_each_pass_is_in_another_order_of_the_seed() -> None:
+def test_each_epoch_is_shuffled_differently() -> None:
     loader = loader_of()
     first, second = numbers(loader), numbers(loader)
     assert first != second
@@ -60,7 +60,7 @@ def test_each_pass_is_in_another_order_of_the_seed() -> None:
 
 
 @given(st.integers(0, 5), st.integers(0, 2), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]))
-def test_any_number_of_processes_goes_on_anywhere(done, epoch, before, after) -> None:
+def test_resume_anywhere_with_any_world_size(done, epoch, before, after) -> None:
     loader = loader_of(num_replicas=before, rank=0)
     for _ in range(epoch):
         numbers(loader)
@@ -85,14 +85,14 @@ def numbers_of_epoch(epoch: int) -> list[list[int]]:
     return numbers(loader)
 
 
-def test_a_pass_that_was_left_is_over() -> None:
+def test_an_epoch_that_was_left_early_is_over() -> None:
     loader = loader_of()
     next(iter(loader))
     assert numbers(loader) == numbers_of_epoch(1)
     assert loader.epoch == 2
 
 
-def test_batches_are_copies_in_the_form_of_the_data() -> None:
+def test_batches_are_copies_in_the_structure_of_the_data() -> None:
     data = torch.zeros(4, 2)
     for shuffle in (True, False):
         loader = TensorLoader({"x": data, "y": torch.arange(4)}, 2, shuffle, device="cpu")
@@ -127,7 +127,7 @@ def test_the_state_of_other_data_is_refused() -> None:
 
 
 @pytest.mark.gpu
-def test_the_order_is_drawn_on_the_accelerator() -> None:
+def test_the_order_is_sampled_on_the_accelerator() -> None:
     loader = TensorLoader((torch.arange(N),), 4)
     batches = [batch[0] for batch in loader]
     assert {batch.device.type for batch in batches} == {loader.device.type} != {"cpu"}
