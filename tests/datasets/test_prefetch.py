@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer.core import device_transfer
-from composer.core.epoch_iterators import PassFactory
+from composer.core.epoch_iterators import EpochIterators
 from composer.datasets import DevicePrefetcher, NormalizationFn
 from tests.core.test_epoch_iterator import Counting, Loader, Plain, Stream
 from tests.streams import FakeCuda
@@ -51,7 +51,7 @@ def _expected_words(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_resume_from_every_batch(kind, ahead, monkeypatch) -> None:
     """As on CUDA, batches are fetched before they are asked for; the place is that of what was handed out."""
-    monkeypatch.setattr(DevicePrefetcher, "_waiting", property(lambda self: self.ahead))
+    monkeypatch.setattr(DevicePrefetcher, "_num_ahead", property(lambda self: self.ahead))
     straight = prefetcher(kind, ahead=ahead)
     passes = [plain(straight), plain(straight)]
     assert straight.epoch == 2
@@ -74,7 +74,7 @@ def test_resume_from_every_batch(kind, ahead, monkeypatch) -> None:
 @given(st.integers(0, 50))
 def test_the_seed_determines_the_order(seed) -> None:
     found = prefetcher("shuffled", seed=seed)
-    expected = PassFactory(shuffled(), seed)
+    expected = EpochIterators(shuffled(), seed)
     for epoch in range(2):
         assert plain(found) == plain(expected.begin(epoch))
 
@@ -90,7 +90,7 @@ def test_an_epoch_that_was_left_early_is_over() -> None:
 
 def test_length_and_transform() -> None:
     assert len(prefetcher("shuffled")) == 5
-    with pytest.raises(TypeError, match="Plain does not tell"):
+    with pytest.raises(TypeError, match="Plain has no length"):
         len(prefetcher("list"))
     images = DataLoader(TensorDataset(torch.full((2, 1, 2, 2), 5, dtype=torch.uint8), torch.zeros(2)), 2)
     ((x, _),) = DevicePrefetcher(images, device="cpu", transform=NormalizationFn((1,), (2,)))
@@ -101,7 +101,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="ahead must be 0 or greater"):
         prefetcher("shuffled", ahead=-1)
     state = prefetcher("shuffled", seed=1).state_dict()
-    with pytest.raises(ValueError, match="of seed=1, but this has seed=2"):
+    with pytest.raises(ValueError, match="seed=1, but this prefetcher has seed=2"):
         prefetcher("shuffled", seed=2).load_state_dict(state)
 
 

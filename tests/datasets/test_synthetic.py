@@ -90,7 +90,7 @@ def test_the_transform_is_applied_to_data_alone() -> None:
         ({"label_type": "onehot"}, "label_type must be one of"),
         ({"total_dataset_size": 0}, "total_dataset_size"),
         ({"data_type": "separable", "label_shape": (2,)}, "label_shape must be None"),
-        ({"memory_format": "channels_last"}, "is for data of 3 dimensions"),
+        ({"memory_format": "channels_last"}, "requires data of 3 dimensions"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message) -> None:

@@ -107,11 +107,11 @@ def test_batches_are_copies_in_the_structure_of_the_data() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"tensors": torch.ones(2)}, TypeError, r"give \(tensor,\)"),
-        ({"tensors": ([1, 2],)}, TypeError, "has one of type list"),
-        ({"tensors": (torch.ones(2), torch.ones(3))}, ValueError, "of one length"),
-        ({"tensors": ()}, ValueError, "of one length"),
-        ({"tensors": (torch.ones(0),)}, ValueError, "of one length"),
+        ({"tensors": torch.ones(2)}, TypeError, r"use \(tensor,\)"),
+        ({"tensors": ([1, 2],)}, TypeError, "got an entry of type list"),
+        ({"tensors": (torch.ones(2), torch.ones(3))}, ValueError, "the same nonzero length"),
+        ({"tensors": ()}, ValueError, "the same nonzero length"),
+        ({"tensors": (torch.ones(0),)}, ValueError, "the same nonzero length"),
         ({"batch_size": 0}, ValueError, "batch_size must be greater than 0"),
         ({"num_replicas": 2, "rank": 2}, ValueError, "rank must be from 0 to 1"),
     ],
@@ -122,7 +122,7 @@ def test_wrong_arguments_are_refused(arguments, error, message) -> None:
 
 
 def test_the_state_of_other_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="of 22 samples, but this one has 23"):
+    with pytest.raises(ValueError, match="with 22 samples, but this loader has 23"):
         loader_of(23).load_state_dict(loader_of(22).state_dict())
 
 

@@ -50,7 +50,7 @@ def test_wrong_numbers_are_refused(mean, std, message) -> None:
 
 
 def test_wrong_channels_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"for 3 channels, but the images are of shape \(2, 1, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"for 3 channels, but the images have shape \(2, 1, 4, 4\)"):
         NormalizationFn((1, 1, 1), (1, 1, 1))((torch.ones(2, 1, 4, 4), torch.zeros(2)))
 
 
