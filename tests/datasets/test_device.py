@@ -1,4 +1,4 @@
-"""The device that the loaders choose."""
+"""The default device of the loaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loaders of the guides, on small files in the formats of the data sets."""
+"""Vision dataloaders, on small files in the formats of the datasets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_mnist(tmp_path) -> None:
     assert y.tolist() == [0, 1, 2, 3]
     whole = build_mnist_dataloader(str(tmp_path), 4, is_train=False, download=False, drop_last=False, num_workers=0)
     assert sorted(torch.cat([y for _, y in whole]).tolist()) == list(range(10))
-    assert torch.cat([y for _, y in whole]).tolist() != torch.cat([y for _, y in whole]).tolist()  # shuffled anew
+    assert torch.cat([y for _, y in whole]).tolist() != torch.cat([y for _, y in whole]).tolist()  # reshuffled
 
 
 # ------------------------------------------------------------------------------------------------------- CIFAR-10
@@ -163,7 +163,7 @@ def test_ade20k_names_missing_files(tmp_path) -> None:
 
 
 def test_image_and_annotation_are_transformed_alike() -> None:
-    """What is drawn from the image is drawn from the annotation: a half of one colour is a half of one class."""
+    """Image and annotation get the same random crop and flip: half of one color is half of one class."""
     classes = np.zeros((32, 32), np.uint8)
     classes[:, 16:] = 2
     classes[:, :16] = 1

@@ -1,4 +1,4 @@
-"""Batches that are copied ahead, and the place of those that were handed out."""
+"""DevicePrefetcher: prefetched batches, and resuming from the position of the yielded ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _expected_words(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_resume_from_every_batch(kind, ahead, monkeypatch) -> None:
-    """As on CUDA, batches are fetched before they are asked for; the place is that of what was handed out."""
+    """Batches are prefetched as on CUDA; the state is that of the yielded batches."""
     monkeypatch.setattr(DevicePrefetcher, "_num_ahead", property(lambda self: self.ahead))
     straight = prefetcher(kind, ahead=ahead)
     passes = [plain(straight), plain(straight)]
@@ -125,7 +125,7 @@ def test_ranks_shard_the_samples(kind, two_ranks) -> None:
     (rest, _), (other_rest, _) = two_ranks.run(_parts, kind, state)
     if kind == "shuffled":
         assert flat(one + other + rest + other_rest) == list(range(N))
-        # One process goes on where two were left.
+        # One rank resumes from two.
         (alone, _) = _parts(kind, state)
         assert flat(alone) == flat(rest + other_rest)
     else:

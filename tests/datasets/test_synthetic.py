@@ -1,4 +1,4 @@
-"""Random data of a given shape."""
+"""Synthetic datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random sequences of tokens."""
+"""Synthetic token sequences."""
 
 from __future__ import annotations
 

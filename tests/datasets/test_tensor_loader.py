@@ -1,4 +1,4 @@
-"""Tensors on the device, dealt out by permutation."""
+"""TensorLoader: sharding, shuffling and resuming."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_ranks_together_load_each_sample_once(n, batch_size, shuffle, drop_last,
         for rank in range(size)
     ]
     parts = [numbers(loader) for loader in loaders]
-    # A step of several processes has the samples of a step of one with a batch as large as all of theirs.
+    # A distributed step has the samples of a single-rank step with the global batch size.
     steps = [flat(part[step] for part in parts if step < len(part)) for step in range(len(parts[0]))]
     assert steps == [sorted(step) for step in whole]
     assert len(whole) == len(loaders[0])
@@ -161,11 +161,11 @@ def test_WorldResize_of_tensors(two_ranks, tmp_path) -> None:
     halves = two_ranks.run(_train, 4, str(tmp_path), "2ba", None)
     pairs = zip(*[numbers for _, numbers in halves], strict=True)
     assert [sorted(one + other) for one, other in pairs] == [sorted(step) for step in straight[:2]]
-    # One process goes on where two were left, with the batches that two would have had.
+    # One rank resumes from two, with the global batches of two ranks.
     found, rest = _train(8, str(tmp_path), None, str(tmp_path / "at2.pt"))
     assert [sorted(step) for step in rest] == [sorted(step) for step in straight[2:]]
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-    # And two where one was.
+    # Two ranks resume from one.
     _train(8, str(tmp_path / "one"), "2ba", None)
     both = two_ranks.run(_train, 4, str(tmp_path), None, str(tmp_path / "one" / "at2.pt"))
     for vector, _ in both:

@@ -1,4 +1,4 @@
-"""Batches of bytes from PIL images, and their normalisation."""
+"""Collation of PIL images, and normalization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real weights, real sentences: a few steps of fine-tuning are far better than the best guess."""
+"""A few steps of fine-tuning on real weights and sentences beat predicting the most frequent label by far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HuggingFaceModel makes of a model of transformers: forward, loss, metrics, texts."""
+"""HuggingFaceModel: forward, loss, metrics and text generation."""
 
 from __future__ import annotations
 
