@@ -200,14 +200,14 @@ def lightning_jobs(megabytes: int, device: str) -> Any:
 def _folder_jobs(tensors: Sequence[Tensor], memory: Sequence[Tensor], folder: Path) -> dict[str, Callable[[], object]]:
     """Saving and loading by ``torch.distributed.checkpoint``, and ours; all tensors as if they were weights."""
     from composer.checkpoint.load import read_checkpoint
-    from composer.checkpoint.sharded_writer import divide, write
+    from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 
     weights = {str(number): tensor for number, tensor in enumerate(tensors)}
     filled = {str(number): tensor for number, tensor in enumerate(memory)}
     warnings.simplefilter("ignore")  # torch says that there is one process, and that a folder is replaced
     return {
         DCP: lambda: dcp.save(weights, storage_writer=dcp.FileSystemWriter(folder / "dcp")),
-        FOLDER: lambda: write(divide({"state": {"model": weights}}), folder / "folder"),
+        FOLDER: lambda: write_sharded(shard_checkpoint({"state": {"model": weights}}), folder / "folder"),
         LOAD_DCP: lambda: dcp.load(filled, storage_reader=dcp.FileSystemReader(folder / "dcp")),
         LOAD_FOLDER: lambda: read_checkpoint(folder / "folder"),
     }

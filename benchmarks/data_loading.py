@@ -61,9 +61,9 @@ def time_passes(rounds: int, samples: int, device: str) -> dict[str, list[float]
     times: dict[str, list[float]] = {}
     loaders = subjects(samples, device)
     for number in range(rounds + 1):
-        for name, begin_pass in loaders.items():
+        for name, start_epoch_iterator in loaders.items():
             begin = time.perf_counter()
-            count = sum(1 for _ in begin_pass())
+            count = sum(1 for _ in start_epoch_iterator())
             if device == "cuda":
                 torch.cuda.synchronize()
             if number:  # the first pass starts workers and allocates

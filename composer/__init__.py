@@ -1,13 +1,15 @@
 """Train PyTorch models with methods that compose.
 
-Names load on first use, so that importing the package costs next to nothing.
+Names are imported on first use, so that ``import composer`` is fast.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from composer._at_exit import call_last as _call_last  # imported first: registers what comes after scripts' handlers
+from composer._at_exit import (
+    call_last as _call_last,  # imported first: its exit handler must run after those of scripts
+)
 from composer._compat.import_aliases import install as _install
 from composer._compat.predecessor_installed import warn_of_predecessors
 from composer._version import __version__ as __version__

@@ -1,7 +1,7 @@
-"""What is to run at exit after all that a script registers there.
+"""Run a function at exit after all handlers that a script registers with ``atexit``.
 
-``atexit`` calls last what was registered first: so this is registered when composer is imported, which imports nothing
-for it, and told later what to call.
+``atexit`` runs handlers in reverse order, so this module registers one when composer is imported, and sets its function
+later.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _function: Callable[[], object] | None = None
 
 
 def call_last(function: Callable[[], object]) -> None:
-    """Have a function called at exit after whatever was registered with ``atexit`` since composer was imported.
+    """Call a function at exit, after all handlers registered with ``atexit`` since composer was imported.
 
-    There is one such function; another takes its place.
+    There is one such function; a second call replaces it.
 
     Args:
-        function: Gets nothing.
+        function: A function without arguments.
 
     >>> from composer.dist import group_exit
     >>> call_last(group_exit._end)

@@ -1,4 +1,4 @@
-"""Read and replace parts of a batch by index, name, dotted path or function."""
+"""Get and set elements of a batch by index, key, dotted path or function."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from composer._text import did_you_mean, plural
 __all__ = ["BatchKey", "batch_get", "batch_set"]
 
 BatchKey: TypeAlias = "int | str | slice | Callable[..., Any] | Sequence[Any]"
-"""What names a part of a batch; see :func:`batch_get`."""
+"""A key that selects an element of a batch; see :func:`batch_get`."""
 
 _MISSING = object()
 
 
 def batch_get(batch: Any, key: BatchKey) -> Any:
-    """Return the part of a batch that a key names.
+    """Return the element of a batch that a key selects.
 
     Args:
         batch: Mapping, sequence, named tuple, dataclass, tensor, array or any object with attributes.
-        key: An index, a mapping key or an attribute name; a dotted path such as ``"inputs.ids"`` where no part has that
-            very name; a list or tuple of keys, which gives a tuple of parts; a ``(get, set)`` pair of functions or one
-            function ``get(batch)``. A tensor or array is indexed by whatever it accepts; a sequence of more indices or
-        slices than it has dimensions gives a tuple of parts.
+        key: An index, a mapping key or an attribute name; a dotted path such as ``"inputs.ids"`` if no element has that
+            exact name; a list or tuple of keys, for a tuple of elements; a ``(get, set)`` pair of functions, or one
+            function ``get(batch)``. A tensor or array accepts any index it supports; a sequence of more indices or
+            slices than it has dimensions gives a tuple of elements.
 
     Raises:
-        ValueError: A sequence holds functions only, but not two.
+        ValueError: A sequence of functions does not have length two.
         KeyError: A mapping has no such key.
         IndexError: A sequence has no such index.
-        TypeError: The batch has no such attribute, or takes no key of that type.
+        TypeError: The batch has no such attribute, or does not support keys of that type.
 
     >>> batch_get({"image": 1, "label": {"id": 2}}, "label.id"), batch_get((5, 6, 7), [0, 2])
     (2, (5, 7))
     """
-    kind = type(batch)  # pyright: ignore[reportUnknownVariableType]
-    key_kind = type(key)
-    if (key_kind is int and (kind is tuple or kind is list)) or (key_kind is str and kind is dict):
+    batch_type = type(batch)  # pyright: ignore[reportUnknownVariableType]
+    key_type = type(key)
+    if (key_type is int and (batch_type is tuple or batch_type is list)) or (key_type is str and batch_type is dict):
         try:
             return batch[key]
         except (IndexError, KeyError):
@@ -60,23 +60,23 @@ def batch_get(batch: Any, key: BatchKey) -> Any:
 
 
 def batch_set(batch: Any, key: BatchKey, value: Any) -> Any:
-    """Return a batch in which the part that a key names is ``value``; the given batch stays as it is.
+    """Return a copy of a batch in which the element that a key selects is ``value``; the given batch is not changed.
 
-    The copy is shallow: parts that are not named are shared with the given batch. A loader may hand out the same
-    object each epoch, which an edit in place would corrupt.
+    The copy is shallow: other elements are shared with the given batch. It is a copy since a loader may return the same
+    object in each epoch, which an in-place change would corrupt.
 
     Args:
         batch: As for :func:`batch_get`.
-        key: As for :func:`batch_get`; a single function is called as ``key(batch, value)``. A function that sets
-            returns the batch, or ``None`` when it changed the batch in place. It may also add a key to a mapping.
-        value: The new part; for several keys a list or tuple with one value for each.
+        key: As for :func:`batch_get`; a single function is called as ``key(batch, value)``. A setter returns the batch,
+            or ``None`` if it changed the batch in place. It may also add a key to a mapping.
+        value: The new element; for several keys a list or tuple with one value for each.
 
     Raises:
         ValueError: The number of values differs from the number of keys, or of elements in a slice.
         KeyError: A mapping has no such key.
         IndexError: A sequence has no such index.
-        TypeError: The function only reads.
-        RuntimeError: The part cannot be set.
+        TypeError: The function does not accept a value.
+        RuntimeError: The element cannot be set.
 
     >>> batch_set((1, 2, 3), 1, "two")
     (1, 'two', 3)
@@ -90,9 +90,9 @@ def batch_set(batch: Any, key: BatchKey, value: Any) -> Any:
     if not _is_multiple(batch, key):
         return _set_one(batch, key, value)
     keys = cast("Sequence[Any]", key)
-    several = isinstance(value, (list, tuple)) or (_is_array(value) and getattr(value, "shape", ()) != ())
-    if not several or len(value) != len(keys):
-        given = plural(len(value), "value") if several else f"a {type(value).__name__}"
+    has_several = isinstance(value, (list, tuple)) or (_is_array(value) and getattr(value, "shape", ()) != ())
+    if not has_several or len(value) != len(keys):
+        given = plural(len(value), "value") if has_several else f"a {type(value).__name__}"
         raise ValueError(
             f"value must be a list or tuple with one value for each of the {len(keys)} keys, but got {given}."
         )
@@ -102,7 +102,7 @@ def batch_set(batch: Any, key: BatchKey, value: Any) -> Any:
 
 
 def _is_pair(key: Any) -> bool:
-    """Whether ``key`` is a (get, set) pair of functions; as many as two would be taken for one, others are refused."""
+    """Return whether ``key`` is a (get, set) pair of functions; raise an error for another number of functions."""
     if not isinstance(key, (tuple, list)) or not key or not all(map(callable, cast("Any", key))):
         return False
     if len(cast("Sequence[Any]", key)) != 2:
@@ -111,12 +111,12 @@ def _is_pair(key: Any) -> bool:
 
 
 def _is_array(batch: Any) -> bool:
-    """Whether ``batch`` is a tensor or array, whose own indexing takes sequences."""
+    """Return whether ``batch`` is a tensor or array, which supports sequences as indices."""
     return hasattr(batch, "__array__")
 
 
 def _is_multiple(batch: Any, key: Any) -> bool:
-    """Whether ``key`` stands for several keys; a mapping may have a tuple as one of its keys."""
+    """Return whether ``key`` is a sequence of keys; a tuple may also be a single key of a mapping."""
     if not isinstance(key, Sequence) or isinstance(key, (str, bytes)):
         return False
     if _is_array(batch):
@@ -125,14 +125,14 @@ def _is_multiple(batch: Any, key: Any) -> bool:
 
 
 def _has_items(batch: Any) -> bool:
-    """Whether ``batch`` is a container, whose methods are not parts of it."""
+    """Return whether ``batch`` is a container, whose methods are not elements."""
     return is_mapping(batch) or is_sequence(batch) or _is_array(batch)
 
 
 def _find(batch: Any, key: Any) -> Any:
-    """Return what one key names, by item, by attribute or by dotted path, or ``_MISSING``."""
+    """Return the element for a single key, by item, attribute or dotted path, or ``_MISSING``."""
     key = _as_index(batch, key)
-    # A mapping with defaults would answer every key, and grow by it.
+    # A mapping with defaults would return a value for every key, and add it.
     if hasattr(batch, "__getitem__") and not (hasattr(batch.__class__, "__missing__") and key not in batch):
         try:
             return batch[key]
@@ -151,41 +151,41 @@ def _find(batch: Any, key: Any) -> Any:
 
 
 def _as_index(batch: Any, key: Any) -> Any:
-    """Slices of several dimensions have to be a tuple, or torch warns and numpy refuses."""
+    """Convert multidimensional slices to a tuple, since torch warns about lists and NumPy rejects them."""
     if isinstance(key, list) and _is_array(batch) and any(isinstance(each, slice) for each in cast("list[Any]", key)):
         return tuple(cast("list[Any]", key))
     return key
 
 
 def _path_step(batch: Any, step: str) -> int | str:
-    """A step of a dotted path: a number is an index, unless in a mapping."""
+    """Return a step of a dotted path: a number is an index, except in a mapping."""
     return int(step) if step.isdecimal() and not isinstance(batch, Mapping) else step
 
 
 def _not_found(batch: Any, key: Any) -> Exception:
-    """The error for a key that names nothing in the batch."""
-    kind = type(batch).__name__
+    """Return the error for a key that does not exist in the batch."""
+    batch_type = type(batch).__name__
     if isinstance(batch, Mapping):
         names = [str(name) for name in cast("Mapping[Any, Any]", batch)]
         hint = did_you_mean(key, names) if isinstance(key, str) else ""
-        return KeyError(f"The batch, a {kind}, has no key {key!r}.{hint} Its keys: {', '.join(names) or 'none'}.")
+        return KeyError(f"The batch, a {batch_type}, has no key {key!r}.{hint} Its keys: {', '.join(names) or 'none'}.")
     if _has_items(batch) and not isinstance(key, str):
         size = plural(len(batch), "element") if hasattr(batch, "__len__") else "no size"
-        return IndexError(f"The batch, a {kind} of {size}, has no index {key!r}.")
+        return IndexError(f"The batch, a {batch_type} of {size}, has no index {key!r}.")
     hint = did_you_mean(key, [name for name in dir(batch) if name[0] != "_"]) if isinstance(key, str) else ""
     return TypeError(
-        f"The batch, a {kind}, has no part named {key!r}.{hint} Give an index, key, attribute or function."
+        f"The batch, a {batch_type}, has no element {key!r}.{hint} Use an index, key, attribute or function."
     )
 
 
 def _call_setter(setter: Callable[..., Any], batch: Any, value: Any) -> Any:
-    """Set by the user's function, which may work in place."""
+    """Set an element with the user's function, which may work in place."""
     try:
         inspect.signature(setter).bind(batch, value)
     except TypeError:
         raise TypeError(
             f"The batch key {setter!r} does not accept (batch, value), so it can only read. "
-            "Give a pair of functions: (get(batch), set(batch, value))."
+            "Use a pair of functions: (get(batch), set(batch, value))."
         ) from None
     except ValueError:  # builtins without a signature
         pass
@@ -194,12 +194,12 @@ def _call_setter(setter: Callable[..., Any], batch: Any, value: Any) -> Any:
 
 
 def _set_one(batch: Any, key: Any, value: Any) -> Any:
-    """Set what one key names: by item, by attribute or by dotted path."""
+    """Set the element for a single key, by item, attribute or dotted path."""
     if is_mapping(batch):
         nested = _set_path(batch, key, value) if key not in batch else _MISSING
         if nested is not _MISSING:
             return nested
-        if key not in batch and not isinstance(batch, (Counter, defaultdict)):  # which have every key
+        if key not in batch and not isinstance(batch, (Counter, defaultdict)):  # these have every key
             raise _not_found(batch, key)
         return with_items(cast("Mapping[Any, Any]", batch), {key: value})
     if isinstance(key, str):
@@ -218,7 +218,7 @@ def _set_one(batch: Any, key: Any, value: Any) -> Any:
     except (TypeError, AttributeError, KeyError, IndexError) as error:
         raise RuntimeError(
             f"Cannot set {key!r} in a batch of type {type(batch).__name__}: {error} "
-            "Give a pair of functions as the key: (get(batch), set(batch, value))."
+            "Use a pair of functions as the key: (get(batch), set(batch, value))."
         ) from error
     return edited
 
@@ -240,7 +240,7 @@ def _set_index(batch: Any, key: Any, value: Any) -> Any:
 
 
 def _set_path(batch: Any, key: Any, value: Any) -> Any:
-    """Set what a dotted path names, or return ``_MISSING`` where it leads nowhere."""
+    """Set the element at a dotted path, or return ``_MISSING`` if the path does not exist."""
     head, _, rest = key.partition(".") if isinstance(key, str) else ("", "", "")
     if not rest:
         return _MISSING

@@ -1,4 +1,4 @@
-"""Remembering what was found out about a class, for as long as the class lives."""
+"""Cache the result of a function for each class, without keeping the class alive."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MISSING: Any = object()
 
 
 def cached_by_class(function: Callable[[type[Any]], Found]) -> Callable[[type[Any]], Found]:
-    """Call a function once for each class, and do not keep the class.
+    """Return a function that caches its result for each class, without keeping the class alive.
 
-    ``functools.cache`` would keep it forever, and with it what its methods refer to: for a class that is defined within
-    a function, perhaps a model with all its weights.
+    ``functools.cache`` would keep the class forever, and with it everything that its methods refer to: for a class
+    defined in a function, perhaps a model with all its weights.
 
     Args:
-        function: What to call; its result must not refer to the class.
+        function: The function; its result must not refer to the class.
 
     >>> @cached_by_class
     ... def shout(cls: type) -> str:
@@ -30,15 +30,15 @@ def cached_by_class(function: Callable[[type[Any]], Found]) -> Callable[[type[An
     looking
     ('INT', 'INT')
     """
-    # By number, as weak references take ten times as long to look up; one leaves before its number is given out again.
+    # Keyed by id, since weak references take ten times as long to look up; an entry is removed before its id is reused.
     known: dict[int, Found] = {}
 
     @functools.wraps(function)
-    def look(cls: type[Any]) -> Found:
+    def lookup(cls: type[Any]) -> Found:
         found: Any = known.get(id(cls), _MISSING)
         if found is _MISSING:
             found = known[id(cls)] = function(cls)
             weakref.finalize(cls, known.pop, id(cls), None).atexit = False
         return found
 
-    return look
+    return lookup

@@ -1,4 +1,4 @@
-"""Copies of containers with some parts replaced, each of its own kind."""
+"""Copy containers (lists, tuples, mappings, dataclasses) with some elements replaced, and keep their type."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 __all__ = ["SEQUENCES", "is_mapping", "is_sequence", "rebuild", "with_attributes", "with_items"]
 
 SEQUENCES = (tuple, list, deque, UserList)
-"""Sequences that hold parts. Others, such as lazy datasets and ranges, are not looked into."""
+"""Sequence types whose elements are traversed. Others, such as lazy datasets and ranges, are leaves."""
 
 
 def is_sequence(tree: Any) -> bool:
-    """Return whether something is a sequence that holds parts; to a type checker it keeps its exact type.
+    """Return whether an object is a sequence to traverse; unlike ``isinstance``, this does not narrow its type.
 
     Args:
-        tree: Anything.
+        tree: Any object.
 
     >>> is_sequence([]), is_sequence("text")
     (True, False)
@@ -27,10 +27,10 @@ def is_sequence(tree: Any) -> bool:
 
 
 def is_mapping(tree: Any) -> bool:
-    """Return whether something is a mapping; to a type checker it keeps its exact type.
+    """Return whether an object is a mapping; unlike ``isinstance``, this does not narrow its type.
 
     Args:
-        tree: Anything.
+        tree: Any object.
 
     >>> is_mapping({}), is_mapping([])
     (True, False)
@@ -42,7 +42,7 @@ def with_items(pairs: Mapping[Any, Any], changes: Mapping[Any, Any]) -> Any:
     """Return a copy of a mapping with some items replaced.
 
     Args:
-        pairs: The mapping; a kind that cannot be copied and set gives a plain dict.
+        pairs: The mapping; a type that cannot be copied and set gives a plain dict.
         changes: The new items.
 
     >>> with_items({"x": 1, "y": 2}, {"y": 3})
@@ -67,7 +67,7 @@ def with_attributes(obj: Any, changes: Mapping[str, Any]) -> Any:
         changes: The new attributes.
 
     Raises:
-        RuntimeError: The object does not let an attribute be set.
+        RuntimeError: An attribute cannot be set.
 
     >>> import types
     >>> with_attributes(types.SimpleNamespace(x=1, y=2), {"y": 3})
@@ -76,7 +76,7 @@ def with_attributes(obj: Any, changes: Mapping[str, Any]) -> Any:
     if not changes:
         return obj
     result = copy.copy(obj)
-    # The copy of a frozen dataclass is nobody else's yet, so filling it in breaks no promise.
+    # Nobody else has the copy of a frozen dataclass yet, so it is safe to set its attributes.
     assign = object.__setattr__ if dataclasses.is_dataclass(obj) else setattr
     for name, value in changes.items():
         try:
@@ -87,23 +87,23 @@ def with_attributes(obj: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def rebuild(like: Any, parts: list[Any]) -> Any:
-    """Return a sequence of the kind of another.
+    """Return a sequence of the same type as another.
 
     Args:
-        like: A list, tuple, named tuple, deque or another sequence of known kind.
+        like: A list, tuple, named tuple, deque or another type in :data:`SEQUENCES`.
         parts: The elements.
 
     >>> rebuild((1, 2), [3, 4])
     (3, 4)
     """
-    kind = type(like)
-    if kind is list:
+    container_type = type(like)
+    if container_type is list:
         return parts
-    if hasattr(kind, "_make"):
-        return kind._make(parts)
-    if kind is deque:
+    if hasattr(container_type, "_make"):
+        return container_type._make(parts)
+    if container_type is deque:
         return deque(parts, like.maxlen)
     try:
-        return kind(parts)
+        return container_type(parts)
     except TypeError:
         return tuple(parts) if isinstance(like, tuple) else parts

@@ -1,4 +1,4 @@
-"""How many CPUs processes may use: those of their affinity, as far as the quota of their cgroup (container) allows."""
+"""The number of CPUs that processes may use: their CPU affinity, limited by the quota of their cgroup (container)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def usable_cpus() -> frozenset[int]:
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """Return how many CPUs' time the cgroups of this process allow it, which may be a fraction; None for no limit.
+    """Return the CPU quota of this process's cgroups in CPUs, which may be a fraction; None for no limit.
 
     Args:
-        root: The folder that has ``proc`` and ``sys``.
+        root: The folder that contains ``proc`` and ``sys``.
 
     >>> quota = cpu_quota()
     >>> quota is None or quota > 0
@@ -47,28 +47,28 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
             base = root / "sys/fs/cgroup" / controllers
         else:
             continue
-        # In a container the path may be that of the host, of which only the root is there.
+        # In a container the path may be that of the host, of which only the root is mounted.
         folders = [base / path.lstrip("/"), *(base / path.lstrip("/")).parents]
         quotas += [quota for folder in folders if folder.is_relative_to(base) and (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 
 
 def cpus_of_node() -> int:
-    """Return how many CPUs the processes of this node may use together; every process must take part.
+    """Return how many CPUs the ranks of this node may use together; all ranks must call this.
 
     >>> cpus_of_node() >= 1
     True
     """
-    places = [(dist.get_node_rank(), usable_cpus())]
-    if dist.get_world_size() > 1:  # each may be bound to CPUs of its own
-        places = dist.all_gather_object(places[0])
-    number = len(frozenset().union(*(cpus for node, cpus in places if node == dist.get_node_rank())))
+    cpus_by_node = [(dist.get_node_rank(), usable_cpus())]
+    if dist.get_world_size() > 1:  # each rank may be bound to different CPUs
+        cpus_by_node = dist.all_gather_object(cpus_by_node[0])
+    number = len(frozenset().union(*(cpus for node, cpus in cpus_by_node if node == dist.get_node_rank())))
     quota = cpu_quota()
     return number if quota is None else min(number, max(1, math.ceil(quota)))
 
 
 def _quota(folder: Path) -> float | None:
-    """The limit that one cgroup sets."""
+    """Return the limit of one cgroup."""
     try:
         if (folder / "cpu.max").is_file():
             quota, period = (folder / "cpu.max").read_text().split()[:2]

@@ -1,4 +1,4 @@
-"""Copies of tensors from the host to a device that are non-blocking wherever that is safe."""
+"""Copy tensors from the host to a device, non-blocking if that is safe."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["copied_to", "is_non_blocking_safe"]
 def is_non_blocking_safe(tensor: Tensor, device: torch.device) -> bool:
     """Return whether ``tensor.to(device, non_blocking=True)`` is safe even if the tensor is freed or changed at once.
 
-    It is to CUDA, whose runtime has read pageable memory when the call returns. Other backends may read it later, as
-    XPU and MPS do (https://github.com/pytorch/pytorch/issues/189690, https://github.com/intel/torch-xpu-ops/pull/5217),
-    so there it is for pinned memory only, which PyTorch's allocator keeps until it has been read. Copies to the host
-    are not: nothing tells when they are complete.
+    On CUDA it is, since the runtime has read pageable memory when the call returns. Other backends may read it later,
+    as XPU and MPS do (https://github.com/pytorch/pytorch/issues/189690,
+    https://github.com/intel/torch-xpu-ops/pull/5217), so there it is safe for pinned memory only, which PyTorch's
+    allocator keeps until it has been read. Copies to the host are not safe, since nothing signals their completion.
 
     Args:
         tensor: The source.
@@ -31,7 +31,7 @@ def is_non_blocking_safe(tensor: Tensor, device: torch.device) -> bool:
 
 
 def copied_to(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a tensor on a device, by a non-blocking copy where that is safe.
+    """Return a copy of a tensor on a device, non-blocking if that is safe.
 
     Args:
         tensor: The source; it may be freed or, if it is not pinned, changed as soon as this returns.

@@ -7,7 +7,7 @@ from typing import Final
 
 from composer._text import word_set
 
-__all__ = ["is_of_launcher", "is_public"]
+__all__ = ["is_launcher_variable", "is_public"]
 
 
 # Rendezvous, devices and kernels.
@@ -19,7 +19,7 @@ _PLAIN: Final = word_set(
     """
 )
 # Settings of libraries, by prefix.
-_OF_LIBRARIES: Final = {
+_LIBRARY_VARIABLES: Final = {
     "NCCL": """
         ALGO ALGORITHM ASYNC_ERROR_HANDLING BLOCKING_WAIT BUFFSIZE CHECKS_DISABLE CHECK_POINTERS COLLNET_ENABLE
         COLLNET_NODE_THRESHOLD COMM_BLOCKING COMM_ID CONF_FILE CONNECT_ROUND_ROBIN CROSS_NIC CTA_POLICY CUMEM_ENABLE
@@ -65,7 +65,7 @@ _OF_LIBRARIES: Final = {
     "TORCH": "DISABLE_SHARE_RDZV_TCP_STORE DISTRIBUTED_DEBUG FR_BUFFER_SIZE FR_DUMP_TEMP_FILE",
     "CUDA": "DEVICE_MAX_CONNECTIONS LAUNCH_BLOCKING VISIBLE_DEVICES",
 }
-_PUBLIC: Final = _PLAIN | {f"{start}_{name}" for start, names in _OF_LIBRARIES.items() for name in names.split()}
+_PUBLIC: Final = _PLAIN | {f"{start}_{name}" for start, names in _LIBRARY_VARIABLES.items() for name in names.split()}
 _OTHERS: Final = re.compile(
     r"(NCCL|GLOO|UCX|TORCH_NCCL|TORCHELASTIC|OMPI_COMM_WORLD|PMI|MPI_LOCAL|MV2_COMM_WORLD)_\w+|SLURM_STEP_\w+"
 )
@@ -83,13 +83,13 @@ def is_public(name: str) -> bool:
     return name in _PUBLIC
 
 
-def is_of_launcher(name: str) -> bool:
-    """Return whether launchers or communication libraries may read a variable, whether its value is public or not.
+def is_launcher_variable(name: str) -> bool:
+    """Return whether launchers or communication libraries may read a variable, even if its value is not public.
 
     Args:
         name: Its name.
 
-    >>> is_of_launcher("NCCL_SECRET_KEY"), is_of_launcher("HF_TOKEN")
+    >>> is_launcher_variable("NCCL_SECRET_KEY"), is_launcher_variable("HF_TOKEN")
     (True, False)
     """
     return name in _PUBLIC or _OTHERS.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Attributes of an object that one of its parts keeps."""
+"""A descriptor that forwards an attribute to an attribute of a contained object."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Forwarded"]
 
 
 class Forwarded:
-    """An attribute that reads and writes the attribute of a part.
+    """An attribute that reads and writes an attribute of a contained object.
 
     Args:
-        part: Name of the attribute that holds the part.
-        name: Name of the part's attribute; that of this one by default.
+        part: Name of the attribute that holds the contained object.
+        name: Name of the attribute of the contained object; by default the same name.
 
     >>> class Engine:
     ...     power = 75
@@ -28,13 +28,13 @@ class Forwarded:
     """
 
     def __init__(self, part: str, name: str = "") -> None:
-        self._part, self._name = part, name
+        self._holder, self._name = part, name
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = self._name or name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else getattr(getattr(instance, self._part), self._name)
+        return self if instance is None else getattr(getattr(instance, self._holder), self._name)
 
     def __set__(self, instance: Any, value: Any) -> None:
-        setattr(getattr(instance, self._part), self._name, value)
+        setattr(getattr(instance, self._holder), self._name, value)

@@ -1,4 +1,4 @@
-"""What optimizers keep in tensors that lie on the host beside a state on the device."""
+"""Optimizer state tensors that stay on the CPU, such as step counters, while the rest of the state is on the device."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch.optim import Optimizer
 __all__ = ["host_values_back", "map_device_values"]
 
 _READ_BY_HOST = frozenset({"step", "mu_product"})
-# What optimizers of PyTorch read in each step; on the device each would be a wait.
+# State that PyTorch's optimizers read in each step; on the device each read would be a host-device sync.
 
 
 def map_device_values(optimizer: Optimizer, function: Callable[[Any], Any]) -> None:
-    """Replace the values of a state that belong on the device, in place.
+    """Apply a function to the values of an optimizer state that belong on the device, in place.
 
     Args:
-        optimizer: One that is capturable or fused, or whose class has ``step_on_device = True``, has all of them there.
-        function: Returns the new value of one.
+        optimizer: The optimizer. If it is capturable or fused, or its class has ``step_on_device = True``, this applies
+            to all values.
+        function: Returns the new value.
 
     >>> from torch import nn
     >>> optimizer = torch.optim.Adam([parameter := nn.Parameter(torch.ones(1))])
@@ -36,7 +37,7 @@ def map_device_values(optimizer: Optimizer, function: Callable[[Any], Any]) -> N
 
 
 def host_values_back(optimizer: Optimizer) -> None:
-    """Put values that the host reads back there, after ``load_state_dict``, which moves all but steps to the device.
+    """Move values that the host reads back to the CPU, after ``load_state_dict`` has moved all but steps to the device.
 
     Args:
         optimizer: The optimizer.
@@ -50,7 +51,7 @@ def host_values_back(optimizer: Optimizer) -> None:
 
 
 def _states(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
-    """The state of each parameter, and the names of what the host reads of it."""
+    """Yield the state of each parameter, and the names of its values that the host reads."""
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     all_move = getattr(optimizer, "step_on_device", False)
     for parameter, state in optimizer.state.items():

@@ -1,4 +1,4 @@
-"""Tables as HTML for notebooks: escaped, without secrets, in the colors of the page, light or dark."""
+"""HTML tables for notebooks: escaped, with secrets masked, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TABLE = f"border-collapse:collapse;border:none;margin:4px 0;border-top:{_LINE};
 
 
 def escaped(value: object) -> str:
-    """Return a value as text that is safe inside of HTML, without secrets.
+    """Return a value as escaped HTML text, with secrets masked.
 
     Args:
-        value: Anything that can be turned into text.
+        value: Any object that can be converted to text.
 
     >>> escaped("<b>")
     '&lt;b&gt;'
@@ -27,10 +27,10 @@ def escaped(value: object) -> str:
 
 
 def facts(title: str, rows: Sequence[tuple[str, object]]) -> str:
-    """Return names with their values, one a row, those without a value left out.
+    """Return a table of names and values, one per row; empty values are left out.
 
     Args:
-        title: Stands above.
+        title: The title above the table.
         rows: Names and values.
 
     >>> "<th" in facts("State", [("epoch", 3), ("loss", None)])
@@ -53,19 +53,19 @@ def grid(
     below: Sequence[str] = (),
     right: Collection[int] = (),
 ) -> str:
-    """Return a table with a head.
+    """Return a table with a header.
 
     Args:
-        title: Stands above.
-        columns: The head.
+        title: The title above the table.
+        columns: The column names.
         rows: The cells.
-        below: Lines that stand below.
-        right: Places of the columns that are aligned at the right.
+        below: Lines below the table.
+        right: Indices of the right-aligned columns.
 
     >>> grid("Layers", ["name", "parameters"], [["fc", 10]]).count("<td")
     2
     """
-    styles = [f"{_CELL};text-align:right" if place in right else _CELL for place in range(len(columns))]
+    styles = [f"{_CELL};text-align:right" if column in right else _CELL for column in range(len(columns))]
     head = "".join(
         _cell("th", f"{style};border-bottom:{_LINE}", text) for style, text in zip(styles, columns, strict=True)
     )

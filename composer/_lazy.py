@@ -1,4 +1,4 @@
-"""Lazy attributes and optional packages: nothing is imported before it is used."""
+"""Lazy imports: package attributes that are imported on first use (PEP 562), and optional dependencies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class MissingConditionalImportError(ImportError):
     """An optional package that the requested feature needs is not installed.
 
     Args:
-        extra_deps_group: The extra of ``composer-torch`` that brings the package.
+        extra_deps_group: The extra of ``composer-torch`` that installs the package.
         conda_package: The name of the missing package.
         conda_channel: Accepted for old callers; names a conda channel to install ``conda_package`` from.
         purpose: What the package is needed for.
-        install: What to give to ``pip install`` where no extra brings the package.
+        install: The argument of ``pip install`` if no extra installs the package.
 
     >>> print(MissingConditionalImportError("mlflow", "mlflow", purpose="This"))
     This needs the package 'mlflow', which cannot be imported. Install it with: pip install 'composer-torch[mlflow]'
@@ -42,7 +42,7 @@ class MissingConditionalImportError(ImportError):
         if conda_channel is not None:
             message += f" or: conda install -c {conda_channel} {conda_package}"
         super().__init__(message, name=conda_package)
-        # ImportError pickles its `args`; they must be this constructor's own.
+        # ImportError pickles its `args`; they must be the arguments of this constructor.
         self.args = (extra_deps_group, conda_package, conda_channel, purpose, install)
         self._message = message
 
@@ -51,17 +51,17 @@ class MissingConditionalImportError(ImportError):
 
 
 def import_extra(module: str, extra: str, purpose: str, install: str | None = None) -> ModuleType:
-    """Import an optional package, or say how to install it.
+    """Import an optional package, or raise an error that says how to install it.
 
     Args:
         module: Dotted name of the module to import.
-        extra: The extra of ``composer-torch`` that brings it.
-        purpose: What needs it; the error message starts with this.
-        install: What to give to ``pip install`` where no extra brings the package.
+        extra: The extra of ``composer-torch`` that installs it.
+        purpose: The feature that needs it; the error message starts with this.
+        install: The argument of ``pip install`` if no extra installs the package.
 
     Raises:
-        MissingConditionalImportError: The package is not installed. An installed package that fails
-            for a reason of its own raises its own error.
+        MissingConditionalImportError: The package is not installed. An installed package that fails to import raises
+            its original error.
 
     >>> import_extra("math", "numbers", "The square root").sqrt(9.0)
     3.0
@@ -75,21 +75,21 @@ def import_extra(module: str, extra: str, purpose: str, install: str | None = No
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         root = module.partition(".")[0]
-        # A package that is present but misses a dependency of its own must not be reported as absent.
+        # An installed package with a missing dependency must not be reported as missing.
         if error.name is not None and error.name.partition(".")[0] != root:
             raise
         raise MissingConditionalImportError(extra, root, purpose=purpose, install=install) from error
 
 
 def import_object(name: str) -> Any:
-    """Import what a text names.
+    """Import an object by name.
 
     Args:
         name: ``"module:attribute"``, such as ``"torch.optim:SGD"``.
 
     Raises:
-        ValueError: It has no such form.
-        ImportError: There is no such module.
+        ValueError: ``name`` has another format.
+        ImportError: The module does not exist.
         AttributeError: The module has no such attribute.
 
     >>> import_object("math:sqrt")(9.0)
@@ -106,17 +106,17 @@ def attach(
     members: Mapping[str, str],
     unlisted: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package whose names load on first use (PEP 562).
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package with lazily imported names (PEP 562).
 
-    Used as ``__getattr__, __dir__, __all__ = attach(__name__, {...})`` in an ``__init__.py``.
-    A value is the dotted module that defines the name. The name stands for the module itself where the module is
-    ``package.name``, or is called like the name and defines none such. ``"module:attribute"`` gives an attribute
-    under another name.
+    Use it as ``__getattr__, __dir__, __all__ = attach(__name__, {...})`` in an ``__init__.py``. A value is the dotted
+    module that defines the name. The name refers to the module itself if the module is ``package.name``, or if its last
+    component equals the name and it defines no such attribute. ``"module:attribute"`` refers to an attribute with
+    another name.
 
     Args:
         package: The package's ``__name__``.
-        members: Public name -> where it is found.
-        unlisted: Further names that are taken, but in no list.
+        members: The module of each public name.
+        unlisted: Further names that are accepted but not listed.
 
     Raises:
         AttributeError: From the returned ``__getattr__``, for a name that is not a member.
@@ -133,17 +133,17 @@ def attach(
         try:
             target = members[name] if name in members else unlisted[name]
         except KeyError:
-            asking = sys._getframe(1)
-            if asking.f_code.co_name == "_handle_fromlist":
-                raise AttributeError(name) from None  # of the import system, which looks for a submodule next
-            if is_from_import(asking):
-                # Python replaces an AttributeError here by "cannot import name" without a hint.
+            caller = sys._getframe(1)
+            if caller.f_code.co_name == "_handle_fromlist":
+                raise AttributeError(name) from None  # the import system tries a submodule next
+            if is_from_import(caller):
+                # Python replaces an AttributeError here with "cannot import name" without a hint.
                 raise ImportError(_cannot_import(package, name, exported), name=package) from None
             raise AttributeError(_unknown(package, name, exported), name=name) from None
         value = _resolve(package, name, target)
         namespace = sys.modules.get(package)
         if namespace is not None and name in members:
-            # Kept, so that the next access is an ordinary attribute look-up.
+            # Cached, so that the next access is an ordinary attribute lookup.
             setattr(namespace, name, value)
         return value
 
@@ -155,7 +155,7 @@ def attach(
 
 
 def _resolve(package: str, name: str, target: str) -> Any:
-    """Load what ``target`` names: a module, or an attribute of one."""
+    """Import ``target``, a module or an attribute of one."""
     module_name, _, attribute = target.partition(":")
     module = importlib.import_module(module_name)
     if not attribute and module_name.rpartition(".")[2] == name:
@@ -164,27 +164,27 @@ def _resolve(package: str, name: str, target: str) -> Any:
 
 
 def is_from_import(frame: FrameType) -> bool:
-    """Tell whether a frame is at the instruction by which ``from package import name`` takes the name.
+    """Return whether a frame is executing ``from package import name``.
 
     Args:
-        frame: The frame, of the code that asks for a name.
+        frame: The frame of the code that accesses the name.
 
     >>> is_from_import(sys._getframe())
     False
     """
-    import opcode  # when a name is missing
+    import opcode  # only needed for unknown names
 
     return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
 
 
 def _cannot_import(package: str, name: str, exported: list[str]) -> str:
-    """The text of the ImportError for an unknown name, which other packages of the library may have."""
+    """Return the message of the ImportError for an unknown name, which other packages of the library may have."""
     import importlib.util
 
     library = importlib.import_module(package.partition(".")[0])
     homes = dict.fromkeys(exported, package)
-    for part in () if name.startswith("_") else vars(library).get("__all__", ()):
-        other = f"{library.__name__}.{part}"
+    for child in () if name.startswith("_") else vars(library).get("__all__", ()):
+        other = f"{library.__name__}.{child}"
         if importlib.util.find_spec(other) is not None:
             names: list[str] = vars(importlib.import_module(other)).get("__all__", [])
             homes = {**dict.fromkeys(names, other), **homes}
@@ -192,14 +192,14 @@ def _cannot_import(package: str, name: str, exported: list[str]) -> str:
 
 
 def _unknown(package: str, name: str, exported: list[str]) -> str:
-    """The text of the AttributeError for an unknown name."""
+    """Return the message of the AttributeError for an unknown name."""
     if name.startswith("__"):  # protocol probes (copy, pickle, doctest) are frequent and never typos
         return f"module {package!r} has no attribute {name!r}"
     return f"module {package!r} has no attribute {name!r}.{_hint(name, exported, dict.fromkeys(exported, package))}"
 
 
 def _hint(name: str, exported: list[str], homes: Mapping[str, str]) -> str:
-    """What was meant: the class of another package or spelling, that for a name of another library, or a near miss."""
+    """Return a hint: a class in another package or spelling, a class for another library's name, or a similar one."""
     from composer._compat.name_hints import class_hint, is_foreign_class
     from composer._text import did_you_mean
 

@@ -1,4 +1,4 @@
-"""Checks of arguments, and the wording of their errors."""
+"""Validate arguments, with error messages that suggest a correction ("Did you mean ...?"), and format text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import SupportsFloat, TypeVar
 
 __all__ = [
+    "as_integer",
     "did_you_mean",
     "did_you_slip",
     "first_of",
@@ -22,7 +23,6 @@ __all__ = [
     "plural",
     "positive",
     "printable",
-    "whole",
     "word_set",
 ]
 
@@ -37,8 +37,8 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return a hint with the candidate closest to a mistyped name, or nothing.
 
     Args:
-        name: What was written.
-        candidates: What could have been meant. Case is ignored in the comparison.
+        name: The given name.
+        candidates: The valid names. Case is ignored in the comparison.
 
     >>> did_you_mean("adamm", ["sgd", "adam"])
     " Did you mean 'adam'?"
@@ -51,7 +51,7 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     if not close:
         return ""
-    # `Trainer` and `trainer` may both exist; the case that was written tells which was meant.
+    # `Trainer` and `trainer` may both exist; prefer the one with the given case.
     meant = max(by_lower[close[0]], key=lambda spelling: difflib.SequenceMatcher(None, name, spelling).ratio())
     return f" Did you mean {meant!r}?"
 
@@ -59,12 +59,12 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
 def did_you_slip(name: str, candidates: Iterable[str]) -> str:
     """Return a hint with the candidate that a name is a misspelling of, or nothing.
 
-    Stricter than :func:`did_you_mean`, for names that may as well be those of another library: one letter is wrong
-    (two in a long name), or the words are the same in another order.
+    Stricter than :func:`did_you_mean`, for names that may be valid in another library: one letter is wrong (two in a
+    long name), or the words are the same in another order.
 
     Args:
-        name: What was written.
-        candidates: What could have been meant.
+        name: The given name.
+        candidates: The valid names.
 
     >>> did_you_slip("max_duratoin", ["max_duration"]), did_you_slip("folder_save", ["save_folder"])
     (" Did you mean 'max_duration'?", " Did you mean 'save_folder'?")
@@ -75,7 +75,7 @@ def did_you_slip(name: str, candidates: Iterable[str]) -> str:
     for found in candidates:
         meant = found.lower()
         same = sorted(meant.split("_")) == words or meant.replace("_", "") == written.replace("_", "")
-        # A short name with another letter is another word.
+        # A short name with one different letter is a different word.
         shortest = min(len(written), len(meant)) + (len(written) > len(meant))
         if same or sorted(meant) == sorted(written) or (shortest > 4 and _is_near(written, meant)):
             return f" Did you mean {found!r}?"
@@ -83,7 +83,7 @@ def did_you_slip(name: str, candidates: Iterable[str]) -> str:
 
 
 def _is_near(written: str, meant: str) -> bool:
-    """Whether one slip is between two names, or two between long ones."""
+    """Return whether two names differ by one typo, or by two if they are long."""
     if is_slip(written, meant):
         return True
     if min(len(written), len(meant)) < 8:
@@ -95,18 +95,18 @@ def _is_near(written: str, meant: str) -> bool:
 
 
 def is_slip(written: str, meant: str) -> bool:
-    """Tell whether a name is another with one letter too many, missing, wrong, or swapped with the next.
+    """Return whether two names differ by one typo: a letter too many, missing, wrong, or swapped with the next.
 
-    Stricter than :func:`did_you_mean`, for names that may well be right.
+    Stricter than :func:`did_you_mean`, for names that may well be valid.
 
     Args:
-        written: What was written.
-        meant: What may have been meant.
+        written: The given name.
+        meant: The valid name.
 
     >>> is_slip("foward", "forward"), is_slip("froward", "forward"), is_slip("reward", "forward")
     (True, True, False)
     """
-    for _ in range(2):  # cut what both begin with, then what both end with
+    for _ in range(2):  # remove the common prefix, then the common suffix
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(written, meant, strict=False)))
         written, meant = written[same:][::-1], meant[same:][::-1]
     one_letter = max(len(written), len(meant)) == 1
@@ -118,11 +118,11 @@ def one_of(argument: str, value: Choice, choices: Iterable[Choice]) -> Choice:
 
     Args:
         argument: Name of the argument, for the message.
-        value: What was given.
-        choices: What is allowed.
+        value: The given value.
+        choices: The allowed values.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: ``value`` is not in ``choices``.
 
     >>> one_of("mode", "max", ["min", "max"])
     'max'
@@ -138,18 +138,18 @@ def one_of(argument: str, value: Choice, choices: Iterable[Choice]) -> Choice:
 
 
 def member_of(enum: type[Member], argument: str, value: object, aliases: Mapping[str, str] = _NO_ALIASES) -> Member:
-    """Return the member of an enumeration that a value in any case, or a further spelling, names.
+    """Return the member of an enumeration for a value in any case, or for an alias.
 
-    Made for ``_missing_``, which is asked when a value is not one of the enumeration's own.
+    For use in ``_missing_``, which ``Enum`` calls for unknown values.
 
     Args:
         enum: The enumeration; its values are in lower case.
-        argument: Name of what takes it, for the message.
-        value: What was given.
-        aliases: Values by their further spellings, in lower case.
+        argument: Name of the argument, for the message.
+        value: The given value.
+        aliases: Values by alias, in lower case.
 
     Raises:
-        ValueError: It names none of them.
+        ValueError: ``value`` names no member.
 
     >>> class Side(StrEnum):
     ...     LEFT = "left"
@@ -171,15 +171,15 @@ def member_of(enum: type[Member], argument: str, value: object, aliases: Mapping
 
 
 def in_unit_interval(argument: str, value: float) -> float:
-    """Return ``value`` as a float if it lies in [0, 1], the ends included.
+    """Return ``value`` as a float if it is in [0, 1], both ends included.
 
     Args:
         argument: Name of the argument, for the message.
         value: The number to check.
 
     Raises:
-        TypeError: It is not a number.
-        ValueError: It lies outside, or is NaN.
+        TypeError: ``value`` is not a number.
+        ValueError: ``value`` is outside the interval, or NaN.
 
     >>> in_unit_interval("smoothing", 0.1)
     0.1
@@ -198,8 +198,8 @@ def positive(argument: str, value: Number) -> Number:
         value: The number to check; it keeps its type.
 
     Raises:
-        TypeError: It is not a number.
-        ValueError: It is zero, negative or NaN.
+        TypeError: ``value`` is not a number.
+        ValueError: ``value`` is zero, negative or NaN.
 
     >>> positive("alpha", 3)
     3
@@ -217,8 +217,8 @@ def non_negative(argument: str, value: Number) -> Number:
         value: The number to check; it keeps its type.
 
     Raises:
-        TypeError: It is not a number.
-        ValueError: It is negative or NaN.
+        TypeError: ``value`` is not a number.
+        ValueError: ``value`` is negative or NaN.
 
     >>> non_negative("weight_decay", 0.0)
     0.0
@@ -229,7 +229,7 @@ def non_negative(argument: str, value: Number) -> Number:
 
 
 def printable(text: str) -> str:
-    """Return a text that can be shown on a terminal: what would control it is replaced by its escape sequence.
+    """Return a text that is safe to print on a terminal: control characters are replaced by escape sequences.
 
     Args:
         text: A text from a file or a network.
@@ -241,7 +241,7 @@ def printable(text: str) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """Return a count with its noun, which gets an ``s`` unless the count is one.
+    """Return a count with its noun, in the plural unless the count is one.
 
     Args:
         n: The count.
@@ -253,13 +253,13 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def whole(value: object) -> int | None:
-    """Return a whole number as Python's own, also where it is NumPy's or a tensor; None for anything else.
+def as_integer(value: object) -> int | None:
+    """Return an integer (Python, NumPy or a scalar tensor) as ``int``; None for anything else.
 
     Args:
-        value: What was given. A boolean is no number.
+        value: The given value. A boolean does not count as an integer.
 
-    >>> whole(3), whole(torch.tensor(3)), whole(True), whole(3.0)
+    >>> as_integer(3), as_integer(torch.tensor(3)), as_integer(True), as_integer(3.0)
     (3, 3, None, None)
     """
     if type(value) is int:
@@ -273,10 +273,10 @@ def whole(value: object) -> int | None:
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Return the words of a text, for tables of names.
+    """Return the set of words in a text, for tables of names.
 
     Args:
-        text: Words with spaces or line breaks between them.
+        text: Words separated by spaces or line breaks.
 
     >>> sorted(word_set("loss error"))
     ['error', 'loss']
@@ -285,7 +285,7 @@ def word_set(text: str) -> frozenset[str]:
 
 
 def first_of(names: Sequence[str]) -> str:
-    """Return the first few of many names, and how many others there are.
+    """Return the first five names, and the number of others.
 
     Args:
         names: The names.
@@ -303,10 +303,10 @@ def _not_one_of(argument: str, value: object, allowed: Sequence[object]) -> Valu
 
 
 def _real(argument: str, value: float) -> float:
-    """Return ``value`` if it can be compared with numbers; a bool or a string is a mistake."""
-    # A boolean passes for 0 or 1 in Python, and is always an argument in the wrong place here.
+    """Return ``value`` if it is a real number; reject booleans and strings."""
+    # Python accepts a boolean as 0 or 1, but here it is always an argument in the wrong position.
     if type(value) in (float, int):
-        return value  # asking for a protocol takes ten times as long
+        return value  # a protocol check takes ten times as long
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{argument} must be a number, but got {value!r} of type {type(value).__name__}.")
     return value

@@ -1,10 +1,10 @@
-"""The version and the name on the package index, in the one place that packaging and code both read."""
+"""The version and the distribution name, read by packaging and code."""
 
 from __future__ import annotations
 
 __all__ = ["DISTRIBUTION", "__version__"]
 
-# `composer` and `mosaicml` on the index are MosaicML Composer.
+# `composer` and `mosaicml` on PyPI are MosaicML Composer.
 DISTRIBUTION = "composer-torch"
 
 __version__ = "1.0.0.dev0"

@@ -1,4 +1,4 @@
-"""Devices: where a model trains, how tensors get there, and how its processes communicate."""
+"""Devices (CPU, GPU, MPS, TPU, ...): move models, batches and optimizer states to them, and their dist backends."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ __all__ = [
 ]
 
 PINNING = frozenset({"cuda", "xpu"})
-"""Types of devices from which a copy into pinned memory, and only into that, runs beside the host."""
+"""Device types from which a copy into pinned memory, and only into that, is asynchronous."""
 SIDE_STREAMS = frozenset({"cuda"})
-"""Types of devices to which batches are copied on a stream of their own, beside what is computed."""
+"""Device types to which batches are copied on a separate stream, in parallel with computation."""
 TIMED = frozenset({"cuda", "xpu"})
-"""Types of devices that work beside the host and whose events keep time."""
+"""Device types that run asynchronously to the host and have timing events."""
 MEMORY_STATISTICS = frozenset({"cuda", "xpu"})
-"""Types of devices whose allocator answers :func:`torch.accelerator.memory_allocated` and its kin."""
+"""Device types that support :func:`torch.accelerator.memory_allocated` and related functions."""
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 class Device(ABC):
-    """Where a model trains. Subclasses set the attributes below; all methods follow from ``torch_device``.
+    """The device on which a model trains. Subclasses set the attributes below; all methods use ``torch_device``.
 
     Attributes:
         name: Short name: ``cpu``, ``gpu``, ``mps``, ...
-        dist_backend: Backend of ``torch.distributed`` for tensors on it; empty where there is none.
-        torch_device: The device as PyTorch names it, with its index where there may be several.
+        dist_backend: The ``torch.distributed`` backend for its tensors; empty if there is none.
+        torch_device: The PyTorch device, with its index if there may be several.
 
     >>> DeviceCPU().tensor_to_device(torch.ones(1)).device
     device(type='cpu')
@@ -63,7 +63,7 @@ class Device(ABC):
     _non_blocking = False
 
     def module_to_device(self, module: Module) -> Module:
-        """Move a module's parameters and buffers here, in place, and return it.
+        """Move a module's parameters and buffers to the device, in place, and return it.
 
         Args:
             module: Any module.
@@ -74,9 +74,9 @@ class Device(ABC):
         return module.to(self.torch_device)
 
     def tensor_to_device(self, tensor: Tensor) -> Tensor:
-        """Return a tensor here; itself if it is here already.
+        """Return a tensor on the device; the same tensor if it is already there.
 
-        From pinned memory to an accelerator the copy runs while the program goes on.
+        Copies from pinned memory to an accelerator are non-blocking.
 
         Args:
             tensor: Any shape and dtype.
@@ -90,10 +90,10 @@ class Device(ABC):
         )
 
     def batch_to_device(self, batch: Any) -> Any:
-        """Return a batch with all tensors here; itself if they are here already.
+        """Return a batch with all tensors on the device; the same batch if they are already there.
 
-        Containers of any nesting keep their kinds. Objects that are no containers move by their own ``to`` method if
-        they have one; everything else stays.
+        Nested containers keep their types. Other objects are moved with their ``to`` method if they have one, and are
+        returned unchanged otherwise.
 
         Args:
             batch: Tensors in mappings, sequences, named tuples and dataclasses.
@@ -105,10 +105,10 @@ class Device(ABC):
         return map_leaves(self._leaf_to_device, batch)
 
     def optimizer_to_device(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Move an optimizer's state here, in place, and return it.
+        """Move an optimizer's state to the device, in place, and return the optimizer.
 
-        Step counters, and the product that ``NAdam`` keeps beside them, stay on the CPU unless the optimizer is
-        capturable or fused, as PyTorch's optimizers require, or its class has ``step_on_device = True``.
+        Step counters, and the ``mu_product`` of ``NAdam``, stay on the CPU unless the optimizer is capturable or fused,
+        as PyTorch's optimizers require, or its class has ``step_on_device = True``.
 
         Args:
             optimizer: Any optimizer.
@@ -121,7 +121,7 @@ class Device(ABC):
         return optimizer
 
     def _leaf_to_device(self, leaf: Any) -> Any:
-        """Move what is no container, if it can move."""
+        """Move a leaf of a batch, if it has a ``to`` method."""
         if isinstance(leaf, Tensor):
             return self.tensor_to_device(leaf)
         move = getattr(leaf, "to", None)
@@ -133,7 +133,7 @@ class Device(ABC):
 
 
 class DeviceCPU(Device):
-    """The CPU, with gloo between processes.
+    """The CPU, with the gloo backend.
 
     >>> DeviceCPU().torch_device
     device(type='cpu')
@@ -144,10 +144,10 @@ class DeviceCPU(Device):
     torch_device = torch.device("cpu")
 
     def tensor_to_device(self, tensor: Tensor) -> Tensor:
-        """Return a tensor here; itself if it is here already.
+        """Return a tensor on the CPU; the same tensor if it is already there.
 
         Args:
-            tensor: Any shape and dtype. From an accelerator, the copy waits until it is complete.
+            tensor: Any shape and dtype. A copy from an accelerator is blocking.
 
         >>> DeviceCPU().tensor_to_device(torch.ones(1))
         tensor([1.])
@@ -156,7 +156,7 @@ class DeviceCPU(Device):
         return tensor if tensor.is_cpu else tensor.to(self.torch_device)
 
     def batch_to_device(self, batch: Any) -> Any:
-        """Return a batch with all tensors here; itself if they are here already, which is nearly free to find.
+        """Return a batch with all tensors on the CPU; the same batch if they are already there, a cheap check.
 
         Args:
             batch: As for :meth:`Device.batch_to_device`.
@@ -165,9 +165,9 @@ class DeviceCPU(Device):
         >>> DeviceCPU().batch_to_device(batch) is batch
         True
         """
-        kind = type(batch)  # pyright: ignore[reportUnknownVariableType]
-        if kind is tuple or kind is list or kind is dict:
-            for leaf in batch.values() if kind is dict else batch:
+        device_type = type(batch)  # pyright: ignore[reportUnknownVariableType]
+        if device_type is tuple or device_type is list or device_type is dict:
+            for leaf in batch.values() if device_type is dict else batch:
                 if type(leaf) is not Tensor or not leaf.is_cpu:
                     return map_leaves(self._leaf_to_device, batch)
             return batch
@@ -175,14 +175,14 @@ class DeviceCPU(Device):
 
 
 class DeviceAccelerator(Device):
-    """Any accelerator that ``torch.accelerator`` knows and that has no class of its own here, such as ``xpu``.
+    """Any accelerator supported by ``torch.accelerator`` without a separate class here, such as ``xpu``.
 
     Args:
-        kind: Its device type, as in ``torch.device(kind)``.
-        device_id: Its index; ``None`` is this process's local rank, or 0 where it sees one only.
+        device_type: Its device type, as in ``torch.device(device_type)``.
+        device_id: Its index; ``None`` is the local rank, or 0 if this process sees a single device.
 
     Raises:
-        ValueError: PyTorch sees none of this kind, or none of this index.
+        ValueError: PyTorch sees no device of this type, or none with this index.
 
     >>> try:
     ...     DeviceAccelerator("xpu")
@@ -193,29 +193,29 @@ class DeviceAccelerator(Device):
 
     _non_blocking = True
 
-    def __init__(self, kind: str, device_id: int | None = None) -> None:
-        _require(kind, kind)
-        self.name = kind
-        # Empty where torch knows of none; such a device trains in a single process.
+    def __init__(self, device_type: str, device_id: int | None = None) -> None:
+        _require(device_type, device_type)
+        self.name = device_type
+        # Empty if torch has no backend for it; such a device trains in a single process.
         known = torch.distributed.Backend.default_device_backend_map if dist.is_available() else {}
-        self.dist_backend = known.get(kind, "")
-        self.torch_device = torch.device(kind, checked_index(kind, device_id))
+        self.dist_backend = known.get(device_type, "")
+        self.torch_device = torch.device(device_type, checked_index(device_type, device_id))
         torch.accelerator.set_device_index(self.torch_device)
 
 
 class DeviceGPU(Device):
-    """One CUDA or ROCm GPU, made the current one, with NCCL between processes.
+    """A CUDA or ROCm GPU, made the current device, with the NCCL backend.
 
-    TensorFloat-32 is a setting of the whole process: constructing this calls ``torch.set_float32_matmul_precision`` and
-    sets ``torch.backends.cudnn.allow_tf32`` and the ``fp32_precision`` of matrix products, convolutions and recurrent
-    layers, so that whatever reads one of these, such as ``torch.compile``, finds the same.
+    TensorFloat-32 is a global setting: the constructor calls ``torch.set_float32_matmul_precision`` and sets
+    ``torch.backends.cudnn.allow_tf32`` and the ``fp32_precision`` of matrix products, convolutions and recurrent
+    layers, so that all readers of these settings, such as ``torch.compile``, see the same value.
 
     Args:
-        device_id: Index of the GPU; ``None`` is this process's local rank, or 0 where it sees one GPU only.
+        device_id: Index of the GPU; ``None`` is the local rank, or 0 if this process sees a single GPU.
         allow_tf32: Multiply float32 matrices with 10 bits of mantissa, several times faster; ``False`` uses all 23.
 
     Raises:
-        ValueError: PyTorch sees no GPU, or none of this index.
+        ValueError: PyTorch sees no GPU, or none with this index.
 
     >>> device = get_device("gpu") if torch.cuda.is_available() else DeviceCPU()
 
@@ -237,7 +237,7 @@ class DeviceMPS(Device):
     """The GPU of an Apple computer; for a single process.
 
     Raises:
-        ValueError: PyTorch sees none.
+        ValueError: PyTorch sees no MPS device.
 
     >>> device = DeviceMPS() if torch.backends.mps.is_available() else DeviceCPU()
     """
@@ -251,7 +251,7 @@ class DeviceMPS(Device):
 
 
 class DeviceTPU(Device):
-    """A TPU, by the package torch_xla.
+    """A TPU, using torch_xla.
 
     Raises:
         MissingConditionalImportError: torch_xla is not installed.
@@ -265,7 +265,7 @@ class DeviceTPU(Device):
 
 
 class DeviceNeuron(Device):
-    """An AWS Trainium or Inferentia chip, by the package torch_xla as torch-neuronx brings it.
+    """An AWS Trainium or Inferentia chip, using the torch_xla that torch-neuronx installs.
 
     Raises:
         MissingConditionalImportError: torch_xla is not installed.
@@ -279,7 +279,7 @@ class DeviceNeuron(Device):
 
 
 class DeviceHPU(Device):
-    """An Intel Gaudi accelerator, by the package habana-torch-plugin.
+    """An Intel Gaudi accelerator, using habana-torch-plugin.
 
     Raises:
         MissingConditionalImportError: The package is not installed.
@@ -306,17 +306,17 @@ _CLASSES: dict[str, type[Device]] = {
 
 
 def get_device(device: str | torch.device | Device | None = None) -> Device:
-    """Return the device with a name.
+    """Return the :class:`Device` for a name.
 
     Args:
         device: ``cpu``, ``gpu`` (or ``cuda``), ``mps``, ``tpu``, ``neuron``, ``hpu`` or another accelerator that
-            PyTorch knows, in any case; ``gpu:1`` for one of several; a ``torch.device``; a :class:`Device`, returned
-            as it is; ``None`` or ``auto`` for the accelerator if there is one, else the CPU.
+            PyTorch supports, in any case; ``gpu:1`` for one of several; a ``torch.device``; a :class:`Device`, returned
+            unchanged; ``None`` or ``auto`` for the accelerator if there is one, else the CPU.
 
     Raises:
-        TypeError: It is none of these types.
-        ValueError: The name is unknown, or the device is not available on this machine.
-        MissingConditionalImportError: The package that drives it is not installed.
+        TypeError: ``device`` has another type.
+        ValueError: The name is unknown, or the device is not available on this host.
+        MissingConditionalImportError: The package for the device is not installed.
 
     >>> get_device("CPU")
     DeviceCPU()
@@ -345,32 +345,32 @@ def get_device(device: str | torch.device | Device | None = None) -> Device:
 
 
 def _numbered(device: object) -> str:
-    """A hint where only the number of a device was given."""
+    """Return a hint if only a device index was given."""
     return f" Did you mean 'gpu:{device}'?" if type(device) is int and device >= 0 else ""
 
 
 def _available() -> str:
-    """The names of the devices that can be used on this machine."""
+    """Return the names of the devices that are available on this host."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     names = ["cpu"] if accelerator is None else ["cpu", "gpu" if accelerator.type == "cuda" else accelerator.type]
     return ", ".join(repr(name) for name in names)
 
 
-def _require(kind: str, name: str) -> None:
-    """Refuse an accelerator that PyTorch does not see."""
+def _require(device_type: str, name: str) -> None:
+    """Raise an error if PyTorch does not see an accelerator of this type."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None or accelerator.type != kind:
+    if accelerator is None or accelerator.type != device_type:
         raise ValueError(
             f"device {name!r} is not available here: PyTorch {torch.__version__} sees none. Available: {_available()}. "
-            "With device=None the best one available is used."
+            "Use device=None for the best one available."
         )
 
 
 def _set_tf32(allow: bool) -> None:
     """Set the precision of float32 arithmetic inside matrix products and convolutions.
 
-    PyTorch has an older and a newer interface, and readers of the older one raise where only the newer one was used.
-    Each setting is therefore made in both, the older first, since it resets parts of the newer one.
+    PyTorch has an older and a newer API, and reads of the older one raise if only the newer one was used. So this sets
+    both, the older first, since it resets some values of the newer one.
     """
     precision = "tf32" if allow else "ieee"
     torch.set_float32_matmul_precision("high" if allow else "highest")
@@ -382,6 +382,6 @@ def _set_tf32(allow: bool) -> None:
 
 
 def _xla_device(purpose: str) -> torch.device:
-    """The device of torch_xla."""
+    """Return the device of torch_xla."""
     xla: Any = import_extra("torch_xla", "tpu", purpose, install="torch_xla")
     return xla.device()

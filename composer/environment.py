@@ -1,4 +1,4 @@
-"""What a report of a problem needs to say about the machine and the software."""
+"""Collect the environment for bug reports: library versions, GPUs, CPU and memory, launcher variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from composer import dist
 from composer._cpus import cpu_quota, usable_cpus
-from composer._env_variables import is_of_launcher, is_public
+from composer._env_variables import is_launcher_variable, is_public
 from composer._secrets.masking import MASK, mask_error, mask_text
 from composer._version import DISTRIBUTION, __version__
 
@@ -33,17 +33,17 @@ __all__ = [
     "print_env",
 ]
 
-# Extras that are for working on the package itself.
+# Extras for development of the package.
 _NOT_FOR_USERS = ("all", "bench", "dev", "docs")
 
 _report_enabled = True
 
 
 def collect_env() -> dict[str, dict[str, Any]]:
-    """Return what there is, by sections: versions, accelerators, processor and memory, launcher variables, extras.
+    """Return the environment by sections: versions, accelerators, CPU and memory, launcher variables, extras.
 
-    Of environment variables it has those that are known to hold no secret, with passwords in URIs masked. Others that
-    begin like those of communication libraries (``NCCL_``, ``UCX_``, ...) are listed with ``***`` for their value.
+    Environment variables are included if they are known to hold no secret, with passwords in URIs masked. Others with
+    the prefixes of communication libraries (``NCCL_``, ``UCX_``, ...) are listed with the value ``***``.
 
     >>> report = collect_env()
     >>> report["versions"]["torch"] == torch.__version__
@@ -52,7 +52,7 @@ def collect_env() -> dict[str, dict[str, Any]]:
     return {
         "versions": _versions(),
         "accelerators": _accelerators(),
-        "machine": {
+        "host": {
             "system": platform.platform(),
             "processor": _processor(),
             "cores": _cores(),
@@ -67,7 +67,7 @@ def format_env(report: dict[str, dict[str, Any]]) -> str:
     """Return a report as text.
 
     Args:
-        report: Of :func:`collect_env`.
+        report: From :func:`collect_env`.
 
     >>> print(format_env({"versions": {"composer": "1.0", "torch": "2.13.0"}, "launcher": {}}))
     versions
@@ -90,7 +90,7 @@ def print_env(file: TextIO | None = None) -> None:
     """Print the report.
 
     Args:
-        file: Where to; standard output by default.
+        file: The output stream; stdout by default.
 
     >>> print_env()
     versions
@@ -100,7 +100,7 @@ def print_env(file: TextIO | None = None) -> None:
 
 
 def get_composer_env_dict() -> dict[str, Any]:
-    """Return the main facts of the report as a flat dictionary, fit to be saved beside a model.
+    """Return the main entries of the report as a flat dictionary, for example to save with a model.
 
     >>> get_composer_env_dict()["local_world_size"]
     1
@@ -120,9 +120,9 @@ def get_composer_env_dict() -> dict[str, Any]:
 
 
 def configure_excepthook() -> None:
-    """Have a program that ends by an exception print the report after its traceback.
+    """Install an exception hook that prints the report after the traceback of an uncaught exception.
 
-    Nothing does so without this call. Ctrl-C and ``sys.exit`` print none.
+    It is not installed by default. Ctrl-C and ``sys.exit`` print no report.
 
     >>> before = sys.excepthook
     >>> configure_excepthook()
@@ -134,16 +134,16 @@ def configure_excepthook() -> None:
     if getattr(before, "__module__", None) == __name__:
         return
 
-    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, mask_error(error), trace)
-        if _report_enabled and issubclass(kind, Exception):
+    def report(error_type: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(error_type, mask_error(error), trace)
+        if _report_enabled and issubclass(error_type, Exception):
             print_env(sys.stderr)
 
     sys.excepthook = report
 
 
 def enable_env_report() -> None:
-    """Let the hook of :func:`configure_excepthook` print again.
+    """Enable the report of the hook of :func:`configure_excepthook` again.
 
     >>> enable_env_report()
     """
@@ -152,7 +152,7 @@ def enable_env_report() -> None:
 
 
 def disable_env_report() -> None:
-    """Keep the hook of :func:`configure_excepthook` from printing.
+    """Disable the report of the hook of :func:`configure_excepthook`.
 
     >>> disable_env_report()
     >>> enable_env_report()
@@ -162,18 +162,18 @@ def disable_env_report() -> None:
 
 
 def is_notebook() -> bool:
-    """Tell whether this is the cell of a notebook, as in Jupyter, Colab, Kaggle or VS Code.
+    """Return whether the code runs in a notebook, such as Jupyter, Colab, Kaggle or VS Code.
 
     >>> is_notebook()
     False
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    # Services such as Colab have a subclass of the shell of ipykernel.
+    # Services such as Colab subclass the shell of ipykernel.
     return any(cls.__name__ == "ZMQInteractiveShell" for cls in type(shell).__mro__)
 
 
 def is_xla_installed() -> bool:
-    """Tell whether there is the package by which :class:`.DeviceTPU` and :class:`.DeviceNeuron` compute.
+    """Return whether torch_xla is installed, which :class:`.DeviceTPU` and :class:`.DeviceNeuron` require.
 
     >>> is_xla_installed() == (importlib.util.find_spec("torch_xla") is not None)
     True
@@ -182,7 +182,7 @@ def is_xla_installed() -> bool:
 
 
 def is_hpu_installed() -> bool:
-    """Tell whether there is the package by which :class:`.DeviceHPU` computes.
+    """Return whether habana_frameworks is installed, which :class:`.DeviceHPU` requires.
 
     >>> is_hpu_installed() == (importlib.util.find_spec("habana_frameworks") is not None)
     True
@@ -191,8 +191,8 @@ def is_hpu_installed() -> bool:
 
 
 def _launcher() -> dict[str, str]:
-    """Environment variables, those with values that the report may show and those without."""
-    names = sorted(filter(is_of_launcher, os.environ))
+    """Return the launcher's environment variables, with values masked unless they are public."""
+    names = sorted(filter(is_launcher_variable, os.environ))
     return {name: mask_text(os.environ[name]) if is_public(name) else MASK for name in names}
 
 
@@ -220,23 +220,23 @@ def _accelerators() -> dict[str, Any]:
     if not torch.accelerator.is_available():
         return {}
     accelerator = torch.accelerator.current_accelerator()
-    kind = "" if accelerator is None else accelerator.type
+    device_type = "" if accelerator is None else accelerator.type
     found: dict[str, Any] = {}
     for index in range(torch.accelerator.device_count()):
-        name = f"{kind}:{index}"
-        if kind == "cuda":
+        name = f"{device_type}:{index}"
+        if device_type == "cuda":
             properties = torch.cuda.get_device_properties(index)
             capability = f"{properties.major}.{properties.minor}"
             found[name] = f"{properties.name}, {_gibibytes(properties.total_memory)}, compute capability {capability}"
         else:
-            found[name] = kind
-    if kind == "cuda" and (driver := _driver()):
+            found[name] = device_type
+    if device_type == "cuda" and (driver := _driver()):
         found["driver"] = driver
     return found
 
 
 def _driver() -> str:
-    """Version of the NVIDIA driver."""
+    """Return the version of the NVIDIA driver."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
@@ -254,7 +254,7 @@ def _processor() -> str:
 
 
 def _cores() -> int | str:
-    """The number of cores, and how many of them this process may use where these are fewer."""
+    """Return the number of cores, and how many of them this process may use if fewer."""
     number, usable = os.cpu_count() or 1, len(usable_cpus())
     usable = min(usable, quota) if (quota := cpu_quota()) is not None else usable
     return number if usable >= number else f"{number}, of which {usable:g} may be used"
@@ -268,13 +268,13 @@ def _memory() -> str | None:
 
 
 def _extras() -> dict[str, Any]:
-    """Extra -> its packages with their versions."""
+    """Return the packages of each extra, with their versions."""
     try:
-        wanted = importlib.metadata.requires(DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:  # run from its source
+        requirements = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:  # run from source
         return {}
     extras: dict[str, list[str]] = {}
-    for requirement in wanted:
+    for requirement in requirements:
         found = re.fullmatch(r"([\w.-]+)[^;]*;.*\bextra == ['\"]([\w-]+)['\"].*", requirement)
         if found is not None and found[2] not in _NOT_FOR_USERS:
             extras.setdefault(found[2], []).append(f"{found[1]} {_version(found[1]) or 'missing'}")

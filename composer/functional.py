@@ -1,4 +1,4 @@
-"""Every algorithm as a plain function, for custom training loops.
+"""Every method as a plain function, for custom training loops.
 
 The names are the functions of :mod:`composer.algorithms`, without its classes. Each is imported on first use.
 

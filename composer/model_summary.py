@@ -15,22 +15,22 @@ from composer.core.parameter_size import format_bytes, format_count, num_bytes, 
 
 __all__ = ["LayerSummary", "ModelSummary", "model_summary"]
 
-# Classes that hold a model and are not what its author calls it.
+# Wrapper classes, whose names are not shown as the model's.
 _WRAPPERS = ("composer.models", "torch.nn.parallel", "torch._dynamo", "peft.")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSummary:
-    """A module with all that is inside it.
+    """The summary of a module including its descendants.
 
     Attributes:
-        name: Its name in the model; empty for the model itself.
-        type: Name of its class.
-        depth: How many modules it lies in.
-        parameters: Number of elements of its parameters; shared ones count in every module that uses them.
-        trainable: How many of them are trained.
+        name: Name of the module in the model; empty for the model itself.
+        type: Name of the class.
+        depth: Nesting depth.
+        parameters: Number of elements of the parameters; shared ones count in every module that uses them.
+        trainable: Number of trainable elements.
         size: Memory of the parameters in bytes.
-        dtypes: Their dtypes, such as "float32".
+        dtypes: The dtypes, such as "float32".
         uninitialized: Number of parameters whose shape is not known yet.
 
     >>> model_summary(nn.Linear(3, 2)).layers[0].parameters
@@ -49,17 +49,17 @@ class LayerSummary:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """Parameter counts of a model; ``print(summary)`` shows a table, and so does a notebook.
+    """Parameter counts of a model; ``print(summary)`` and notebooks show a table.
 
     Sharded parameters count with their global size, and those that several modules share once.
 
     Attributes:
         name: Name of the model's class.
-        layers: The modules down to the depth asked for, the model itself first.
+        layers: The modules down to the requested depth, the model itself first.
         parameters: Number of elements of all parameters.
-        trainable: How many of them are trained.
+        trainable: Number of trainable elements.
         size: Memory of the parameters in bytes, unsharded.
-        shared: Number of parameters that are used in more than one place.
+        shared: Number of parameters that are used in more than one column.
         uninitialized: Number of parameters whose shape is not known before the first batch.
         changes: What each algorithm changed in the model, by the name of the algorithm.
 
@@ -95,8 +95,8 @@ class ModelSummary:
         widths[0] = max(widths[0], 10)
         lines = [
             "  ".join(
-                cell.rjust(width) if place in _NUMBERS else cell.ljust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+                cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in rows
         ]
@@ -135,8 +135,8 @@ def model_summary(model: nn.Module, depth: int | None = 2, *, changes: Sequence[
 
     Args:
         model: The model: sharded, quantized, on the meta device, with frozen, shared or uninitialized parameters.
-        depth: How many levels of modules are listed; None lists all.
-        changes: What algorithms changed, with their names; :meth:`.Trainer.model_summary` fills it in.
+        depth: Number of module levels to list; None lists all.
+        changes: Names of algorithms and what they changed; :meth:`.Trainer.model_summary` passes them.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -172,7 +172,7 @@ def model_summary(model: nn.Module, depth: int | None = 2, *, changes: Sequence[
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model that wrappers hold, if they have no parameters of their own."""
+    """Return the model inside of wrappers that have no other parameters."""
     while base_class(model).__module__.startswith(_WRAPPERS):
         children = [child for child in model.children() if any(True for _ in child.parameters())]
         if len(children) != 1 or list(model.parameters(recurse=False)):
@@ -198,17 +198,17 @@ def _layer(name: str, module: nn.Module, depth: int) -> LayerSummary:
 
 
 def _packed(module: nn.Module) -> Iterator[Tensor]:
-    """Weights that quantized layers of torch keep packed, where ``parameters()`` does not find them."""
-    for part in module.modules():
-        if type(part).__module__.startswith("torch.ao.nn.quantized"):
-            for read in (getattr(part, "weight", None), getattr(part, "bias", None)):
+    """Yield the packed weights of torch's quantized layers, which ``parameters()`` does not return."""
+    for child in module.modules():
+        if type(child).__module__.startswith("torch.ao.nn.quantized"):
+            for read in (getattr(child, "weight", None), getattr(child, "bias", None)):
                 value: Any = read() if callable(read) else None
                 if isinstance(value, Tensor):
                     yield value.detach()
 
 
 def _dtype(parameter: Any) -> str:
-    """The dtype, or of a quantized tensor, whose dtype is the one it computes in, its class."""
+    """Return the dtype, or the class name of a quantized tensor, whose dtype is only that of its computation."""
     is_quantized = hasattr(parameter, "quant_state") or hasattr(parameter, "__tensor_flatten__")
     if is_quantized and type(parameter) not in (Tensor, nn.Parameter) and not hasattr(parameter, "device_mesh"):
         return type(parameter).__name__
@@ -216,5 +216,5 @@ def _dtype(parameter: Any) -> str:
 
 
 def _num_shared(model: nn.Module) -> int:
-    places = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    return sum(number > 1 for number in places.values())
+    occurrences = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+    return sum(number > 1 for number in occurrences.values())

@@ -1,4 +1,4 @@
-"""Nested dictionaries under flat names and back, as trackers and command lines have them."""
+"""Convert nested dictionaries to flat ones with names such as ``model/depth``, and back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["convert_flat_dict_to_nested_dict", "convert_nested_dict_to_flat_dict
 
 
 def convert_nested_dict_to_flat_dict(nested_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one, with the names joined by ``/``.
+    """Return a nested mapping as a flat one, with the names joined by ``/``.
 
     Args:
-        nested_dict: Values by name; mappings among them are opened, but for empty ones.
-        prefix: What each name begins with, such as ``"model/"``.
+        nested_dict: Values by name; mappings among them are flattened, except empty ones.
+        prefix: Prefix of each name, such as ``"model/"``.
 
     >>> convert_nested_dict_to_flat_dict(
     ...     {"lr": 0.1, "model": {"depth": 2, "block": {"width": 8}}, "none": {}}
@@ -30,13 +30,13 @@ def convert_nested_dict_to_flat_dict(nested_dict: Mapping[str, Any], prefix: str
 
 
 def convert_flat_dict_to_nested_dict(flat_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested dictionaries that :func:`convert_nested_dict_to_flat_dict` was given.
+    """Return the nested dictionary of a flat one; the inverse of :func:`convert_nested_dict_to_flat_dict`.
 
     Args:
-        flat_dict: Values by name, in which ``/`` opens a dictionary.
+        flat_dict: Values by name; ``/`` separates the levels.
 
     Raises:
-        ValueError: A name stands for a value and for a dictionary.
+        ValueError: A name is used both for a value and for a dictionary.
 
     >>> convert_flat_dict_to_nested_dict({"lr": 0.1, "model/depth": 2, "model/block/width": 8})
     {'lr': 0.1, 'model': {'depth': 2, 'block': {'width': 8}}}
@@ -53,7 +53,7 @@ def convert_flat_dict_to_nested_dict(flat_dict: Mapping[str, Any]) -> dict[str, 
 
 
 def _open(path: str, opened: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The dictionary at a path, made where it is not there."""
+    """Return the dictionary at a path, created if missing."""
     if path not in opened:
         parent, _, name = path.rpartition("/")
         inside = _open(parent, opened)

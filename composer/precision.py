@@ -1,4 +1,4 @@
-"""Numerical precision of the forward pass and the loss: the names, and the context that applies each."""
+"""Mixed precision: the :class:`Precision` names, and the autocast context of each (fp32, fp16, bf16, fp8)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["STR_TO_DTYPE", "Precision", "default_precision", "get_precision_context", "widest_dtype"]
 
 STR_TO_DTYPE = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""The dtypes of tensors by the short names that configurations have."""
+"""Dtypes by the short names used in configurations."""
 
 _ALIASES = {
     "16": "amp_fp16",
@@ -38,11 +38,11 @@ _ALIASES = {
 
 
 class Precision(StrEnum):
-    """Precision of the forward pass and the loss; parameters and optimizer states keep their own dtype.
+    """Precision of the forward pass and the loss; parameters and optimizer states keep their dtype.
 
-    ``AMP_*`` are mixed: each operation runs in the short format or in float32, whichever suits it. Members are found
-    by value or name in any case, and by the short spellings ``amp``, ``fp16``, ``bf16``, ``fp8`` and ``float32``;
-    also those of other libraries: ``bf16-mixed``, ``16-mixed``, ``32-true``, 16, 32 and dtypes of PyTorch.
+    ``AMP_*`` are mixed precision: autocast runs each operation in the low-precision dtype or in float32. Members can be
+    looked up by value or name in any case, by the short names ``amp``, ``fp16``, ``bf16``, ``fp8`` and ``float32``, and
+    by the names of other libraries: ``bf16-mixed``, ``16-mixed``, ``32-true``, 16, 32 and dtypes of PyTorch.
 
     Raises:
         ValueError: For an unknown name.
@@ -68,7 +68,7 @@ class Precision(StrEnum):
 
 
 class _NoAutocast:
-    """Turns autocast off where it is on; costs a look at a flag where it is not."""
+    """Disables autocast if it is enabled; otherwise it only checks a flag."""
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
@@ -82,11 +82,11 @@ class _NoAutocast:
         self._entered.append(off)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         off = self._entered.pop()
         if off is not None:
-            off.__exit__(kind, error, trace)
+            off.__exit__(error_type, error, trace)
 
 
 def get_precision_context(
@@ -96,16 +96,16 @@ def get_precision_context(
     device_type: str | None = None,
     cache_enabled: bool = True,
 ) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which the forward pass and the loss run at a precision.
+    """Return the context in which the forward pass and the loss run at a precision.
 
     Args:
-        precision: ``fp32`` turns autocast off, ``amp_fp16`` and ``amp_bf16`` turn it on with that dtype; ``amp_fp8``
-            runs the layers of TransformerEngine in 8 bits and all others as ``amp_bf16``.
+        precision: ``fp32`` disables autocast, ``amp_fp16`` and ``amp_bf16`` enable it with that dtype; ``amp_fp8`` runs
+            the layers of TransformerEngine in 8 bits and all others as ``amp_bf16``.
         precision_config: Keyword arguments of TransformerEngine's ``DelayedScaling``; with ``amp_fp8`` only.
         fp8_autocast_enabled: Whether those layers use 8 bits; ``False`` for evaluation in 16 bits.
         device_type: As in ``torch.device(...).type``; ``None`` is the current accelerator, else ``"cpu"``.
-        cache_enabled: Whether autocast keeps the weights that it has cast until the context ends; ``False`` where
-            weights are resharded before, as a low-precision copy of all of them would stay in memory.
+        cache_enabled: Whether autocast caches cast weights until the context ends; ``False`` if weights are resharded
+            earlier, since a low-precision copy of all weights would stay in memory.
 
     Raises:
         ValueError: Float16 or 8 bits on the CPU, or ``precision_config`` with another precision.
@@ -128,38 +128,38 @@ def get_precision_context(
     if precision is Precision.AMP_BF16:
         return torch.autocast(device_type, torch.bfloat16, cache_enabled=cache_enabled)
     if device_type == "cpu":
-        raise ValueError(f"precision {precision.value} needs an accelerator; on the CPU use 'amp_bf16' or 'fp32'.")
+        raise ValueError(f"precision {precision.value} requires an accelerator; on the CPU use 'amp_bf16' or 'fp32'.")
     if precision is Precision.AMP_FP16:
         return torch.autocast(device_type, torch.float16, cache_enabled=cache_enabled)
     return _fp8_context(device_type, precision_config or {}, fp8_autocast_enabled, cache_enabled)
 
 
 def default_precision(device: Device) -> Precision:
-    """Return the precision used where none is asked for.
+    """Return the default precision of a device.
 
-    It is ``amp_bf16`` on an accelerator that computes in bfloat16, ``amp_fp16`` on one that does not, and ``fp32``
-    on the CPU.
+    It is ``amp_bf16`` on an accelerator that supports bfloat16, ``amp_fp16`` on one that does not, and ``fp32`` on the
+    CPU.
 
     Args:
-        device: Where the model runs.
+        device: The device of the model.
 
     >>> from composer.devices import DeviceCPU
     >>> default_precision(DeviceCPU())
     <Precision.FP32: 'fp32'>
     """
-    kind = device.torch_device.type
-    if kind == "cpu":
+    device_type = device.torch_device.type
+    if device_type == "cpu":
         return Precision.FP32
-    if kind == "cuda":
-        # Emulated bfloat16 is accepted by old GPUs and slower than float32.
+    if device_type == "cuda":
+        # Old GPUs accept bfloat16 but emulate it, slower than float32.
         return Precision.AMP_BF16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.AMP_FP16
-    if kind == "mps":
+    if device_type == "mps":
         return Precision.AMP_BF16 if torch.backends.mps.is_macos_or_newer(14, 0) else Precision.AMP_FP16
     return Precision.AMP_BF16
 
 
 def widest_dtype(device: torch.device) -> torch.dtype:
-    """Return the most exact floating-point dtype of a device: float32 on MPS and on XPUs without float64.
+    """Return the most precise floating-point dtype of a device: float32 on MPS and on XPUs without float64.
 
     Args:
         device: The device.
@@ -173,14 +173,14 @@ def widest_dtype(device: torch.device) -> torch.dtype:
 
 
 def _current_device_type() -> str:
-    """The type of the accelerator in use, or ``cpu``."""
+    """Return the type of the current accelerator, or ``cpu``."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if accelerator is None else accelerator.type
 
 
 @contextlib.contextmanager
 def _fp8(engine: Any, recipe: Any, enabled: bool, autocast: torch.autocast) -> Any:
-    """Both contexts of 8-bit training: TransformerEngine's for its layers, autocast for the others."""
+    """Enter both contexts of fp8 training: TransformerEngine's for its layers, autocast for the others."""
     with autocast, engine.fp8_autocast(enabled=enabled, fp8_recipe=recipe):
         yield
 
@@ -188,7 +188,7 @@ def _fp8(engine: Any, recipe: Any, enabled: bool, autocast: torch.autocast) -> A
 def _fp8_context(
     device_type: str, config: Mapping[str, Any], enabled: bool, cache_enabled: bool
 ) -> contextlib.AbstractContextManager[Any]:
-    """The context for ``amp_fp8``, after checks of the GPU and the package."""
+    """Return the context for ``amp_fp8``, after checking the GPU and the package."""
     if device_type != "cuda" or torch.cuda.get_device_capability() < (8, 9):
         found = (
             f"compute capability {'.'.join(map(str, torch.cuda.get_device_capability()))}"
@@ -196,7 +196,7 @@ def _fp8_context(
             else f"device type {device_type!r}"
         )
         raise RuntimeError(
-            f"precision amp_fp8 needs a GPU of compute capability 8.9 or higher, but found {found}; use 'amp_bf16'."
+            f"precision amp_fp8 requires a GPU of compute capability 8.9 or higher, but found {found}; use 'amp_bf16'."
         )
     purpose, install = "precision amp_fp8", "transformer-engine[pytorch]"
     engine: Any = import_extra("transformer_engine.pytorch", "fp8", purpose, install)

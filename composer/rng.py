@@ -1,4 +1,4 @@
-"""Random numbers: seeds, and the states of the generators of Python, NumPy and PyTorch."""
+"""Random seeds, and the random state of Python, NumPy and PyTorch: save, restore, deterministic mode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "get_rng_state",
     "get_torch_rng_states",
     "load_rng_state",
-    "preserved",
+    "preserve_rng_state",
     "seed_all",
     "seed_context",
     "set_local_rng_state",
@@ -33,20 +33,20 @@ __all__ = [
 ]
 
 MAX_SEED = 2**32 - 1
-"""The largest seed; NumPy's generator takes no larger one."""
+"""The largest seed, limited by NumPy's generator."""
 
 _LEGACY_CUDA_STATE_BYTES = 816
 
 
 def seed_all(seed: int) -> None:
-    """Seed the generators of Python, NumPy and PyTorch, on all devices.
+    """Seed the random generators of Python, NumPy and PyTorch on all devices.
 
     Args:
         seed: From 0 to ``MAX_SEED``.
 
     Raises:
-        TypeError: It is not a whole number.
-        ValueError: It is out of that range.
+        TypeError: ``seed`` is not an integer.
+        ValueError: ``seed`` is out of range.
 
     >>> seed_all(7)
     >>> first = torch.rand(1)
@@ -63,11 +63,11 @@ def seed_all(seed: int) -> None:
 
 
 @contextmanager
-def preserved() -> Generator[None]:
-    """Put all generators back to where they were before the body, after an error too.
+def preserve_rng_state() -> Generator[None]:
+    """Restore the state of all random generators after the body, also after an error.
 
     >>> seed_all(7)
-    >>> with preserved():
+    >>> with preserve_rng_state():
     ...     first = random.random()
     >>> random.random() == first
     True
@@ -89,14 +89,14 @@ def preserved() -> Generator[None]:
 
 @contextmanager
 def seed_context(seed: int) -> Generator[None]:
-    """Seed all generators for the body, then put them back to where they were, after an error too.
+    """Seed all random generators for the body, and restore their state afterwards, also after an error.
 
     Args:
         seed: From 0 to ``MAX_SEED``.
 
     Raises:
-        TypeError: It is not a whole number.
-        ValueError: It is out of that range.
+        TypeError: ``seed`` is not an integer.
+        ValueError: ``seed`` is out of range.
 
     >>> with seed_context(7):
     ...     first = random.random()
@@ -105,20 +105,20 @@ def seed_context(seed: int) -> Generator[None]:
     True
     """
     seed = _checked(seed)
-    with preserved():
+    with preserve_rng_state():
         seed_all(seed)
         yield
 
 
 def get_rng_state() -> list[dict[str, Any]]:
-    """Return the states of the generators of each process, for a checkpoint.
+    """Return the random state of each rank, for a checkpoint.
 
-    Each is a dict with ``python``, ``numpy`` (if installed), ``torch`` and one named after the type of the
-    accelerator (``cuda``, ...), of the current device. They hold tensors, numbers and tuples only, so that
-    ``torch.load`` reads them with ``weights_only=True``. All processes must call this.
+    Each is a dict with ``python``, ``numpy`` (if installed), ``torch`` and one entry named after the accelerator type
+    (``cuda``, ...), for the current device. They contain only tensors, numbers and tuples, so that ``torch.load`` reads
+    them with ``weights_only=True``. All ranks must call this.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
 
     >>> len(get_rng_state()), "torch" in get_rng_state()[0]
     (1, True)
@@ -127,14 +127,14 @@ def get_rng_state() -> list[dict[str, Any]]:
 
 
 def load_rng_state(rng_state_dicts: Sequence[Mapping[str, Any]]) -> None:
-    """Put this process's generators to the states in a checkpoint.
+    """Restore the random state of this rank from a checkpoint.
 
     Args:
-        rng_state_dicts: One dict for each rank, as from :func:`get_rng_state`. With another number of ranks a warning
-            is given; each rank that has a dict takes it, and the others go on as they are.
+        rng_state_dicts: One dict for each rank, as from :func:`get_rng_state`. If the number of ranks differs, a
+            warning is issued, and ranks without a dict keep their state.
 
     Raises:
-        KeyError: A dict has no state for Python or PyTorch.
+        KeyError: The state for Python or PyTorch is missing.
 
     >>> state = get_rng_state()
     >>> first = random.random()
@@ -145,8 +145,8 @@ def load_rng_state(rng_state_dicts: Sequence[Mapping[str, Any]]) -> None:
     rank, world_size = dist.get_global_rank(), dist.get_world_size()
     if len(rng_state_dicts) != world_size:
         warnings.warn(
-            f"The states of random numbers were saved by {plural(len(rng_state_dicts), 'rank')}, but there are now "
-            f"{plural(world_size, 'rank')}: random numbers will differ from those of the run that was saved.",
+            f"The random state was saved with {plural(len(rng_state_dicts), 'rank')}, but there are now "
+            f"{plural(world_size, 'rank')}: random numbers will differ from those of the saved run.",
             ComposerWarning,
             stacklevel=2,
         )
@@ -156,7 +156,7 @@ def load_rng_state(rng_state_dicts: Sequence[Mapping[str, Any]]) -> None:
 
 
 def get_local_rng_state() -> dict[str, Any]:
-    """Return the states of the generators of this process, as one entry of :func:`get_rng_state`.
+    """Return the random state of this process, one entry of :func:`get_rng_state`.
 
     >>> sorted(get_local_rng_state())[-2:]
     ['python', 'torch']
@@ -165,7 +165,7 @@ def get_local_rng_state() -> dict[str, Any]:
     numpy = _numpy()
     if numpy is not None:
         name, keys, position, has_gauss, cached = numpy.random.get_state()
-        # PyTorch cannot unpickle its own uint32 tensors everywhere, and refuses NumPy arrays in safe files.
+        # PyTorch cannot unpickle uint32 tensors everywhere, and rejects NumPy arrays with weights_only=True.
         state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached))
     module = _accelerator_in_use()
     if module is not None:
@@ -174,13 +174,13 @@ def get_local_rng_state() -> dict[str, Any]:
 
 
 def set_local_rng_state(state: Mapping[str, Any]) -> None:
-    """Put the generators of this process to a state.
+    """Set the random state of this process.
 
     Args:
         state: From :func:`get_local_rng_state`.
 
     Raises:
-        KeyError: There is no state for Python or PyTorch.
+        KeyError: The state for Python or PyTorch is missing.
 
     >>> state = get_local_rng_state()
     >>> first = random.random()
@@ -195,15 +195,16 @@ def set_local_rng_state(state: Mapping[str, Any]) -> None:
     if numpy is not None and "numpy" in state:
         name, keys, *rest = state["numpy"]
         numpy.random.set_state((name, numpy.asarray(keys, dtype=numpy.uint32), *rest))
-    kind = _accelerator_type()
-    if kind in state:
-        _set_accelerator_state(state[kind].cpu())
+    device_type = _accelerator_type()
+    if device_type in state:
+        _set_accelerator_state(state[device_type].cpu())
 
 
 def get_torch_rng_states() -> list[torch.Tensor]:
-    """Return the states of PyTorch's generators: of the host, then of all devices of the accelerator if it is in use.
+    """Return the states of PyTorch's generators: the CPU's, then those of all accelerator devices if in use.
 
-    No device is waited for. Random layers draw on the device that computes, which need not be where weights are kept.
+    This does not synchronize with a device. All devices are included, since random layers sample on the device that
+    computes, which need not be the one that stores the weights.
 
     >>> states = get_torch_rng_states()
     >>> first = torch.rand(1)
@@ -215,7 +216,7 @@ def get_torch_rng_states() -> list[torch.Tensor]:
 
 
 def set_torch_rng_states(states: Sequence[torch.Tensor]) -> None:
-    """Put PyTorch's generators to states.
+    """Set the states of PyTorch's generators.
 
     Args:
         states: From :func:`get_torch_rng_states`.
@@ -228,10 +229,10 @@ def set_torch_rng_states(states: Sequence[torch.Tensor]) -> None:
 
 
 def configure_deterministic_mode() -> None:
-    """Make PyTorch compute the same bits in each run; for the whole process, at some cost in speed.
+    """Make PyTorch bitwise deterministic across runs; a global setting, at some cost in speed.
 
-    Operations that have no deterministic form raise an error from now on. Call this before the first use of a GPU,
-    since cuBLAS reads ``CUBLAS_WORKSPACE_CONFIG``, which is set unless it is already, when it starts.
+    Operations without a deterministic implementation raise an error from now on. Call this before the first use of a
+    GPU, since cuBLAS reads ``CUBLAS_WORKSPACE_CONFIG``, which this sets if unset, when it starts.
 
     >>> configure_deterministic_mode()
     >>> torch.are_deterministic_algorithms_enabled()
@@ -247,7 +248,7 @@ def configure_deterministic_mode() -> None:
 
 
 def get_random_seed() -> int:
-    """Return a seed that differs each time; no generator is drawn from.
+    """Return a different seed each time, without advancing a random generator.
 
     >>> 0 <= get_random_seed() <= MAX_SEED
     True
@@ -256,18 +257,18 @@ def get_random_seed() -> int:
 
 
 def _checked(seed: int) -> int:
-    """The seed, if it is one."""
+    """Return the seed, validated."""
     try:
         number = operator.index(seed)
     except TypeError:
-        raise TypeError(f"seed must be a whole number, but got {seed!r} of type {type(seed).__name__}.") from None
+        raise TypeError(f"seed must be an integer, but got {seed!r} of type {type(seed).__name__}.") from None
     if not 0 <= number <= MAX_SEED:
         raise ValueError(f"seed must be from 0 to {MAX_SEED} (2**32 - 1), but got {number}.")
     return number
 
 
 def _numpy() -> Any:
-    """The NumPy module if it is installed."""
+    """Return the NumPy module, or None if it is not installed."""
     try:
         import numpy
     except ModuleNotFoundError:
@@ -276,27 +277,27 @@ def _numpy() -> Any:
 
 
 def _accelerator_type() -> str:
-    """The type of the accelerator, or an empty string."""
+    """Return the type of the accelerator, or an empty string."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return "" if accelerator is None else accelerator.type
 
 
 def _accelerator_in_use() -> Any:
-    """The torch module with the accelerator's generators, if this process has used it.
+    """Return the torch module with the accelerator's generators, or None if this process has not used it.
 
-    Asking for the state of one that was not used would start it, which takes memory and seconds in every process of a
-    training on the CPU; until then its generators have the seed, and nothing drew from them.
+    Getting the state of an unused accelerator would initialize it, which takes memory and seconds on every rank of a
+    CPU run; until then its generators are only seeded.
     """
     module = _accelerator()
     return module if module is not None and getattr(module, "is_initialized", lambda: True)() else None
 
 
 def _accelerator() -> Any:
-    """The torch module with the accelerator's generators, if there is one that this process may use."""
-    kind = _accelerator_type()
-    if not kind:
+    """Return the torch module with the accelerator's generators, or None if this process cannot use one."""
+    device_type = _accelerator_type()
+    if not device_type:
         return None
-    module = cast("ModuleType", torch.get_device_module(kind))
+    module = cast("ModuleType", torch.get_device_module(device_type))
     # A forked loader worker cannot use the accelerator of its parent.
     if getattr(module, "_is_in_bad_fork", lambda: False)():
         return None
@@ -304,7 +305,7 @@ def _accelerator() -> Any:
 
 
 def _accelerator_states() -> list[torch.Tensor]:
-    """The states of all devices of the accelerator's type, since a seed reaches all of them."""
+    """Return the states of all devices of the accelerator's type, since seeding affects all of them."""
     module = _accelerator_in_use()
     if module is None:
         return []
@@ -314,14 +315,14 @@ def _accelerator_states() -> list[torch.Tensor]:
 
 
 def _seed_accelerator(seed: int) -> None:
-    """Seed the generators of the accelerator, which need not be in use: they take the seed when they are."""
+    """Seed the generators of the accelerator; an unused one applies the seed when it is initialized."""
     module = _accelerator()
     if module is not None and hasattr(module, "manual_seed_all"):
         module.manual_seed_all(seed)
 
 
 def _set_accelerator_state(state: torch.Tensor, index: int | None = None) -> None:
-    """Set the generator of one device; the current one if no index is given."""
+    """Set the random state of one device; of the current one if no index is given."""
     module = _accelerator()
     if module is None:
         return

@@ -1,4 +1,4 @@
-"""Replaces layers of a model, and keeps the optimizers in step."""
+"""Model surgery: replace layers of a model, and swap their parameters in the optimizers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = [
 
 
 class ReplacementFunction(Protocol):
-    """Makes the replacement of a module, or returns None to keep the module.
+    """Creates the replacement of a module, or returns None to keep the module.
 
-    Called with the module and with the number of modules of its class that came before it, from 0.
+    Called with the module and with its index among the modules of its class, from 0.
 
     >>> drop_activation: ReplacementFunction = lambda module, module_index: nn.Identity()
     >>> drop_activation(nn.ReLU(), 0)
@@ -40,25 +40,25 @@ def replace_module_classes(
     recurse_on_replacements: bool = False,
     indices: MutableMapping[type[nn.Module], int] | None = None,
 ) -> dict[nn.Module, nn.Module]:
-    """Replace the descendants of a module that are of given classes, in place.
+    """Replace the descendants of a module that are instances of given classes, in place.
 
-    A module that occurs in several places is replaced in all of them, by one replacement. The replacement gets the
-    device, the floating dtype and the training mode of what it replaces; one of a layer without tensors, such as a
-    pooling, gets the device of the tensors around it. ``module`` itself stays.
+    A module that occurs several times is replaced by the same replacement everywhere. The replacement gets the device,
+    the floating-point dtype and the training mode of the replaced module; the replacement of a layer without tensors,
+    such as pooling, gets the device of the enclosing module. ``module`` itself is not replaced.
 
     Args:
         module: The model.
-        policies: What makes the replacement of each class; the first class that fits and gives a replacement counts.
-        optimizers: Those whose parameters are to follow, see :func:`update_params_in_optimizer`.
-        recurse_on_replacements: Whether the modules inside a replacement are replaced too.
-        indices: How many modules of each class were met before; counted on, so that several calls can share it.
+        policies: Replacement functions by class; the first matching class whose function returns a module is used.
+        optimizers: Optimizers to update, see :func:`update_params_in_optimizer`.
+        recurse_on_replacements: Whether to replace modules inside replacements too.
+        indices: The counts of modules by class; updated, so that several calls can use the same counts.
 
     Returns:
         The replacement of each replaced module.
 
     Raises:
-        TypeError: The model is wrapped for data parallelism, which has taken hold of its parameters.
-        RuntimeError: It is not clear to which parameter group a new parameter belongs.
+        TypeError: The model is wrapped for data parallelism, which has registered its parameters.
+        RuntimeError: The parameter group of a new parameter is ambiguous.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     >>> replaced = replace_module_classes(model, {nn.ReLU: lambda module, module_index: nn.GELU()})
@@ -75,7 +75,7 @@ def replace_module_classes(
     walk = _Walk(policies, counts, recurse_on_replacements)
     walk(module)
     if optimizers is not None and walk.replaced:
-        _follow(module, walk.replaced, _as_list(optimizers))
+        _update_optimizers(module, walk.replaced, _as_list(optimizers))
     return walk.replaced
 
 
@@ -97,20 +97,21 @@ def update_params_in_optimizer(
     new_params: Iterable[nn.Parameter],
     optimizers: Optimizer | Sequence[Optimizer],
 ) -> None:
-    """Put the parameters that replace others into the others' place in the optimizers.
+    """Replace parameters in optimizers.
 
-    Parameters in both keep their place and their state. Those only in ``old_params`` are dropped together with their
-    state; those only in ``new_params`` enter, without state, the parameter group of the old ones. If these were in
-    several groups (weights with decay and biases without), a new parameter enters the group of the old ones with as
-    many dimensions; where none has as many, a matrix or filter enters that of matrices and filters, a vector the other.
+    Parameters in both ``old_params`` and ``new_params`` keep their position and state. Those only in ``old_params`` are
+    removed together with their state; those only in ``new_params`` are added, without state, to the parameter group of
+    the old ones. If these are in several groups (such as weights with weight decay and biases without), a new parameter
+    is added to the group of old ones with the same number of dimensions; if there is none, a matrix or filter is added
+    to the group of matrices and filters, a vector to the other.
 
     Args:
         old_params: The parameters of the replaced module.
         new_params: The parameters of its replacement.
-        optimizers: One optimizer or several; one that holds no old parameter is left alone.
+        optimizers: One optimizer or several; optimizers without old parameters are not changed.
 
     Raises:
-        RuntimeError: It is not clear to which group a new parameter belongs; nothing is changed then.
+        RuntimeError: The group of a new parameter is ambiguous; nothing is changed then.
 
     >>> from torch.optim import SGD
     >>> old, new = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
@@ -120,12 +121,12 @@ def update_params_in_optimizer(
     True
     """
     old, new = _by_id(old_params), _by_id(new_params)
-    _exchange(old, new, _as_list(optimizers), {})
+    _swap_parameters(old, new, _as_list(optimizers), {})
 
 
 @dataclass
 class _Walk:
-    """One pass over a model: every module is asked about once, every place that holds it is set."""
+    """A traversal of a model: each module is considered once, and every reference to it is replaced."""
 
     policies: Mapping[type[nn.Module], ReplacementFunction]
     counts: MutableMapping[type[nn.Module], int]
@@ -134,7 +135,7 @@ class _Walk:
     seen: set[nn.Module] = field(default_factory=set[nn.Module])
 
     def __call__(self, parent: nn.Module, keep: nn.Module | None = None, around: tuple[nn.Module, ...] = ()) -> None:
-        """Replace the children of a module that lies in others, then theirs, all but ``keep``."""
+        """Replace the children of a module recursively, all but ``keep``; ``around`` are the enclosing modules."""
         if parent in self.seen:
             return
         self.seen.add(parent)
@@ -153,7 +154,7 @@ class _Walk:
                 continue
             parent._modules[name] = self.replaced[child]  # pyright: ignore[reportPrivateUsage]
             if self.recurse:
-                # A replacement often holds what it replaces, which must stay there.
+                # A replacement often contains the replaced module, which must stay there.
                 self(self.replaced[child], child, around)
 
 
@@ -173,10 +174,10 @@ def _replacement(
 
 
 def _adapt(new: nn.Module, old: nn.Module, around: Sequence[nn.Module]) -> None:
-    """Give a new module the device, dtype and mode of the old one; parts that it shares with the old one stay.
+    """Give a new module the device, dtype and mode of the old one; submodules that both share are not changed.
 
-    Where the old module has no tensors, as a pooling layer, the device is that of the innermost module around it that
-    has some; values for a model on the meta device are kept until that has values.
+    If the old module has no tensors, such as a pooling layer, the device is that of the innermost enclosing module with
+    tensors. If that is the meta device, the new module keeps its values.
     """
     tensors = _tensors_of(old)
     devices = {tensor.device for tensor in tensors or next(filter(None, map(_tensors_of, around)), ())}
@@ -198,31 +199,33 @@ def _tensors_of(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-def _follow(model: nn.Module, replaced: Mapping[nn.Module, nn.Module], optimizers: list[Optimizer]) -> None:
-    """Bring the optimizers in step with a model whose modules were replaced."""
+def _update_optimizers(model: nn.Module, replaced: Mapping[nn.Module, nn.Module], optimizers: list[Optimizer]) -> None:
+    """Update the optimizers of a model whose modules were replaced."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for before, after in replaced.items():
         old, new = _by_id(before.parameters()), _by_id(after.parameters())
-        held = _held(optimizers)
-        new = {key: parameter for key, parameter in new.items() if key in old or key not in held}
+        known = _parameter_ids(optimizers)
+        new = {key: parameter for key, parameter in new.items() if key in old or key not in known}
         if new and not old:
             old = _only_group(optimizers, type(after).__name__)
             new = old | new
         # A parameter that the model still uses elsewhere, a tied weight, is not dropped.
-        _exchange(old, {key: parameter for key, parameter in old.items() if key in names} | new, optimizers, names)
+        _swap_parameters(
+            old, {key: parameter for key, parameter in old.items() if key in names} | new, optimizers, names
+        )
 
 
 def _only_group(optimizers: list[Optimizer], name: str) -> dict[int, nn.Parameter]:
-    """The parameters beside which those of a module go that replaces one without parameters."""
+    """Return the parameters of the only parameter group, for a new module that replaces one without parameters."""
     if len(optimizers) == 1 and len(optimizers[0].param_groups) == 1:
         return _by_id(optimizers[0].param_groups[0]["params"])
     raise RuntimeError(
-        f"The parameters of the new {name} replace none, and the optimizers have several parameter groups: it is not "
-        f"clear which group they belong to. Replace the modules first, and make the optimizers afterwards."
+        f"The new {name} has parameters but the replaced module has none, and the optimizers have several parameter "
+        f"groups, so the group is ambiguous. Replace the modules first, and create the optimizers afterwards."
     )
 
 
-def _exchange(
+def _swap_parameters(
     old: Mapping[int, nn.Parameter],
     new: Mapping[int, nn.Parameter],
     optimizers: list[Optimizer],
@@ -231,37 +234,40 @@ def _exchange(
     """Find the group of each new parameter, then edit the groups."""
     added = [parameter for key, parameter in new.items() if key not in old]
     removed = {key for key in old if key not in new}
-    homes = [
+    candidates = [
         (group, [parameter for parameter in group["params"] if id(parameter) in old])
         for optimizer in optimizers
         for group in optimizer.param_groups
     ]
-    homes = [(group, members) for group, members in homes if members]
-    entering: dict[int, list[nn.Parameter]] = {id(group): [] for group, _ in homes}
-    if homes:
+    candidates = [(group, members) for group, members in candidates if members]
+    entering: dict[int, list[nn.Parameter]] = {id(group): [] for group, _ in candidates}
+    if candidates:
         for parameter in added:
-            entering[id(_home(parameter, homes))].append(parameter)
-    for group, members in homes:
+            entering[id(_target_group(parameter, candidates))].append(parameter)
+    for group, members in candidates:
         _edit_group(group, members, removed, entering[id(group)], names)
     for optimizer in optimizers:
         for key in removed:
             optimizer.state.pop(old[key], None)
 
 
-def _home(parameter: nn.Parameter, homes: list[tuple[dict[str, Any], list[nn.Parameter]]]) -> dict[str, Any]:
-    """The group that a new parameter belongs to."""
-    if len(homes) == 1:
-        return homes[0][0]
-    exact = [group for group, members in homes if any(member.ndim == parameter.ndim for member in members)]
-    # The matrices of a replacement go beside the filters of a convolution, away from its bias.
-    kind = [group for group, members in homes if any((each.ndim > 1) == (parameter.ndim > 1) for each in members)]
-    for alike in (exact, kind):
+def _target_group(
+    parameter: nn.Parameter, candidates: list[tuple[dict[str, Any], list[nn.Parameter]]]
+) -> dict[str, Any]:
+    """Return the parameter group for a new parameter."""
+    if len(candidates) == 1:
+        return candidates[0][0]
+    exact = [group for group, members in candidates if any(member.ndim == parameter.ndim for member in members)]
+    # The matrices of a replacement belong to the group of a convolution's filters, not to that of its bias.
+    same_rank = [
+        group for group, members in candidates if any((each.ndim > 1) == (parameter.ndim > 1) for each in members)
+    ]
+    for alike in (exact, same_rank):
         if len(alike) == 1:
             return alike[0]
     raise RuntimeError(
-        f"The parameters that a new one of shape {tuple(parameter.shape)} replaces are in {len(homes)} parameter "
-        f"groups: it is not clear which group it belongs to. Replace the modules first, and make the optimizers "
-        f"afterwards."
+        f"The parameters replaced by a new one of shape {tuple(parameter.shape)} are in {len(candidates)} parameter "
+        f"groups, so its group is ambiguous. Replace the modules first, and create the optimizers afterwards."
     )
 
 
@@ -272,22 +278,22 @@ def _edit_group(
     entering: list[nn.Parameter],
     names: Mapping[int, str],
 ) -> None:
-    """Drop parameters of a group and put others at the place of the first dropped, or after the last kept."""
+    """Remove parameters of a group, and insert others at the position of the first removed, or after the last kept."""
     params: list[nn.Parameter] = group["params"]
-    dropped = [place for place, parameter in enumerate(params) if id(parameter) in removed]
-    last = max(place for place, parameter in enumerate(params) if parameter is members[-1])
+    dropped = [index for index, parameter in enumerate(params) if id(parameter) in removed]
+    last = max(index for index, parameter in enumerate(params) if parameter is members[-1])
     at = dropped[0] if dropped else last + 1
-    rest = [place for place in range(len(params)) if place not in set(dropped)]
-    before, after = [p for p in rest if p < at], [p for p in rest if p >= at]
+    kept = [index for index in range(len(params)) if index not in set(dropped)]
+    before, after = [p for p in kept if p < at], [p for p in kept if p >= at]
     if "param_names" in group:
         old_names: list[str] = group["param_names"]
         new_names = [names.get(id(parameter), f"parameter_{id(parameter):x}") for parameter in entering]
         group["param_names"] = [*(old_names[p] for p in before), *new_names, *(old_names[p] for p in after)]
-    # The list object stays: schedulers and wrappers of the optimizer may hold it.
+    # Keep the list object, to which schedulers and wrappers of the optimizer may hold references.
     params[:] = [*(params[p] for p in before), *entering, *(params[p] for p in after)]
 
 
-def _held(optimizers: list[Optimizer]) -> set[int]:
+def _parameter_ids(optimizers: list[Optimizer]) -> set[int]:
     return {id(parameter) for opt in optimizers for group in opt.param_groups for parameter in group["params"]}
 
 

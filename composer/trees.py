@@ -1,4 +1,4 @@
-"""Nested data: batches, outputs and states made of mappings, sequences, dataclasses and tensors."""
+"""Map and iterate over nested data: batches, outputs and states of mappings, sequences, dataclasses and tensors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 
 
 def map_tensors(fn: Callable[[Tensor], Any], tree: Any) -> Any:
-    """Apply ``fn`` to every tensor of a nested structure and keep all the rest.
+    """Apply ``fn`` to every tensor of a nested structure, and keep everything else.
 
-    The kinds of the containers survive: mappings, lists, tuples, named tuples, dataclasses. A container in which
-    nothing changed is returned itself, not a copy, so a function that returns its tensors costs no memory.
+    Containers keep their types: mappings, lists, tuples, named tuples, dataclasses. A container without changes is
+    returned itself, not a copy, so a function that returns its tensors costs no memory.
 
     Args:
         fn: Called with each tensor, in order.
-        tree: Any nesting; a bare tensor too.
+        tree: Any nested structure, or a single tensor.
 
     >>> import torch
     >>> map_tensors(lambda t: t + 1, {"x": torch.zeros(1), "ids": [torch.ones(1), "name"]})
@@ -43,11 +43,11 @@ def map_tensors(fn: Callable[[Tensor], Any], tree: Any) -> Any:
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply ``fn`` to everything in a nested structure that is not a container, as :func:`map_tensors` does to tensors.
+    """Apply ``fn`` to every leaf (non-container) of a nested structure, as :func:`map_tensors` does to tensors.
 
     Args:
-        fn: Called with each leaf: tensors, numbers, strings, ``None``, and objects of unknown kinds.
-        tree: Any nesting; a bare leaf too.
+        fn: Called with each leaf: tensors, numbers, strings, ``None``, and objects of unknown types.
+        tree: Any nested structure, or a single leaf.
 
     >>> map_leaves(lambda leaf: leaf * 2, [1, (2, "a")])
     [2, (4, 'aa')]
@@ -58,10 +58,10 @@ def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
 def _map(fn: Callable[[Any], Any], tree: Any, every: bool) -> Any:
     """Apply ``fn`` to the tensors of a tree, or to every leaf.
 
-    The kinds that nearly every batch consists of come first: this runs in each training step.
+    The most common types come first, since this runs in each training step.
     """
-    kind = type(tree)  # pyright: ignore[reportUnknownVariableType]
-    if kind is tuple or kind is list:
+    container_type = type(tree)  # pyright: ignore[reportUnknownVariableType]
+    if container_type is tuple or container_type is list:
         same = True
         parts: list[Any] = []
         for old in cast("Sequence[Any]", tree):
@@ -69,8 +69,8 @@ def _map(fn: Callable[[Any], Any], tree: Any, every: bool) -> Any:
             if new is not old:
                 same = False
             parts.append(new)
-        return tree if same else parts if kind is list else tuple(parts)
-    if kind is dict:
+        return tree if same else parts if container_type is list else tuple(parts)
+    if container_type is dict:
         changed: dict[Any, Any] = {}
         for key, old in cast("dict[Any, Any]", tree).items():
             new = fn(old) if type(old) is Tensor else _map(fn, old, every)
@@ -99,7 +99,7 @@ def _map_other(fn: Callable[[Any], Any], tree: Any, every: bool) -> Any:
 
 
 def _is_leaf(tree: Any) -> bool:
-    """Whether ``tree`` holds nothing that we look into. A packed sequence keeps part of itself on the CPU."""
+    """Return whether ``tree`` is not traversed. A packed sequence is a leaf: some of its tensors stay on the CPU."""
     if isinstance(tree, (Tensor, PackedSequence)):
         return True
     if isinstance(tree, (Mapping, *SEQUENCES)):
@@ -108,10 +108,10 @@ def _is_leaf(tree: Any) -> bool:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Iterate over everything in a nested structure that is not a container, depth first.
+    """Iterate over the leaves (non-containers) of a nested structure, depth first.
 
     Args:
-        tree: Any nesting of mappings (their values), lists, tuples, named tuples and dataclasses.
+        tree: Nested mappings (their values), lists, tuples, named tuples and dataclasses.
 
     >>> list(leaves({"a": [1, (2, None)], "b": "text"}))
     [1, 2, None, 'text']
@@ -130,11 +130,11 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def ensure_tuple(x: Any) -> tuple[Any, ...]:
-    """Return one thing, several or none as a tuple.
+    """Return a single value, a sequence or ``None`` as a tuple.
 
     Args:
-        x: ``None`` gives an empty tuple, a sequence its elements, a dict its values; anything else, a string
-            included, is one element.
+        x: ``None`` gives an empty tuple, a sequence its elements, a dict its values; anything else, including a
+            string, is a single element.
 
     >>> ensure_tuple(None), ensure_tuple("ab"), ensure_tuple([1, 2]), ensure_tuple({"k": 3})
     ((), ('ab',), (1, 2), (3,))
@@ -151,7 +151,7 @@ def ensure_tuple(x: Any) -> tuple[Any, ...]:
 
 
 def map_collection(collection: Any, map_fn: Callable[[Any], Any]) -> Any:
-    """Apply a function to each element of one flat collection, which keeps its kind.
+    """Apply a function to each element of one flat collection, which keeps its container_type.
 
     Args:
         collection: A tuple, a list, a dict (its values are mapped), ``None`` (returned), or a single element.

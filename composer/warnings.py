@@ -1,4 +1,4 @@
-"""Warnings of this library, one class per kind, so that each can be filtered."""
+"""Warning classes of this library, for use with ``warnings.filterwarnings``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["ComposerWarning", "NoEffectWarning", "NotIntendedUseWarning", "Versi
 
 
 class ComposerWarning(UserWarning):
-    """Base of the warnings of this library.
+    """Base class of the warnings of this library.
 
     >>> import warnings
     >>> warnings.simplefilter("ignore", ComposerWarning)
@@ -14,7 +14,7 @@ class ComposerWarning(UserWarning):
 
 
 class NoEffectWarning(ComposerWarning):
-    """Something was asked for that changes nothing, such as surgery on a model without a fitting layer.
+    """A requested operation has no effect, such as surgery on a model without a matching layer.
 
     >>> issubclass(NoEffectWarning, ComposerWarning)
     True
@@ -22,7 +22,7 @@ class NoEffectWarning(ComposerWarning):
 
 
 class NotIntendedUseWarning(ComposerWarning):
-    """Something is used in a way that it was not made for and may do harm.
+    """A feature is used in an unintended way that may be harmful.
 
     >>> issubclass(NotIntendedUseWarning, ComposerWarning)
     True
@@ -34,7 +34,7 @@ class VersionedDeprecationWarning(ComposerWarning):
 
     Args:
         message: What is deprecated, and what to use instead.
-        remove_version: The first version without the feature; ``None`` where that is not decided.
+        remove_version: The first version without the feature; ``None`` if undecided.
 
     >>> print(
     ...     VersionedDeprecationWarning(
@@ -45,7 +45,7 @@ class VersionedDeprecationWarning(ComposerWarning):
     """
 
     def __init__(self, message: str, remove_version: str | None = None) -> None:
-        # Both stay in `args`, so that the warning survives pickling between processes.
+        # Keep both in `args`, so that the warning can be pickled.
         super().__init__(message, remove_version)
         self.message = message
         self.remove_version = remove_version

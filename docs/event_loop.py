@@ -1,4 +1,4 @@
-"""The loop in pseudocode, for the page that explains it, taken from where the code keeps it: the docstring of Event."""
+"""The training loop in pseudocode, from the docstring of ``Event``, for the page about the loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import textwrap
 
 from composer.core.event import Event
+from docs.diagrams import with_diagrams
 
 __all__ = ["event_loop", "with_event_loop"]
 
@@ -15,7 +16,7 @@ _BLOCK = re.compile(r"^\.\. code-block:: text\n\n((?: {4}.*\n|\n)+)", flags=re.M
 
 
 def event_loop() -> dict[str, str]:
-    """Return the parts of the loop, such as ``fit`` and ``evaluate``, by their names.
+    """Return the sections of the loop, such as ``fit`` and ``evaluate``, by name.
 
     >>> event_loop()["predict"].splitlines()[:2]
     ['predict:', '    PREDICT_START']
@@ -27,13 +28,14 @@ def event_loop() -> dict[str, str]:
 
 
 def with_event_loop(markdown: str) -> str:
-    """Return a page with a part of the loop in the place of each ``<!-- loop: part -->``.
+    """Return a page with a section of the loop in place of each ``<!-- loop: name -->``, and with its diagrams.
 
     Args:
         markdown: The page.
 
     Raises:
-        KeyError: There is no such part.
+        KeyError: There is no such section or diagram.
     """
-    parts = event_loop()
-    return _MARK.sub(lambda found: f"```text\n{parts[found[1]]}\n```", markdown)
+    sections = event_loop()
+    listed = _MARK.sub(lambda found: f"```text\n{sections[found[1]]}\n```", markdown)
+    return with_diagrams(listed, sections["fit"])

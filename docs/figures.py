@@ -1,4 +1,4 @@
-"""What the benchmarks measured, for the pages that tell it; pages do without where there are no results yet."""
+"""Read benchmark results and show them as tables on the pages; a page without results says how to measure them."""
 
 from __future__ import annotations
 
@@ -9,63 +9,79 @@ from typing import Any
 
 from docs.text import table
 
-__all__ = ["RESULTS", "costs", "with_figures"]
+__all__ = ["RESULTS", "costs", "load_results", "with_figures"]
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
-_UNKNOWN = "*Not measured on this machine yet: `make bench` does it.*"
+_UNKNOWN = "*Not measured yet. Run `make bench`.*"
+# What the final metric of a task is.
+_FINAL = {"vision": "final accuracy", "language": "final cross entropy"}
 _MARK = re.compile(r"^<!-- (figures|results): (\w+) -->$", flags=re.MULTILINE)
 
 
 def costs(folder: Path = RESULTS) -> dict[str, str]:
-    """Return what was measured of each function, or class, by its name."""
+    """Return the measured cost of each function or class, by name."""
     found: dict[str, list[str]] = {}
-    for label, *values in _results(folder, "methods").get("rows", []):
-        # "batch: mixup_batch, 256 x 3 x 32 x 32", then milliseconds of ours and theirs, and the ratio.
-        what = str(label).partition(": ")[2] or str(label)
+    for label, *values in load_results("methods", folder).get("rows", []):
+        # A label such as "batch: mixup_batch, 256 x 3 x 32 x 32", our milliseconds, the predecessor's, and the ratio.
+        group, _, what = str(label).rpartition(": ")
+        what, _, alternative = what.partition("; beside it ")
         name, _, on = what.partition(", ")
         ours, _, ratio, *_ = (*values, None, None, None)
         if not isinstance(ours, float):
             continue
         line = f"`{name}`, {on}: {ours:.3g} ms" if on else f"`{name}`: {ours:.3g} ms"
         if isinstance(ratio, float):
-            line += f", {ratio:.2f} times what MosaicML Composer 0.32.1 takes"
+            # The group "own" compares two of our own ways of doing the same.
+            other = alternative if group == "own" else "MosaicML Composer 0.32.1"
+            line += f", {ratio:.2f}× the time of {other}"
         found.setdefault(name, []).append(line)
     return {name: "; ".join(lines) + "." for name, lines in found.items()}
 
 
 def with_figures(markdown: str, folder: Path = RESULTS) -> str:
-    """Return a page with tables in the place of marks.
+    """Return a page with each mark replaced by a table of results.
 
     Args:
-        markdown: The page. ``<!-- figures: task -->`` stands for what is measured of a recipe,
-            ``<!-- results: name -->`` for a whole benchmark with its command and its machine.
-        folder: Where the results are.
+        markdown: The page. ``<!-- figures: task -->`` is replaced by the ablation of a recipe,
+            ``<!-- results: name -->`` by a complete benchmark with its command and hardware.
+        folder: The folder of the result files.
     """
-    shown = {"figures": _figures, "results": _benchmark}
+    shown = {"figures": _ablation, "results": _benchmark}
     return _MARK.sub(lambda found: shown[found[1]](folder, found[2]), markdown)
 
 
-def _figures(folder: Path, task: str) -> str:
-    results = _results(folder, "time_to_target")
+def _ablation(folder: Path, task: str) -> str:
+    """The time to the target: the baseline, the recipe, and the recipe without each of its methods."""
+    results = load_results("time_to_target", folder)
     mine = f"{task}: "
-    rows = [[str(row[0]).removeprefix(mine), *row[1:]] for row in results.get("rows", []) if row[0].startswith(mine)]
+    rows = [row for row in results.get("rows", []) if row[0].startswith(mine)]
     if not rows:
         return _UNKNOWN
-    notes = [note for note in results.get("notes", []) if note.startswith(mine)]
-    shown = table([results["columns"][0], *results["columns"][1:]], [[_shown(cell) for cell in row] for row in rows])
-    return "\n\n".join([shown, *notes])
+    heads = ["run", "CPU seconds to target", "seeds that reach it", "time relative to baseline (95 % CI)"]
+    heads += ["time relative to recipe (95 % CI)", _FINAL.get(task, "final metric")]
+    shown: list[list[str]] = []
+    for label, seconds, spread, _, reached, *ratios, final, final_spread in rows:
+        over_baseline, over_recipe = (
+            "" if ratio == "-" else f"{ratio}× ({interval.replace(' to ', '–')})"
+            for ratio, interval in (ratios[:2], ratios[2:])
+        )
+        time = f"{seconds:.2f} ± {spread:.2f}" if isinstance(seconds, float) else str(seconds)
+        last = f"{final:.3f} ± {final_spread:.3f}"
+        shown.append([label.removeprefix(mine), time, reached, over_baseline, over_recipe, last])
+    notes = [note.removeprefix(mine) for note in results.get("notes", []) if note.startswith(mine)]
+    return "\n\n".join([table(heads, shown), *(note[:1].upper() + note[1:] for note in notes)])
 
 
 def _benchmark(folder: Path, name: str) -> str:
-    results = _results(folder, name)
+    results = load_results(name, folder)
     if not results:
         return _UNKNOWN
     rows = [[_shown(cell) for cell in row] for row in results["rows"]]
     machine = results["machine"]
     where = (
         f"*{machine['processor']}, {machine['cores']} cores, torch {machine['libraries']['torch']}, {machine['date']}; "
-        f"again by `.bench/bin/python -m benchmarks.{name}`.*"
+        f"reproduce with `.bench/bin/python -m benchmarks.{name}`.*"
     )
     notes = "\n".join(f"- {note}" for note in results["notes"])
     return "\n\n".join([table(results["columns"], rows), notes, where])
@@ -77,6 +93,7 @@ def _shown(cell: object) -> str:
     return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
 
 
-def _results(folder: Path, name: str) -> dict[str, Any]:
+def load_results(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """Return the contents of a result file, or an empty mapping if the benchmark has not been run."""
     file = folder / f"{name}.json"
     return json.loads(file.read_text()) if file.is_file() else {}

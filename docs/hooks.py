@@ -1,22 +1,24 @@
-"""Adds the pages that are made of the packages themselves: methods, schedules, callbacks, loggers, the reference."""
+"""MkDocs hooks that add the generated pages: methods, schedules, callbacks, loggers and the API reference."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
+from docs.choosing import with_choices
 from docs.event_loop import with_event_loop
 from docs.figures import with_figures
-from docs.methods import method_pages, method_picture_files
+from docs.methods import method_files, method_pages, method_picture_files
 from docs.reference import leaf_pages, reference_pages
 from docs.schedules import schedule_pages, schedule_pictures
+from docs.search import rank_page
 
 __all__ = ["made_files", "made_pages", "on_config", "on_files", "on_page_markdown"]
 
 
 @functools.cache
 def made_pages() -> dict[str, str]:
-    """Return all pages that are made, by their path."""
+    """Return all generated pages by path."""
     return {
         **method_pages(),
         **schedule_pages(),
@@ -27,19 +29,19 @@ def made_pages() -> dict[str, str]:
 
 
 def made_files() -> dict[str, str | bytes]:
-    """Return all pages and pictures that are made, by their path."""
+    """Return all generated pages and pictures by path."""
     return {**made_pages(), **method_picture_files(), **schedule_pictures()}
 
 
 def on_config(config: Any) -> Any:
-    """Fill the entries of the navigation that name a folder of pages that are made."""
+    """Expand the navigation entries that name a folder of generated pages."""
     pages = made_pages()
     config.nav = [_filled(entry, sorted(pages, key=str.lower)) for entry in config.nav]
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages and pictures."""
+    """Add the generated pages and pictures."""
     from mkdocs.structure.files import File
 
     for path, content in made_files().items():
@@ -47,13 +49,15 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put in what is taken from elsewhere: the figures of the benchmarks, and the loop in pseudocode."""
-    return with_event_loop(with_figures(markdown))
+def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
+    """Rank a page in the search, and replace its marks: benchmark results, tables of methods, the loop's pseudocode."""
+    if page is not None:
+        rank_page(page.file.src_uri, page.meta)
+    return with_event_loop(with_choices(with_figures(markdown), method_files()))
 
 
 def _filled(entry: Any, pages: list[str]) -> Any:
-    """Put the pages of a folder in the place of its name, the one that lists them first."""
+    """Replace the name of a folder by its pages, the index first."""
     if isinstance(entry, str):
         return entry
     ((title, place),) = entry.items()

@@ -1,8 +1,9 @@
-"""The reference: a page for each package, and one for each callback and logger, from the packages themselves."""
+"""Generate the API reference: a page for each package, and one for each callback and logger."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import inspect
@@ -10,14 +11,13 @@ import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
 
-import composer
 from composer.core.callback import Callback
 from composer.optim import ComposerScheduler
 from docs.text import api, summary, table
 
-__all__ = ["leaf_pages", "members", "own_names", "public_modules", "reference_pages"]
+__all__ = ["exports", "leaf_pages", "members", "own_names", "public_modules", "reference_pages"]
 
-# Packages with pages of their own; the rest of each is in the reference.
+# Packages whose modules have separate pages.
 _LEAVES = ("composer.algorithms", "composer.callbacks", "composer.loggers")
 
 
@@ -32,7 +32,7 @@ def public_modules(package: str = "composer") -> Iterator[ModuleType]:
 
 @functools.cache
 def own_names(module: ModuleType) -> list[str]:
-    """Return the public names that are defined in a module, and not only passed on by it."""
+    """Return the public names that a module defines itself, without those that it re-exports."""
     try:
         tree = ast.parse(inspect.getsource(module))
     except OSError:  # an empty file
@@ -49,13 +49,8 @@ def own_names(module: ModuleType) -> list[str]:
 
 
 def members(module: ModuleType, level: int = 3) -> str:
-    """Return the reference of all that a module defines: classes, then functions, then constants."""
-
-    def rank(name: str) -> int:
-        value = getattr(module, name)
-        return 0 if inspect.isclass(value) else 1 if inspect.isroutine(value) else 2
-
-    names = sorted(own_names(module), key=rank)
+    """Return the reference of what a module defines: classes, then functions, then constants."""
+    names = sorted(own_names(module), key=lambda name: _rank(getattr(module, name), name)[0])
     return "\n\n".join(api(f"{module.__name__}.{name}", level) for name in names)
 
 
@@ -67,7 +62,7 @@ def leaf_pages(package: str, title: str) -> dict[str, str]:
     for module in list(public_modules(package))[1:]:
         names = own_names(module)
         if not names:
-            continue  # an old home that passes names on
+            continue  # a former import path that only re-exports names
         watchers = [name for name in names if _is_watcher(getattr(module, name))]
         heading = next(iter(watchers), names[0])
         path = f"{folder}/{module.__name__.rpartition('.')[2]}.md"
@@ -78,40 +73,85 @@ def leaf_pages(package: str, title: str) -> dict[str, str]:
     return pages
 
 
+@functools.cache
+def exports() -> dict[str, str]:
+    """Return the public names as ``module.name``, with the package that users import each from.
+
+    Public is what a package exports, and what the modules directly below ``composer`` define.
+    """
+    modules = list(public_modules())
+    # Sorted so that the shortest import wins: composer before composer.core, and composer.utils last.
+    packages = sorted(
+        (module for module in modules if hasattr(module, "__path__")),
+        key=lambda package: (package.__name__.startswith("composer.utils"), package.__name__.count(".")),
+    )
+    exported = {package.__name__: dict(_values(package)) for package in packages}
+    found: dict[str, str] = {}
+    for module in modules:
+        for name in own_names(module):
+            value = getattr(module, name)
+            homes = [home for home, values in exported.items() if values.get(name, exported) is value]
+            own = [home for home in homes if module.__name__.startswith(home)]
+            if homes:
+                found[f"{module.__name__}.{name}"] = (own or homes)[0]
+            elif module.__name__.count(".") == 1 and not hasattr(module, "__path__"):
+                found[f"{module.__name__}.{name}"] = module.__name__
+    for home, values in exported.items():
+        for name, value in values.items():
+            path = f"{getattr(value, '__module__', '')}.{name}"
+            if path.startswith("composer.") and "._" in path:  # defined in a private module
+                found.setdefault(path, home)
+    return found
+
+
+def _values(package: ModuleType) -> Iterator[tuple[str, object]]:
+    """The names that a package exports, and their values."""
+    for name in getattr(package, "__all__", ()):
+        with contextlib.suppress(ImportError):  # an optional package is missing
+            yield name, getattr(package, name)
+
+
 def reference_pages() -> dict[str, str]:
-    """Return a page for each top-level module or package, and one that lists them."""
-    grouped: dict[str, list[ModuleType]] = {}
-    for module in public_modules():
-        if module is composer or _is_shown_elsewhere(module):
-            continue
-        grouped.setdefault(module.__name__.split(".")[1], []).append(module)
+    """Return a page for each top-level module or package with public names, and one that lists them."""
+    grouped: dict[str, list[str]] = {}
+    for path, home in exports().items():
+        if not _is_shown_elsewhere(path.rpartition(".")[0]) and not _is_schedule(_value(path)):
+            grouped.setdefault((home if "._" in path else path).split(".")[1], []).append(path)
     pages: dict[str, str] = {}
     rows: list[tuple[str, str]] = []
-    for name, modules in sorted(grouped.items()):
-        parts = [f"## {module.__name__}\n\n{summary(module)}\n\n{_reference(module)}" for module in modules]
-        parts = [part for part, module in zip(parts, modules, strict=True) if _reference(module)]
-        if not parts:
-            continue
-        path = f"reference/{name}.md"
+    for name, paths in sorted(grouped.items()):
+        paths.sort(key=lambda path: _rank(_value(path), path.rpartition(".")[2]))
         package = importlib.import_module(f"composer.{name}")
-        pages[path] = f"# composer.{name}\n\n" + "\n\n".join(parts) + "\n"
+        listed = [_listed(path) for path in paths]
+        parts = [f"# composer.{name}", summary(package), table(["name", "import", "what it is"], listed)]
+        pages[f"reference/{name}.md"] = "\n\n".join([*parts, *(api(path, level=2) for path in paths)]) + "\n"
         rows.append((f"[composer.{name}]({name}.md)", summary(package)))
     about = (
-        "# Reference\n\nEvery public module, by package. Methods, schedules, callbacks and loggers have pages of their "
-        "own.\n\n"
+        "# API reference\n\nThe public classes and functions by package; every one has an anchor. Methods, schedules, "
+        "callbacks and loggers have pages of their own: [methods](../methods/index.md), "
+        "[schedules](../schedules/index.md), [callbacks](../callbacks/index.md), [loggers](../loggers/index.md).\n\n"
     )
-    pages["reference/index.md"] = about + table(["package", "what it holds"], rows) + "\n"
+    pages["reference/index.md"] = about + table(["package", "what it contains"], rows) + "\n"
     return pages
 
 
-def _reference(module: ModuleType) -> str:
-    """The reference of a module, without the schedules, which have pages of their own."""
-    shown = [name for name in own_names(module) if not _is_schedule(getattr(module, name))]
-    return "\n\n".join(api(f"{module.__name__}.{name}") for name in shown)
+def _value(path: str) -> object:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
-def _is_shown_elsewhere(module: ModuleType) -> bool:
-    name = module.__name__
+def _listed(path: str) -> tuple[str, str, str]:
+    """A link to the reference of an object, how to import it, and what it is."""
+    name, value = path.rpartition(".")[2], _value(path)
+    return f"[{name}](#{path})", f"`from {exports()[path]} import {name}`", summary(value) if callable(value) else ""
+
+
+def _rank(value: object, name: str) -> tuple[int, str]:
+    """Classes before functions before constants, each in alphabetical order."""
+    return (0 if inspect.isclass(value) else 1 if inspect.isroutine(value) else 2), name.lower()
+
+
+def _is_shown_elsewhere(name: str) -> bool:
     return name in _LEAVES or (any(name.startswith(f"{leaf}.") for leaf in _LEAVES) and ".utils" not in name)
 
 

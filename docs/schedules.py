@@ -1,4 +1,4 @@
-"""A page for each schedule, with its curve."""
+"""Generate a page for each schedule, with its curve."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from composer.optim import ComposerScheduler
 from docs.drawing import Line, draw_lines
 from docs.text import api, papers, prose, summary, table
 
-__all__ = ["EXAMPLES", "public_schedules", "schedule_pages", "schedule_pictures"]
+__all__ = ["EXAMPLES", "public_schedules", "schedule_pages", "schedule_pictures", "schedule_values"]
 
-# What is drawn: code over a run of ten epochs. Where there is none, the schedule is drawn with its defaults.
+# The calls that are plotted over a run of ten epochs. Other schedules are plotted with their defaults.
 EXAMPLES: dict[str, list[str]] = {
     "ConstantScheduler": ["ConstantScheduler(alpha=0.5, t_max='5ep')"],
     "ConstantWithWarmupScheduler": ["ConstantWithWarmupScheduler(t_warmup='2ep')"],
@@ -36,7 +36,7 @@ EXAMPLES: dict[str, list[str]] = {
     "WarmupStableDecayScheduler": ["WarmupStableDecayScheduler(t_warmup='1ep')"],
     "WithWarmup": ["WithWarmup(StepScheduler('3ep', gamma=0.5), t_warmup='1ep')"],
 }
-# It follows a metric and not the time: there is no curve to draw.
+# Depends on a metric, not on the time, so there is no curve.
 WITHOUT_CURVE = frozenset({"ReduceOnPlateauScheduler"})
 
 
@@ -51,14 +51,16 @@ def public_schedules() -> dict[str, type[ComposerScheduler]]:
 
 
 def schedule_pages() -> dict[str, str]:
-    """Return a page for each schedule, and one that lists them."""
+    """Return a page for each schedule, and an index page."""
     pages: dict[str, str] = {}
     rows: list[tuple[str, str]] = []
     for name, schedule in public_schedules().items():
         parts = [f"# {name}", prose(schedule)]
         if name not in WITHOUT_CURVE:
             drawn = " and ".join(f"`{code}`" for code in _codes(name))
-            parts.append(f"![Its value over ten epochs](pictures/{name}.svg)\n\nThe value over ten epochs: {drawn}.")
+            parts.append(
+                f"![Curve of the schedule over ten epochs](pictures/{name}.svg)\n\nValues over ten epochs: {drawn}."
+            )
         cited = papers(schedule)
         if cited:
             parts.append("Paper: " + ", ".join(f"<{address}>" for address in cited))
@@ -66,11 +68,12 @@ def schedule_pages() -> dict[str, str]:
         pages[f"schedules/{name}.md"] = "\n\n".join(parts) + "\n"
         rows.append((f"[{name}]({name}.md)", summary(schedule)))
     about = (
-        "# Schedules\n\nA schedule is a function of the progress of a run; its value multiplies the learning rate, or "
-        "another hyperparameter. Schedules are added with `+`, begin with `.with_warmup(...)`, and are given to groups "
-        "of parameters by `.assign(...)`; `.preview(...)` returns their values without a run.\n\n"
+        "# Schedules\n\nA schedule is a function of the progress of a run. Its value multiplies the learning rate, or "
+        "another hyperparameter. `+` concatenates schedules, `.with_warmup(...)` adds a warmup, `.assign(...)` assigns "
+        "a schedule to parameter groups, and `.preview(...)` returns the values without a run. The "
+        "[guide](../guides/schedulers.md) has examples.\n\n"
     )
-    pages["schedules/index.md"] = about + table(["schedule", "what it does"], rows) + "\n"
+    pages["schedules/index.md"] = about + table(["schedule", "description"], rows) + "\n"
     return pages
 
 
@@ -80,8 +83,8 @@ def schedule_pictures() -> dict[str, bytes]:
     for name in public_schedules():
         if name in WITHOUT_CURVE:
             continue
-        lines = [Line(code, [epoch / 100 for epoch in range(1001)], _values(code)) for code in _codes(name)]
-        pictures[f"schedules/pictures/{name}.svg"] = draw_lines(lines, "epochs", "multiplier of the rate")
+        lines = [Line(code, [epoch / 100 for epoch in range(1001)], schedule_values(code)) for code in _codes(name)]
+        pictures[f"schedules/pictures/{name}.svg"] = draw_lines(lines, "epochs", "learning rate multiplier")
     return pictures
 
 
@@ -89,7 +92,11 @@ def _codes(name: str) -> list[str]:
     return EXAMPLES.get(name, [f"{name}()"])
 
 
-def _values(code: str) -> list[float]:
-    """The values over ten epochs of a hundred batches."""
+def schedule_values(code: str) -> list[float]:
+    """Return the values of a schedule over ten epochs of a hundred batches.
+
+    Args:
+        code: The call that creates it.
+    """
     made: ComposerScheduler = eval(code, {name: getattr(optim, name) for name in optim.__all__})
     return made.preview("10ep", epoch_length=100)

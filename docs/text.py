@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["SECTIONS", "api", "as_markdown", "papers", "prose", "section", "summary", "table", "without_sections"]
+__all__ = [
+    "SECTIONS",
+    "api",
+    "as_markdown",
+    "grouped_arguments",
+    "papers",
+    "prose",
+    "section",
+    "summary",
+    "table",
+    "without_sections",
+]
 
 SECTIONS = ("When to use it", "When not to", "How to choose", "Cost")
 """The sections that the docstring of each method has, beside those that are read for the reference."""
@@ -63,6 +74,37 @@ def without_sections(text: str) -> str:
     'Mixes.\\n\\nArgs:\\n    alpha: A number.\\n'
     """
     return _SECTION.sub("", text)
+
+
+def grouped_arguments(text: str, groups: Mapping[str, str]) -> str:
+    """Return a docstring with its arguments under several headings.
+
+    Args:
+        text: The docstring, with one section of arguments.
+        groups: The first argument of each group, and the heading of the group.
+
+    >>> print(
+    ...     grouped_arguments(
+    ...         "Trains.\\n\\nArgs:\\n    a: One.\\n    b: Two.\\n", {"a": "Data", "b": "Time"}
+    ...     )
+    ... )
+    Trains.
+    <BLANKLINE>
+    Args: Data
+        a: One.
+    <BLANKLINE>
+    Args: Time
+        b: Two.
+    <BLANKLINE>
+    """
+    before, _, after = text.partition("Args:\n")
+    lines: list[str] = []
+    for line in after.splitlines():
+        name = re.match(r" {4}(\w+):", line)
+        if name is not None and name[1] in groups:
+            lines += ["", f"Args: {groups[name[1]]}"]
+        lines.append(line)
+    return before + "\n".join(lines).removeprefix("\n") + "\n"
 
 
 def papers(*documented: object) -> list[str]:

@@ -46,15 +46,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "trainer/test_outputs.py",
         "trainer/test_progress.py",
         "trainer/test_batch_classes.py",
-        "trainer/test_many_data.py",
+        "trainer/test_multi_rank_data.py",
     ),
     "gpu": ("gpu",),
 }
 """Files and folders below ``tests`` whose tests hold on any device, by the names that ``make gpu`` gives them."""
 
 NOT_THERE: dict[str, str] = {
-    r"test_logs_what_it_says_and_nothing_else\[MemoryMonitor\]": "the names of a GPU's figures are others",
-    r"test_logs_what_it_says_and_nothing_else\[SystemMetricsMonitor\]": "a GPU has figures of its own",
+    r"test_logs_exactly_the_declared_names\[MemoryMonitor\]": "the names of a GPU's figures are others",
+    r"test_logs_exactly_the_declared_names\[SystemMetricsMonitor\]": "a GPU has figures of its own",
     r"test_batch_classes\.py::test_lists_of_samples_stay_lists": "the model makes its tensors on the host",
 }
 """What of these holds on the CPU only: a pattern of the test's name, and why."""

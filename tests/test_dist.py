@@ -80,18 +80,18 @@ def test_the_environment_is_read(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "message"),
     [
-        ({"RANK": "first"}, "RANK must be a whole number, 0 or more, but is 'first'"),
+        ({"RANK": "first"}, "RANK must be an integer, 0 or more, but is 'first'"),
         ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK must be .* but is '-1'"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, but WORLD_SIZE is 2: it must be from 0 to 1"),
-        ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be a whole number, 1 or more, but is '0'"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be an integer, 1 or more, but is '0'"),
         ({"WORLD_SIZE": ""}, "WORLD_SIZE must be .* but is ''"),
         (
             {"LOCAL_WORLD_SIZE": "0"},
-            "LOCAL_WORLD_SIZE must be a whole number, 1 or more, but is '0'. Unset it",
+            "LOCAL_WORLD_SIZE must be an integer, 1 or more, but is '0'. Unset it",
         ),
-        ({"LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE is 2, .* but there is one process in all"),
+        ({"LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE is 2, .* but the world size is 1"),
         ({"LOCAL_WORLD_SIZE": "1.5"}, "LOCAL_WORLD_SIZE must be .* but is '1.5'"),
         ({"LOCAL_RANK": "-1"}, "LOCAL_RANK must be"),
         ({"LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, "LOCAL_RANK is 4, but LOCAL_WORLD_SIZE is 4"),
@@ -100,12 +100,12 @@ def test_the_environment_is_read(monkeypatch):
     ],
     ids=str,
 )
-def test_bad_environment(environ, told, monkeypatch):
+def test_bad_environment(environ, message, monkeypatch):
     full = {"LOCAL_RANK": "0", "NODE_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": "0", **environ}
     for name, value in full.items():
         if name != "NODE_RANK" or "GROUP_RANK" not in environ:
             monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=rf"^The environment variable {told}"):
+    with pytest.raises(ValueError, match=rf"^The environment variable {message}"):
         for get in (dist.get_global_rank, dist.get_world_size, dist.get_local_rank, dist.get_local_world_size):
             get()
         dist.get_node_rank()
@@ -113,10 +113,10 @@ def test_bad_environment(environ, told, monkeypatch):
 
 @pytest.mark.parametrize("start", [lambda: dist.initialize_dist("cpu"), check_environment], ids=["start", "check"])
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "message"),
     [
         *(
-            ({"WORLD_SIZE": "1", name: value}, f"{name} must be a whole number, 0 or more, but is '{value}'. Unset it")
+            ({"WORLD_SIZE": "1", name: value}, f"{name} must be an integer, 0 or more, but is '{value}'. Unset it")
             for name in ("RANK", "LOCAL_RANK", "NODE_RANK")
             for value in ("", "-1", "abc", "1.5", "1_0", "٣")
         ),
@@ -128,10 +128,10 @@ def test_bad_environment(environ, told, monkeypatch):
     ],
     ids=str,
 )
-def test_bad_environment_is_told_before_anything_depends_on_it(environ, told, start, monkeypatch):
+def test_bad_environment_is_told_before_anything_depends_on_it(environ, message, start, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=rf"^The environment variable {told}"):
+    with pytest.raises(ValueError, match=rf"^The environment variable {message}"):
         start()
 
 
@@ -171,7 +171,7 @@ def test_missing_environment(monkeypatch):
 def test_environment_and_group_must_agree(monkeypatch):
     dist.initialize_dist("cpu")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="WORLD_SIZE is 2, but the process group says 1"):
+    with pytest.raises(RuntimeError, match="WORLD_SIZE is 2, but that of the process group is 1"):
         dist.get_world_size()
 
 
@@ -186,7 +186,7 @@ def test_collectives_without_a_group(monkeypatch):
         lambda: dist.all_gather_object(1),
         lambda: dist.broadcast_object_list([1]),
     ):
-        with pytest.raises(RuntimeError, match=r"the process group is not set up[.] Call composer.dist.init"):
+        with pytest.raises(RuntimeError, match=r"the process group is not initialized[.] Call composer.dist.init"):
             call()
 
 
@@ -194,9 +194,11 @@ def test_initialize_twice_and_with_another_backend():
     dist.initialize_dist("cpu")
     dist.initialize_dist("cpu")
     dist.initialize_dist(SimpleNamespace(torch_device=torch.device("mps"), dist_backend=""))
-    with pytest.warns(ComposerWarning, match="serves device 'cuda' by 'gloo', .* 'nccl' is faster"):
+    with pytest.warns(ComposerWarning, match="uses 'gloo' on device 'cuda', .* 'nccl' is faster"):
         dist.initialize_dist("gpu")
-    with pytest.raises(RuntimeError, match=r"backend .*, which serves no tensors on xpu, but training on device 'xpu'"):
+    with pytest.raises(
+        RuntimeError, match=r"backend .*, which does not support tensors on xpu, but training on device 'xpu'"
+    ):
         dist.initialize_dist("xpu")
 
 
@@ -243,7 +245,7 @@ def test_a_group_without_tensors_on_the_cpu(backend, device, remedy, custom_back
     """As of "nccl" alone, which this machine may not have."""
     custom_backend("part", ["cuda"])
     torch_dist.init_process_group(backend, store=torch_dist.HashStore(), rank=0, world_size=1)
-    told = rf"'cuda:part', which serves no tensors on cpu, but .* Set it up with init_process_group\('{remedy}'\)"
+    told = rf"'cuda:part', which does not support tensors on cpu, but .* Use init_process_group\('{remedy}'\)"
     with pytest.raises(RuntimeError, match=told):
         dist.initialize_dist(device)
 
@@ -254,7 +256,7 @@ def test_initialize_errors(monkeypatch):
     with pytest.raises(ValueError, match="timeout must be greater than 0"):
         dist.initialize_dist("cpu", timeout=0)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="2 processes are to communicate, but device 'mps' has no backend"):
+    with pytest.raises(RuntimeError, match="The world size is 2, but device 'mps' has no communication backend"):
         dist.initialize_dist("mps")
 
 
@@ -280,7 +282,7 @@ class On:
 def test_a_gpu_rank_is_bound_to_its_gpu(monkeypatch):
     seen = {}
     monkeypatch.setattr(torch_dist, "init_process_group", lambda backend, **rest: seen.update(rest))
-    monkeypatch.setattr(setup, "meet", lambda rank, world_size, timeout: (rank, world_size, timeout))
+    monkeypatch.setattr(setup, "join_rendezvous", lambda rank, world_size, timeout: (rank, world_size, timeout))
     monkeypatch.setattr(setup, "start_hang_watcher", lambda timeout: None)
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)

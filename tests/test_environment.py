@@ -29,11 +29,11 @@ from tests.design import ROOT
 
 def test_sections() -> None:
     report = collect_env()
-    assert list(report) == ["versions", "accelerators", "machine", "launcher", "extras"]
+    assert list(report) == ["versions", "accelerators", "host", "launcher", "extras"]
     assert report["versions"]["composer"] == __version__
     assert report["versions"]["torch"] == torch.__version__
     assert report["versions"]["python"].startswith(platform.python_version())
-    assert report["machine"]["cores"] == os.cpu_count()
+    assert report["host"]["cores"] == os.cpu_count()
     assert json.loads(json.dumps(report)) == report
 
 

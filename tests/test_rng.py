@@ -53,7 +53,7 @@ def test_seeds_out_of_range(seed):
 
 @pytest.mark.parametrize("seed", [1.0, "1", None])
 def test_seeds_of_other_types(seed):
-    with pytest.raises(TypeError, match="seed must be a whole number"):
+    with pytest.raises(TypeError, match="seed must be an integer"):
         seed_all(seed)
 
 
@@ -105,15 +105,15 @@ def test_states_of_the_predecessor_load():
 def test_states_of_another_number_of_ranks(monkeypatch):
     states = get_rng_state()
     expected = draw()
-    with pytest.warns(ComposerWarning, match="saved by 2 ranks, but there are now 1 rank"):
+    with pytest.warns(ComposerWarning, match="saved with 2 ranks, but there are now 1 rank"):
         load_rng_state(states * 2)
     assert draw() == expected
-    with pytest.warns(ComposerWarning, match="saved by 0 ranks"):
+    with pytest.warns(ComposerWarning, match="saved with 0 ranks"):
         load_rng_state([])
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     before = torch.get_rng_state()
-    with pytest.warns(ComposerWarning, match="saved by 1 rank, but there are now 2 ranks"):
+    with pytest.warns(ComposerWarning, match="saved with 1 rank, but there are now 2 ranks"):
         load_rng_state(states)
     assert torch.equal(torch.get_rng_state(), before)
 

@@ -168,7 +168,7 @@ def test_batch_get_errors():
         batch_get({"image": 1, "label": 2}, "imge")
     with pytest.raises(IndexError, match="tuple of 2 elements, has no index 5"):
         batch_get((1, 2), 5)
-    with pytest.raises(TypeError, match=r"no part named 'yy'\. Did you mean 'y'"):
+    with pytest.raises(TypeError, match=r"no element 'yy'\. Did you mean 'y'"):
         batch_get(Record(1, 2), "yy")
     with pytest.raises(KeyError, match=r"'a.c'"):
         batch_get({"a": {"b": 1}}, "a.c")

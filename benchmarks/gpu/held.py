@@ -244,16 +244,16 @@ def measure_offload(options: Options) -> Report:
     Args:
         options: Device and size.
     """
-    from composer.parallel.activation_checkpointing import recompute
+    from composer.parallel.activation_checkpointing import apply_activation_checkpointing
 
     _prepare(options)
     shape, size = (gpt2.TINY, 4) if options.tiny else (gpt2.Shape(), 8)
     ways: dict[str, Callable[[Any], object]] = {
         "kept": lambda blocks: None,
-        "recomputed": recompute,
-        "recomputed but for products": lambda blocks: recompute(blocks, selective=True),
-        "on the host": lambda blocks: recompute(blocks, drop=False, offload=True),
-        "recomputed, inputs on the host": lambda blocks: recompute(blocks, offload=True),
+        "recomputed": apply_activation_checkpointing,
+        "recomputed but for products": lambda blocks: apply_activation_checkpointing(blocks, selective=True),
+        "on the host": lambda blocks: apply_activation_checkpointing(blocks, checkpointing=False, offload=True),
+        "recomputed, inputs on the host": lambda blocks: apply_activation_checkpointing(blocks, offload=True),
     }
     few, many = 2, 6
     found: dict[str, dict[str, float]] = {}

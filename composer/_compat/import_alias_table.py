@@ -29,7 +29,6 @@ PUBLIC: Final = (
     "composer.algorithms.utils",
     "composer.warnings",
     "composer.checkpoint",
-    "composer.trainer.options",
 )
 
 # Method -> where the layers and helpers are that stood beside it.
@@ -341,7 +340,8 @@ ABSENT: Final[dict[str, str]] = {
     "composer.algorithms.alibi.attention_surgery_functions._gpt2": "ALiBi is added by attention_surgery of any model.",
     "composer.algorithms.stochastic_depth.stochastic_layers": "See composer.nn.stochastic_depth.make_stochastic.",
     "composer.checkpoint.upload": "Give a URI as CheckpointSaver(folder=), or use composer.utils.RemoteUploader.",
-    "composer.distributed.activation_checkpointing": "See composer.parallel.activation_checkpointing.recompute.",
+    "composer.distributed.activation_checkpointing": "See "
+    "composer.parallel.activation_checkpointing.apply_activation_checkpointing.",
     "composer.distributed.dist_strategy": _FSDP,
     "composer.distributed.fsdp2": _FSDP,
     "composer.distributed.fsdp2_utils": _FSDP,

@@ -9,7 +9,7 @@ from typing import cast
 
 from composer._compat.other_libraries import ARGUMENTS, CLASSES, MEMBERS, SHORT_NAMES
 from composer._compat.other_library_values import answer_to
-from composer._text import did_you_mean, did_you_slip, whole
+from composer._text import as_integer, did_you_mean, did_you_slip
 
 __all__ = ["argument_hint", "class_hint", "class_meant", "is_foreign_class", "member_hint", "normalized"]
 
@@ -45,7 +45,7 @@ def argument_hint(
     if answer is None:
         slip = did_you_slip(name, known)
         return slip or next((_use(one, known, trainer) for one in trainer if did_you_slip(name, [one])), "")
-    number = value if type(value) is float else whole(value)
+    number = value if type(value) is float else as_integer(value)
     whole_only = re.search(r"<\d+>(ep|ba)'|<\?>|=<\d+>", answer) and "lr=" not in answer and "decay=" not in answer
     fits = number is not None and number > 0 and (type(number) is int or not whole_only)
     given = str(number) if fits else None

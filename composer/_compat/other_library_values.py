@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from composer._text import whole
+from composer._text import as_integer
 
 __all__ = ["answer_to"]
 
@@ -27,7 +27,7 @@ def answer_to(name: str, value: object, batches: int | None = None) -> str:
     ('train_subset_num_batches=20', "precision='amp_bf16'")
     """
     if not isinstance(value, (bool, float, str, list, Mapping, datetime.timedelta, type(None))):
-        value = whole(value)
+        value = as_integer(value)
         if value is None:  # an object of another library
             return ""
     if isinstance(value, list) and not all(isinstance(one, (str, int)) for one in cast("list[Any]", value)):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from composer.dist.dtensor import held, joint_norm, norms
+from composer.dist.dtensor import joint_norm, local_tensors, norms
 
 __all__ = ["gradients_of", "parameters_of", "scale_gradients", "total_norm"]
 
@@ -58,7 +58,7 @@ def scale_gradients(gradients: Sequence[Tensor], factor: Tensor) -> None:
     >>> gradient
     tensor([1., 2.])
     """
-    local = held(gradients)
+    local = local_tensors(gradients)
     for device in {gradient.device for gradient in local}:
         group = [gradient for gradient in local if gradient.device == device]
         torch._foreach_mul_(group, factor.to(device))  # pyright: ignore[reportPrivateImportUsage]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from composer._text import plural
-from composer.dist.dtensor import held
+from composer.dist.dtensor import local_tensors
 
 __all__ = ["Pairs", "average_of", "weights_of"]
 
@@ -29,7 +29,7 @@ class Pairs:
         self._groups: dict[tuple[object, ...], tuple[list[Tensor], list[Tensor]]] = {}
         for name, weight in weights.items():
             average = averages[name]
-            weight, average = held((weight, average))
+            weight, average = local_tensors((weight, average))
             group = self._groups.setdefault((weight.dtype, average.dtype, weight.device, average.device), ([], []))
             group[0].append(weight)
             group[1].append(average)

@@ -72,7 +72,7 @@ class ChannelsLast(Algorithm):
 
     __traits__ = Traits(
         slot=Slot.PRECISION,
-        sharding=Sharding.WHOLE_WEIGHTS,
+        sharding=Sharding.FULL_WEIGHTS,
         sharding_reason="torch shards only weights in contiguous memory format.",
     )
 

@@ -22,7 +22,7 @@ from composer.algorithms._gradients import gradients_of, parameters_of, scale_gr
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
-from composer.dist.dtensor import held, is_sharded, row_norms
+from composer.dist.dtensor import is_sharded, local_tensors, row_norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -79,7 +79,7 @@ def apply_gradient_clipping(
     if clipping_type == "adaptive":
         _clip_units(parameters, clipping_threshold)
     elif clipping_type == "value":
-        _clip_elements(held(gradients_of(parameters)), clipping_threshold)
+        _clip_elements(local_tensors(gradients_of(parameters)), clipping_threshold)
     else:
         gradients = gradients_of(parameters)
         factor = clipping_threshold / (total_norm(gradients) + _SMALLEST_NORM)
@@ -217,7 +217,7 @@ def _clip_units(parameters: Sequence[Tensor], threshold: float) -> None:
         # One by one: a gradient is still in the cache when it is scaled.
         bound = row_norms(parameter).clamp_(min=_SMALLEST_WEIGHT_NORM).mul_(threshold)
         factor = bound.div_(row_norms(gradient).clamp_(min=_SMALLEST_NORM)).clamp_(max=1.0)
-        held([gradient])[0].mul_(factor)
+        local_tensors([gradient])[0].mul_(factor)
     if small:
         _clip_small_units(small, threshold)
 

@@ -23,7 +23,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
-from composer.dist.dtensor import held, inner_products, like
+from composer.dist.dtensor import inner_products, local_tensors, shard_like
 from composer.rng import get_torch_rng_states, set_torch_rng_states
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class SAMOptimizer(Optimizer):
         finally:
             self.perturbed = False
             # Subtracting e would leave rounding errors.
-            torch._foreach_copy_(held(parameters), held(before))  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_copy_(local_tensors(parameters), local_tensors(before))  # pyright: ignore[reportPrivateImportUsage]
         if self.reuse:
             self.directions = _orthogonal(gradients_of(parameters), kept)
 
@@ -204,12 +204,12 @@ class SAMOptimizer(Optimizer):
         )
         if not alike:
             self._before = [torch.empty_like(parameter) for parameter in parameters]
-        torch._foreach_copy_(held(self._before), held(parameters))  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_copy_(local_tensors(self._before), local_tensors(parameters))  # pyright: ignore[reportPrivateImportUsage]
         return self._before
 
     def _move_to_worst(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Add e to the parameters, overwriting the gradients, which are no longer needed."""
-        weights, slopes = held(parameters), held(gradients)
+        weights, slopes = local_tensors(parameters), local_tensors(gradients)
         if not self.adaptive:
             factor = self.rho / (total_norm(gradients) + self.epsilon)
             if all(weight.device.type == "cpu" for weight in weights):  # one pass over memory
@@ -228,9 +228,9 @@ class SAMOptimizer(Optimizer):
     def _reuse(self, parameters: list[Tensor]) -> None:
         gradients = gradients_of(parameters)
         factor = self.reuse * total_norm(gradients) / (total_norm(self.directions) + self.epsilon)
-        moves = list(torch._foreach_mul(held(self.directions), 1.0))  # pyright: ignore[reportPrivateImportUsage]
+        moves = list(torch._foreach_mul(local_tensors(self.directions), 1.0))  # pyright: ignore[reportPrivateImportUsage]
         scale_gradients(moves, factor)
-        torch._foreach_add_(held(gradients), moves)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_add_(local_tensors(gradients), moves)  # pyright: ignore[reportPrivateImportUsage]
 
 
 class SAM(Algorithm):
@@ -376,5 +376,5 @@ def _orthogonal(gradients: list[Tensor], plain: list[Tensor]) -> list[Tensor]:
     """Return the component of the gradients, as one vector, that is orthogonal to the plain ones."""
     along = torch.stack([product.to(plain[0].device) for product in inner_products(gradients, plain)]).sum()
     scale_gradients(plain, along / total_norm(plain).square().clamp_min(1e-24))
-    components = torch._foreach_sub(held(gradients), held(plain))  # pyright: ignore[reportPrivateImportUsage]
-    return [like(gradient, component) for gradient, component in zip(gradients, components, strict=True)]
+    components = torch._foreach_sub(local_tensors(gradients), local_tensors(plain))  # pyright: ignore[reportPrivateImportUsage]
+    return [shard_like(gradient, component) for gradient, component in zip(gradients, components, strict=True)]

@@ -23,7 +23,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
-from composer.dist.dtensor import held
+from composer.dist.dtensor import local_tensors
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -142,7 +142,7 @@ class SpikeSkip(Algorithm):
             if kept is None or len(kept[0]) != len(parameters) or any(map(_differ, kept[0], parameters)):
                 kept = self._copies[index] = (parameters, [torch.empty_like(p) for p in parameters])
             with torch.no_grad():
-                torch._foreach_copy_(held(kept[1]), held(parameters))  # pyright: ignore[reportPrivateImportUsage]
+                torch._foreach_copy_(local_tensors(kept[1]), local_tensors(parameters))  # pyright: ignore[reportPrivateImportUsage]
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Decide, and prepare the optimizers for a step that may be skipped."""
@@ -223,5 +223,5 @@ def _differ(one: object, other: object) -> bool:
 @torch.no_grad()
 def _choose(parameters: Sequence[nn.Parameter], copies: Sequence[Tensor], skip: Tensor) -> None:
     """Copy the copies into the parameters if ``skip`` is true."""
-    for parameter, copy in zip(held(parameters), held(copies), strict=True):
+    for parameter, copy in zip(local_tensors(parameters), local_tensors(copies), strict=True):
         torch.where(skip.to(copy.device), copy, parameter.detach(), out=parameter.detach())

@@ -1,4 +1,4 @@
-"""What watches a run: speed, memory, gradients, checks, checkpoints; each in a file of its name."""
+"""Built-in callbacks: throughput, memory, gradients, health checks, early stopping and checkpoints, one module each."""
 
 from __future__ import annotations
 

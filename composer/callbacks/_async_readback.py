@@ -1,4 +1,4 @@
-"""Reading values from the device without waiting for it."""
+"""Copy scalars from the device to the host asynchronously, without a synchronization."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Readback"]
 
 
 class Readback:
-    """Copies scalars to the host beside the work of the device, and gives each once it has arrived.
+    """Copies scalars to the host asynchronously, and returns each once its copy is complete.
 
-    The host runs ahead of the device, so a value is there some steps later; asking for what has arrived waits for
-    nothing. What lies on the CPU has arrived when it is put in.
+    The host runs ahead of the device, so a value is available some steps later; :meth:`arrived` does not wait by
+    default. Values on the CPU are available at once.
 
     >>> readback = Readback()
     >>> readback.put("step 1", torch.tensor(True))
@@ -29,16 +29,16 @@ class Readback:
         self._pending: deque[tuple[Any, Tensor, torch.Event | None]] = deque()
 
     def put(self, label: Any, value: Tensor) -> None:
-        """Begin to copy a value.
+        """Start copying a value.
 
         Args:
-            label: What to give it back with.
-            value: A tensor of one element, which nobody changes.
+            label: Returned with the value.
+            value: A tensor of one element, which must not be modified.
         """
         if value.device.type == "cpu":
             self._pending.append((label, value, None))
             return
-        # From these only into pinned memory does the copy run beside the host.
+        # From these devices, only copies into pinned memory are asynchronous.
         host = torch.empty((), dtype=value.dtype, pin_memory=value.device.type in PINNING)
         host.copy_(value.reshape(()), non_blocking=True)
         done = torch.Event(value.device)
@@ -46,10 +46,10 @@ class Readback:
         self._pending.append((label, host, done))
 
     def arrived(self, wait: bool = False) -> list[tuple[Any, bool | int | float]]:
-        """Return labels and values that have come, in the order in which they were put in.
+        """Return the labels and values of completed copies, in the order in which they were put in.
 
         Args:
-            wait: Whether to wait for all that are under way.
+            wait: Whether to wait for all pending copies.
         """
         found: list[tuple[Any, bool | int | float]] = []
         while self._pending:

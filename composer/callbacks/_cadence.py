@@ -1,4 +1,4 @@
-"""When something is due that is done in a step, and so must be known before it."""
+"""Intervals in batches or epochs that are checked at the start of a step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["Cadence"]
 
 
 class Cadence:
-    """Tells when a step begins whether what happens every so many batches or epochs is due in it.
+    """Determines at the start of a step whether an action at an interval of batches or epochs is due in it.
 
-    It is due in the first step, and then in every one that begins a multiple of the interval.
+    It is due in the first step, and then in every step that begins a multiple of the interval.
 
     Args:
-        argument: Name of the argument, for messages.
+        argument: Name of the argument, for error messages.
         interval: A number of batches, or a time in batches or epochs.
 
     Raises:
-        TypeError: The interval is no time.
-        ValueError: It is not positive, or in another unit.
+        TypeError: The interval is not a time.
+        ValueError: The interval is not positive, or has another unit.
 
     >>> from composer import Timestamp
     >>> [batch for batch in range(7) if Cadence("interval", "3ba").due(Timestamp(batch=batch))]
@@ -39,10 +39,10 @@ class Cadence:
         self._unit, self._period = self.interval.unit, int(self.interval.value)
 
     def due(self, timestamp: Timestamp) -> bool:
-        """Tell whether it is due in the step that begins.
+        """Return whether the action is due in the step that begins.
 
         Args:
-            timestamp: The training time before the step.
+            timestamp: The timestamp before the step.
         """
         if timestamp.count(self._unit) % self._period:
             return False

@@ -1,4 +1,4 @@
-"""Names of checkpoints and of the link to the newest, as templates that are checked when they are given."""
+"""Name templates of checkpoints and of the link to the newest, checked when they are given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from composer.core.state import State
 
 
-__all__ = ["in_folder", "name_now", "names_for_loggers", "remote", "times_from", "times_of"]
+__all__ = [
+    "current_name",
+    "in_folder",
+    "remote",
+    "remote_names",
+    "times_from",
+    "times_of",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +36,7 @@ def in_folder(argument: str, name: str | Path, folder: str) -> PartialFilePath:
     """Return the template of a file in a folder.
 
     Args:
-        argument: What the caller calls the name, for errors.
+        argument: Name of the argument, for error messages.
         name: The name relative to the folder.
         folder: The folder.
 
@@ -43,14 +50,14 @@ def in_folder(argument: str, name: str | Path, folder: str) -> PartialFilePath:
 
 
 def remote(argument: str, name: str | Path | None) -> PartialFilePath | None:
-    """Return the template of a file at loggers that keep files, or None.
+    """Return the template of a file at loggers that store files, or None.
 
     Args:
-        argument: What the caller calls the name, for errors.
-        name: The name, or None for none.
+        argument: Name of the argument, for error messages.
+        name: The name, or None.
 
     Raises:
-        ValueError: A placeholder is unknown, or the name is none of a file there.
+        ValueError: A placeholder is unknown, or the name is not a valid remote file name.
 
     >>> remote("remote_file_name", None) is None
     True
@@ -60,22 +67,22 @@ def remote(argument: str, name: str | Path | None) -> PartialFilePath | None:
     return PartialFilePath(check_remote_name(argument, check_template(argument, os.fspath(name), timed=True)))
 
 
-def name_now(template: PartialFilePath | None, state: State) -> str | None:
-    """Return the name that a template stands for now, without its folder; None for none.
+def current_name(template: PartialFilePath | None, state: State) -> str | None:
+    """Format a template with the current timestamp, without its folder; None for None.
 
     Args:
         template: The template.
         state: The state of the run.
 
     >>> from composer import State
-    >>> name_now(in_folder("filename", "ep{epoch}.pt", "runs"), State(model=torch.nn.Linear(1, 1)))
+    >>> current_name(in_folder("filename", "ep{epoch}.pt", "runs"), State(model=torch.nn.Linear(1, 1)))
     'ep0.pt'
     """
     return None if template is None else format_name(template.filename, state.run_name, state.timestamp, rank=0)
 
 
-def names_for_loggers(saver: CheckpointSaver, state: State) -> tuple[str | None, str | None]:
-    """Return the names of a checkpoint and of the link at the destinations that keep files; None for none.
+def remote_names(saver: CheckpointSaver, state: State) -> tuple[str | None, str | None]:
+    """Return the names of a checkpoint and of the link for loggers that store files; None if not uploaded.
 
     Args:
         saver: The saver.
@@ -83,24 +90,22 @@ def names_for_loggers(saver: CheckpointSaver, state: State) -> tuple[str | None,
 
     >>> from composer import State
     >>> from composer.callbacks import CheckpointSaver
-    >>> names_for_loggers(
-    ...     CheckpointSaver(latest_filename=None), State(torch.nn.Linear(1, 1), run_name="night")
-    ... )
+    >>> remote_names(CheckpointSaver(latest_filename=None), State(torch.nn.Linear(1, 1), run_name="night"))
     ('night/checkpoints/ep0-ba0-rank0.pt', None)
     """
     latest = None if saver.latest_filename is None else saver.latest_remote_file_name
     name = saver.remote_file_name
     if name is not None:
         name = PartialFilePath(template_for(state, name.filename, weights_only=saver.weights_only))
-    return name_now(name, state), name_now(latest, state)
+    return current_name(name, state), current_name(latest, state)
 
 
 def times_of(times: Mapping[str, Timestamp], saved: SavedList) -> list[tuple[str, dict[str, int | float]]]:
-    """Return the times of checkpoints with names relative to their folder, for a checkpoint to hold.
+    """Return the timestamps of checkpoints with names relative to their folder, for ``state_dict``.
 
     Args:
-        times: The times by path.
-        saved: Knows the folder.
+        times: The timestamps by path.
+        saved: The list of checkpoints, which knows the folder.
 
     >>> from composer.checkpoint.retention import Retention
     >>> ((name, time),) = times_of({"runs/ep1.pt": Timestamp(epoch=1)}, SavedList(Retention()))
@@ -111,11 +116,11 @@ def times_of(times: Mapping[str, Timestamp], saved: SavedList) -> list[tuple[str
 
 
 def times_from(state: Any, saved: SavedList) -> dict[str, Timestamp]:
-    """Return the times by path that :func:`times_of` has described; entries of other forms are left out.
+    """Return timestamps by path from the result of :func:`times_of`; invalid entries are skipped.
 
     Args:
-        state: The times by name.
-        saved: Knows the folder.
+        state: The timestamps by name.
+        saved: The list of checkpoints, which knows the folder.
 
     >>> from composer.checkpoint.retention import Retention
     >>> saved = [("runs/ep1.pt", timestamp_state(Timestamp(epoch=1))), ("runs/ep2.pt", None)]
@@ -130,5 +135,5 @@ def times_from(state: Any, saved: SavedList) -> dict[str, Timestamp]:
             timestamp.load_state_dict(time)
             found[saved.path_of(name)] = timestamp
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            _log.info("The time of a saved checkpoint is left out, as it is not as it was written: %r", error)
+            _log.info("Skipped an invalid entry in the timestamps of saved checkpoints: %r", error)
     return found

@@ -1,4 +1,4 @@
-"""What CUDA's allocator can tell: the history of its blocks, and pictures of it."""
+"""Record the history of CUDA's memory allocator, and write snapshots and plots of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from composer.callbacks._flamegraph import draw_flamegraph
+from composer.callbacks._flamegraph import render_flamegraph
 
 if TYPE_CHECKING:
     from composer.core.callback import Callback
@@ -20,7 +20,7 @@ __all__ = ["WRITERS", "has_cuda_memory", "record_history", "stop_recording", "ta
 
 
 def has_cuda_memory(state: State) -> bool:
-    """Return whether the run is on a device whose allocator keeps a history.
+    """Return whether the run is on a device whose allocator records a history.
 
     Args:
         state: The state of the run.
@@ -32,26 +32,26 @@ def has_cuda_memory(state: State) -> bool:
     return state.device.torch_device.type == "cuda"
 
 
-# Who records, with the number of events that each wants: the allocator has one history for all.
+# The callbacks that record, with the number of events that each requires: the allocator has a single history.
 _recording: WeakKeyDictionary[Callback, int] = WeakKeyDictionary()
 
 
 def record_history(owner: Callback, max_entries: int) -> None:
-    """Begin to record what is allocated and freed, and where in the code.
+    """Start recording allocations and frees with their stack traces.
 
     Args:
-        owner: Who wants to know; others may record at the same time.
-        max_entries: Number of events to keep, the newest; where several record, the most that any of them wants.
+        owner: The callback that records; others may record at the same time.
+        max_entries: Maximum number of events to keep; with several callbacks, the largest of their values applies.
     """
     _recording[owner] = max_entries
     torch.cuda.memory._record_memory_history(max_entries=max(_recording.values()))
 
 
 def stop_recording(owner: Callback) -> None:
-    """Record no longer, and forget, unless somebody else records.
+    """Stop recording and clear the history, unless another callback records.
 
     Args:
-        owner: Who has called :func:`record_history`.
+        owner: The callback that called :func:`record_history`.
     """
     del _recording[owner]
     if not _recording:
@@ -59,7 +59,7 @@ def stop_recording(owner: Callback) -> None:
 
 
 def take_snapshot() -> dict[str, Any]:
-    """Return what is allocated, and what was recorded."""
+    """Return a snapshot of allocated memory and the recorded history."""
     snapshot: Any = torch.cuda.memory._snapshot()  # a typed dict in newer versions of torch
     return snapshot
 
@@ -84,14 +84,14 @@ def _write_segments(snapshot: dict[str, Any], path: Path) -> None:
 def _write_segment_flamegraph(snapshot: dict[str, Any], path: Path) -> None:
     from torch.cuda._memory_viz import segments
 
-    # torch's own drawing fetches a script from the network.
-    path.write_text(segments(snapshot, format_flamegraph=draw_flamegraph))
+    # torch's own renderer downloads a script from the network.
+    path.write_text(segments(snapshot, format_flamegraph=render_flamegraph))
 
 
 def _write_memory_flamegraph(snapshot: dict[str, Any], path: Path) -> None:
     from torch.cuda._memory_viz import memory
 
-    path.write_text(memory(snapshot, format_flamegraph=draw_flamegraph))
+    path.write_text(memory(snapshot, format_flamegraph=render_flamegraph))
 
 
 WRITERS: Final[Mapping[str, Callable[[dict[str, Any], Path], None]]] = {
@@ -101,4 +101,4 @@ WRITERS: Final[Mapping[str, Callable[[dict[str, Any], Path], None]]] = {
     "segment_flamegraph.svg": _write_segment_flamegraph,
     "memory_flamegraph.svg": _write_memory_flamegraph,
 }
-"""What writes a snapshot, by the kind of file."""
+"""Functions that write a snapshot, by the ending of the file."""

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.core.stop_reason import Stop
 
-__all__ = ["Moment", "is_never"]
+__all__ = ["SavePoint", "is_never"]
 
 
 @dataclass(frozen=True)
-class Moment:
+class SavePoint:
     """A point in a run at which a checkpoint may be saved.
 
     Attributes:
@@ -24,7 +24,7 @@ class Moment:
         stop: What ended the run before its duration, or None.
         evaluations: Number of evaluations completed.
 
-    >>> before, after = Moment(4, None, 1), Moment(4, None, 2)
+    >>> before, after = SavePoint(4, None, 1), SavePoint(4, None, 2)
     >>> after.is_saved_by(before), after.is_saved_by(before, at_end=True)
     (True, False)
     """
@@ -34,7 +34,7 @@ class Moment:
     evaluations: int
 
     @classmethod
-    def of(cls, state: State) -> Moment:
+    def of(cls, state: State) -> SavePoint:
         """Return the current moment of a run.
 
         Args:
@@ -42,7 +42,7 @@ class Moment:
         """
         return cls(int(state.timestamp.count(TimeUnit.BATCH)), state.stop, state.evaluations)
 
-    def is_saved_by(self, last: Moment | None, *, at_end: bool = False) -> bool:
+    def is_saved_by(self, last: SavePoint | None, *, at_end: bool = False) -> bool:
         """Return whether the last checkpoint makes a checkpoint of this moment redundant.
 
         Args:

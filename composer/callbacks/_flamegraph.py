@@ -1,4 +1,4 @@
-"""Flame graphs: stacks with their sizes, drawn as an SVG picture.
+"""Render flame graphs of stacks and their sizes as SVG.
 
 Paper: The Flame Graph, Gregg 2016, https://queue.acm.org/detail.cfm?id=2927301
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["draw_flamegraph"]
+__all__ = ["render_flamegraph"]
 
 _WIDTH = 1200
 _ROW = 16
@@ -19,7 +19,7 @@ _LETTER = 7.0
 
 @dataclass
 class _Frame:
-    """A place in the stacks: how much lies in it and above it."""
+    """A function in the stacks, with the total size of the stacks through it."""
 
     name: str
     size: float = 0.0
@@ -30,20 +30,20 @@ class _Frame:
         return 1 + max((frame.depth for frame in self.callees.values()), default=0)
 
 
-def draw_flamegraph(folded: str, unit: str = "bytes") -> str:
-    """Return an SVG picture of stacks: a box for each frame, on top of its caller, as wide as its share of the whole.
+def render_flamegraph(folded: str, unit: str = "bytes") -> str:
+    """Render stacks as an SVG flame graph: a box per frame, on top of its caller, as wide as its fraction of the total.
 
-    The name, the size and the share of a frame show when the mouse rests on it.
+    Hovering over a frame shows its name, size and percentage.
 
     Args:
-        folded: A line for each stack, its frames from the outermost on joined by semicolons, then its size:
+        folded: One line per stack: its frames joined by semicolons, outermost first, then its size:
             ``"main;train;forward 1024"``.
-        unit: What sizes are counted in.
+        unit: Unit of the sizes.
 
     Raises:
         ValueError: A line has no size.
 
-    >>> picture = draw_flamegraph("main;a 1\\nmain;b 3")
+    >>> picture = render_flamegraph("main;a 1\\nmain;b 3")
     >>> picture.count("<rect"), "b: 3 bytes (75.0 %)" in picture
     (4, True)
     """
@@ -72,21 +72,21 @@ def _parse(folded: str) -> _Frame:
     return root
 
 
-def _boxes(frame: _Frame, left: float, level: int, height: int, whole: float, unit: str) -> Iterator[str]:
-    width = frame.size / whole * _WIDTH
+def _boxes(frame: _Frame, left: float, level: int, height: int, total: float, unit: str) -> Iterator[str]:
+    width = frame.size / total * _WIDTH
     top = height - (level + 1) * _ROW
-    text = escape(f"{frame.name}: {frame.size:,.0f} {unit} ({frame.size / whole:.1%})".replace("%", " %"))
+    text = escape(f"{frame.name}: {frame.size:,.0f} {unit} ({frame.size / total:.1%})".replace("%", " %"))
     shown = escape(frame.name[: int(width / _LETTER)])
     yield (
         f'<g><title>{text}</title><rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_ROW - 1}" '
         f'fill="{_color(frame.name)}"/><text x="{left + 2:.1f}" y="{top + 12}">{shown}</text></g>'
     )
     for callee in sorted(frame.callees.values(), key=lambda callee: callee.name):
-        yield from _boxes(callee, left, level + 1, height, whole, unit)
-        left += callee.size / whole * _WIDTH
+        yield from _boxes(callee, left, level + 1, height, total, unit)
+        left += callee.size / total * _WIDTH
 
 
 def _color(name: str) -> str:
-    """A warm colour, the same for the same name in every picture."""
+    """Return a warm color that depends only on the name."""
     seed = zlib.crc32(name.encode())
     return f"rgb({205 + seed % 50},{80 + seed // 50 % 130},{seed // 6500 % 55})"

@@ -1,4 +1,4 @@
-"""Files that record the memory of an accelerator: where they lie, and where copies go."""
+"""Paths and uploads of the CUDA memory files that MemorySnapshot and OOMObserver write."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ _COUNTS: Final = ("epoch", "batch", "sample", "token", "iteration")
 
 
 class TraceFiles:
-    """Names of files that differ only by their endings, made of templates.
+    """Paths of files that differ only by their endings, built from templates.
 
     Args:
-        folder: Local folder; a template with the run's name and the rank.
-        filename: Name of the files without ending; a template with the time of training too.
-        remote_file_name: Folder of the copies at the loggers that keep files, a template as ``filename``; None makes
-            no copies.
-        overwrite: Whether files that exist may be replaced.
+        folder: Local folder; a template with the run name and the rank.
+        filename: Name of the files without ending; a template that may also contain the training time.
+        remote_file_name: Folder at the loggers that store files, a template like ``filename``; None does not upload.
+        overwrite: Whether to replace existing files.
 
     Raises:
         ValueError: A template has an unknown placeholder.
@@ -47,31 +46,31 @@ class TraceFiles:
         self._uploaded: set[str] = set()
 
     def refuse_existing(self, state: State, endings: Iterable[str]) -> None:
-        """Refuse, before training, to write over files of an earlier run.
+        """Refuse, before training, to overwrite files of an earlier run.
 
         Args:
             state: The state of the run.
-            endings: The endings of the files that are going to be written.
+            endings: The endings of the files to be written.
 
         Raises:
-            FileExistsError: There is one that may have the name of one to come, and ``overwrite`` is not set.
+            FileExistsError: A file exists that may have the same name, and ``overwrite`` is False.
         """
         if self.overwrite:
             return
         folder = Path(format_name(self.folder, state.run_name))
         anytime = dict.fromkeys((*_COUNTS, *(f"{name}_in_epoch" for name in ("batch", "sample", "token"))), "*")
-        # What is in the name of the run is no pattern.
+        # The name of the run may contain glob characters.
         pattern = format_name(self.filename, glob.escape(state.run_name), state.timestamp, **anytime)
         for ending in endings:
             found = next(folder.glob(f"{pattern}{ending}"), None)
             if found is not None:
                 raise FileExistsError(
-                    f"{found} exists, of an earlier run. Remove it, choose another folder or filename, or set "
+                    f"{found} exists from an earlier run. Remove it, choose another folder or filename, or set "
                     f"overwrite=True."
                 )
 
     def path(self, state: State, ending: str) -> Path:
-        """Return the path of a file that is written now, in a folder that exists.
+        """Return the path of a file at the current time, and create its folder.
 
         Args:
             state: The state of the run.
@@ -83,11 +82,11 @@ class TraceFiles:
         return path
 
     def upload(self, state: State, logger: Logger, paths: Iterable[Path]) -> None:
-        """Hand files to the loggers that keep files.
+        """Upload files to the loggers that store files.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers.
+            logger: The logger.
             paths: The files.
         """
         if self.remote_file_name is None or not logger.has_file_upload_destination():
@@ -95,6 +94,6 @@ class TraceFiles:
         remote = format_name(self.remote_file_name, state.run_name, state.timestamp)
         for path in paths:
             name = f"{remote}/{path.name}"
-            # Newer ones of this run replace its own.
+            # Newer files replace those that this run uploaded.
             logger.upload_file(name, path, overwrite=self.overwrite or name in self._uploaded)
             self._uploaded.add(name)

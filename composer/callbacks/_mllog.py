@@ -1,9 +1,9 @@
-"""Lines of an MLPerf log.
+"""Write an MLPerf log (mlperf_logging format).
 
     :::MLLOG {"namespace": "", "time_ms": 1700000000000, "event_type": "POINT_IN_TIME", "key": "seed", "value": 1,
               "metadata": {"file": "train.py", "lineno": 10}}
 
-each on one line; the format is that of https://github.com/mlcommons/logging.
+each on one line; the format is defined at https://github.com/mlcommons/logging.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class MLPerfLog:
     """Writes events to a file as they happen, one line each.
 
     Args:
-        path: The file, in a folder that exists; it must not exist itself.
+        path: The file, which must not exist, in an existing folder.
 
     Raises:
-        FileExistsError: It does.
+        FileExistsError: The file exists.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "result_0.txt")
@@ -38,34 +38,34 @@ class MLPerfLog:
     """
 
     def __init__(self, path: Path) -> None:
-        # By lines, as a run may be killed at any time.
+        # Line-buffered, as a run may be killed at any time.
         self._file = path.open("x", buffering=1, encoding="utf-8")
 
     def event(self, key: str, value: Any = None, metadata: dict[str, Any] | None = None) -> None:
-        """Write something that happens at a moment.
+        """Write a point event.
 
         Args:
-            key: What.
-            value: Its value; must be known to JSON.
-            metadata: More about it.
+            key: Key of the event.
+            value: Its value; must be JSON serializable.
+            metadata: Additional metadata.
         """
         self._write("POINT_IN_TIME", key, value, metadata)
 
     def start(self, key: str, metadata: dict[str, Any] | None = None) -> None:
-        """Write that something begins.
+        """Write the start of an interval.
 
         Args:
-            key: What.
-            metadata: More about it.
+            key: Key of the event.
+            metadata: Additional metadata.
         """
         self._write("INTERVAL_START", key, None, metadata)
 
     def end(self, key: str, metadata: dict[str, Any] | None = None) -> None:
-        """Write that something ends.
+        """Write the end of an interval.
 
         Args:
-            key: What.
-            metadata: More about it.
+            key: Key of the event.
+            metadata: Additional metadata.
         """
         self._write("INTERVAL_END", key, None, metadata)
 

@@ -1,4 +1,4 @@
-"""The value of a metric that a callback looks at to decide whether to stop."""
+"""Find, read and compare the monitored metric of early stopping, threshold stopping and checkpoint selection."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = [
     "Comparison",
     "as_comparison",
     "comparison_for",
+    "comparison_word",
     "mode_for",
-    "monitored",
-    "monitored_now",
-    "read_monitored",
+    "read_metric",
     "read_score",
-    "word_for",
+    "resolve_current_metric",
+    "resolve_metric",
 ]
 
 Comparison = Callable[[Any, Any], Any]
@@ -39,15 +39,15 @@ _COMPARISONS: Final[Mapping[str, Comparison]] = {
 
 
 def as_comparison(comp: Comparison | str | None) -> Comparison | None:
-    """Return the function ``(value, reference) -> bool`` that tells whether a value is better.
+    """Return the function ``(value, reference) -> bool`` that returns whether a value is better.
 
     Args:
-        comp: That function, or its name: "gt", "greater", "lt" or "less". None, which is returned as it is, leaves it
-            to :func:`comparison_for`, as the metric is not known before training starts.
+        comp: That function, or its name: "gt", "greater", "lt" or "less". None is returned unchanged: the comparison is
+            then chosen by :func:`comparison_for`, as the metric is not known before training starts.
 
     Raises:
         ValueError: The name is unknown.
-        TypeError: It is neither a name nor a function.
+        TypeError: ``comp`` is neither a name nor a function.
 
     >>> as_comparison("greater") is torch.gt
     True
@@ -62,57 +62,57 @@ def as_comparison(comp: Comparison | str | None) -> Comparison | None:
 
 
 def comparison_for(state: State, metric: MetricName) -> Comparison:
-    """Return the comparison that tells whether a value of a metric is better, see :func:`.larger_is_better`.
+    """Return the comparison by which a value of a metric is better, see :func:`.larger_is_better`.
 
     Args:
-        state: The state, its metrics.
+        state: The state, which has the metrics.
         metric: The metric.
 
     Raises:
-        ValueError: Neither the metric nor its name says so.
+        ValueError: Neither the metric nor its name implies a direction.
     """
     found = metrics_of_run(state).get(metric.label, {}).get(metric.name)
     return torch.gt if require_direction(metric.name, found, "comp='less' or comp='greater'") else torch.lt
 
 
-def word_for(comparison: Comparison) -> str:
-    """Return the word for a comparison in a sentence: a value is "above", "below" or, if it is a user's, "better than".
+def comparison_word(comparison: Comparison) -> str:
+    """Return the word for a comparison in a message: "above", "below" or, for a custom function, "better than".
 
     Args:
         comparison: A function ``(value, reference) -> bool``.
 
-    >>> word_for(torch.lt), word_for(lambda value, best: value <= best)
+    >>> comparison_word(torch.lt), comparison_word(lambda value, best: value <= best)
     ('below', 'better than')
     """
-    # torch.less and torch.greater are functions of their own.
+    # torch.less and torch.greater are not aliases of the same function objects.
     words: dict[Any, str] = {torch.gt: "above", torch.greater: "above", torch.lt: "below", torch.less: "below"}
     return words.get(comparison, "better than")
 
 
-def monitored(state: State, monitor: str, label: str | None) -> MetricName:
-    """Return the metric to monitor; refuse, before the training, one that will never be there.
+def resolve_metric(state: State, monitor: str, label: str | None) -> MetricName:
+    """Return the metric to monitor; raise before training if it does not exist.
 
     Args:
-        state: The state, its data set.
+        state: The state, which has the metrics.
         monitor: Name of the metric, in any of its :func:`.spellings`.
-        label: Name of the data: "train", or the label of an evaluator; None where ``monitor`` has it.
+        label: Label of the data: "train", or that of an evaluator; None if ``monitor`` includes it.
 
     Raises:
-        ValueError: There are no data of that label, or no such metric of them.
+        ValueError: No data has this label, or it does not have the metric.
     """
     return find_metric(metrics_of_run(state), monitor, label, training=state.train_phase.label or "train")
 
 
-def monitored_now(state: State, monitor: str, label: str | None) -> MetricName | None:
-    """Return the metric to monitor if it is of the data that was just worked on, outside of a fit.
+def resolve_current_metric(state: State, monitor: str, label: str | None) -> MetricName | None:
+    """Return the metric to monitor if it belongs to the data just processed, outside of fit; None otherwise.
 
     Args:
         state: The state.
         monitor: Name of the metric.
-        label: Name of the data, or None.
+        label: Label of the data, or None.
 
     Raises:
-        ValueError: The data is the one that was named and has no such metric.
+        ValueError: The data has the given label but not the metric.
     """
     now = state.dataloader_label
     if now is None or label not in (None, now):
@@ -124,18 +124,18 @@ def monitored_now(state: State, monitor: str, label: str | None) -> MetricName |
     return find_metric({now: metrics}, monitor, label)
 
 
-def read_monitored(state: State, monitor: MetricName | None) -> Tensor | None:
-    """Return a metric of the data that was just worked on, as a scalar on the CPU; None where it is of other data.
+def read_metric(state: State, monitor: MetricName | None) -> Tensor | None:
+    """Return a metric of the data just processed, as a scalar on the CPU; None if it belongs to other data.
 
-    This waits for the device, and where there are several processes, for all of them.
+    This synchronizes with the device and, in distributed training, with all ranks.
 
     Args:
         state: The state.
         monitor: The metric, or None.
 
     Raises:
-        ValueError: There is no such metric.
-        TypeError: It has several values.
+        ValueError: The metric does not exist.
+        TypeError: The metric has several values.
     """
     if monitor is None or state.dataloader_label != monitor.label:
         return None
@@ -144,18 +144,18 @@ def read_monitored(state: State, monitor: MetricName | None) -> Tensor | None:
     values = computed({monitor.name: metric}, getattr(metric, "process_group", None))
     if not values:
         return None
-    return _one_number(values[monitor.name], monitor.name)
+    return _as_scalar(values[monitor.name], monitor.name)
 
 
 def mode_for(state: State, monitor: str) -> Literal["min", "max"]:
-    """Return whether small or large values of a metric of the evaluation are good, see :func:`.larger_is_better`.
+    """Return whether small or large values of an evaluation metric are better, see :func:`.larger_is_better`.
 
     Args:
-        state: The state, its metrics.
+        state: The state, which has the metrics.
         monitor: Name of the metric, in any of its :func:`.spellings`.
 
     Raises:
-        ValueError: There is no such metric, or neither it nor its name says so.
+        ValueError: The metric does not exist, or neither it nor its name implies a direction.
     """
     found = find_metric(state.eval_metrics, monitor)
     metric = state.eval_metrics[found.label][found.name]
@@ -163,21 +163,21 @@ def mode_for(state: State, monitor: str) -> Literal["min", "max"]:
 
 
 def read_score(state: State, monitor: str) -> float | None:
-    """Return the value of a metric of the evaluation; None if there was none yet.
+    """Return the value of an evaluation metric; None before the first evaluation.
 
     Args:
         state: The state.
         monitor: Name of the metric, in any of its :func:`.spellings`.
 
     Raises:
-        ValueError: There is no such metric.
-        TypeError: It has several values.
+        ValueError: The metric does not exist.
+        TypeError: The metric has several values.
     """
     value = state.eval_metric_values.get(str(find_metric(state.eval_metrics, monitor)))
-    return None if value is None else _one_number(value, monitor).item()
+    return None if value is None else _as_scalar(value, monitor).item()
 
 
-def _one_number(value: Any, monitor: str) -> Tensor:
+def _as_scalar(value: Any, monitor: str) -> Tensor:
     if isinstance(value, (Mapping, list, tuple)) or (isinstance(value, Tensor) and value.numel() != 1):
-        raise TypeError(f"monitor={monitor!r} is a metric of several values, of which none can be compared: {value!r}.")
+        raise TypeError(f"monitor={monitor!r} must be a metric with a single value; got {value!r}.")
     return torch.as_tensor(value).detach().reshape(()).cpu()

@@ -1,4 +1,4 @@
-"""Settings of a saver of checkpoints that a script changes after the saver is made."""
+"""Settings of CheckpointSaver that can be changed after it is created."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ if TYPE_CHECKING:
 
 __all__ = ["SaverSettings"]
 
-_KEEPING: Final = ("num_checkpoints_to_keep", "keep_best", "keep_every", "monitor", "mode")
+_RETENTION: Final = ("num_checkpoints_to_keep", "keep_best", "keep_every", "monitor", "mode")
 _FIXED: Final = ("folder", "filename", "asynchronous", "on_failure")
 
 
 class SaverSettings:
-    """Settings that hold whenever they are set, or cannot be set later.
+    """Settings that take effect whenever they are set, or cannot be changed later.
 
     >>> from composer.callbacks import CheckpointSaver
     >>> saver = CheckpointSaver("runs")
     >>> saver.num_checkpoints_to_keep = 1
     >>> saver.folder = "other"
     Traceback (most recent call last):
-    AttributeError: CheckpointSaver.folder cannot be changed once the saver is made. Make a CheckpointSaver with it, ...
+    AttributeError: CheckpointSaver.folder cannot be changed after creation. Create a CheckpointSaver with it, ...
     """
 
     folder: str
     filename: PartialFilePath
     monitor: str | None
     _list: SavedList
-    _finds_mode: bool
+    _infers_mode: bool
     _upload_timeout: float
     _store: Any
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_writer" in vars(self):  # it is made
-            value = self._taken(name, value)
+        if "_writer" in vars(self):  # after __init__
+            value = self._apply_setting(name, value)
         super().__setattr__(name, value)
 
-    def _taken(self, name: str, value: Any) -> Any:
-        """Return a setting in the form in which it is kept, and have it hold from now on."""
+    def _apply_setting(self, name: str, value: Any) -> Any:
+        """Apply a changed setting, and return its normalized value."""
         if name in _FIXED:
             raise AttributeError(
-                f"CheckpointSaver.{name} cannot be changed once the saver is made. Make a CheckpointSaver with it, or "
-                f"give it to the Trainer."
+                f"CheckpointSaver.{name} cannot be changed after creation. Create a CheckpointSaver with it, or pass "
+                f"it to the Trainer."
             )
-        if name in _KEEPING:
+        if name in _RETENTION:
             value = check_monitor(value) if name == "monitor" and value is not None else value
             self._list.retention = self._retention({name: value})
             if name in ("monitor", "mode"):
                 mode, monitor = (value, self.monitor) if name == "mode" else (None, value)
-                self._finds_mode = mode is None and monitor is not None
+                self._infers_mode = mode is None and monitor is not None
         elif name == "upload_timeout_in_seconds":
             self._upload_timeout = value
             if isinstance(self._store, RemoteCheckpoints):
-                self._store.wait_at_most(value)
+                self._store.set_timeout(value)
         elif name == "save_interval" and not callable(value):
             return create_interval_scheduler(value)
         elif name == "latest_filename" and isinstance(value, (str, Path)):

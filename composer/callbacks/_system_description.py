@@ -1,4 +1,4 @@
-"""What an MLPerf submission says of the machine."""
+"""System description of an MLPerf submission: processors, memory, accelerators and software of this host."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ def get_system_description(
     system_name: str | None = None,
     host_processors_per_node: int | None = None,
 ) -> dict[str, str]:
-    """Return the description of the system that an MLPerf submission contains, as far as the machine can tell.
+    """Return the system description of an MLPerf submission, filled in from what can be detected on this host.
 
-    What software cannot know, such as cooling and interconnects, is left empty, to be filled in before a submission.
+    Fields that software cannot detect, such as cooling and interconnects, are empty and must be filled in before a
+    submission.
 
     Args:
-        submitter: Who submits.
+        submitter: The submitting organization.
         division: "open" or "closed".
         status: "onprem", "cloud" or "preview".
-        system_name: Name of the system; by default made of the number and kind of accelerators or processors.
-        host_processors_per_node: Number of processors, that is sockets, of a node; by default counted.
+        system_name: Name of the system; by default derived from the number and type of accelerators or processors.
+        host_processors_per_node: Number of processors (sockets) per node; by default counted.
 
     Raises:
         ValueError: The division or the status is unknown.
@@ -93,7 +94,7 @@ def get_system_description(
 
 
 def _processor() -> dict[str, Any]:
-    """Model, number of sockets and of cores in a socket."""
+    """Return the model, the number of sockets and the number of cores per socket."""
     text = ""
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()
@@ -111,19 +112,19 @@ def _host_memory() -> str:
 
 
 def _accelerator() -> tuple[str, str]:
-    """Model and memory of the accelerator, empty without one."""
+    """Return the model and memory of the accelerator, empty without one."""
     if not torch.cuda.is_available():
-        kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return ("" if kind is None else kind.type), ""
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return ("" if device is None else device.type), ""
     properties = torch.cuda.get_device_properties(local_gpu() % torch.cuda.device_count())
     return properties.name, _gigabytes(properties.total_memory)
 
 
 def _software() -> str:
-    parts = [f"Python {platform.python_version()}"]
+    versions = [f"Python {platform.python_version()}"]
     if torch.version.cuda:
-        parts += [f"CUDA {torch.version.cuda}", f"cuDNN {torch.backends.cudnn.version()}"]
-    return ", ".join(parts)
+        versions += [f"CUDA {torch.version.cuda}", f"cuDNN {torch.backends.cudnn.version()}"]
+    return ", ".join(versions)
 
 
 def _gigabytes(size: int) -> str:

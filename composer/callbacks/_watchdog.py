@@ -1,4 +1,4 @@
-"""Raising an exception in a thread that waits too long."""
+"""Raise TimeoutError in a thread that waits too long, such as for a hanging DataLoader (watchdog)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GRACE: Final = 10.0
 
 @dataclass(eq=False)
 class _Wait:
-    """One wait: since when, and the functions that wait."""
+    """One wait: its description, its start, and the code of the functions that wait."""
 
     what: str
     since: float
@@ -33,16 +33,16 @@ class _Wait:
 
 
 class Watchdog:
-    """Watches from a thread of its own how long another thread waits, and raises ``TimeoutError`` there.
+    """Measures from a background thread how long another thread waits, and raises ``TimeoutError`` there.
 
     The main thread is interrupted by a signal (SIGUSR2), which also ends sleeps and system calls; other threads, and
-    all where there are no such signals, when they next run Python code. A wait that was left by an exception, after
-    which the thread does something else, is not overdue.
+    all threads on platforms without such signals, when they next run Python code. A wait that ended by an exception,
+    after which the thread does something else, is not overdue.
 
     Args:
         timeout: The longest wait, in seconds.
-        report: Says what is waited for, given the kind of wait and the frame of the thread that waits; called in the
-            watching thread.
+        report: Returns the error message, given the description of the wait and the frame of the waiting thread; called
+            in the watching thread.
 
     >>> watchdog = Watchdog(60.0, lambda what, frame: what)
     >>> watchdog.start()
@@ -63,7 +63,7 @@ class Watchdog:
         self._installed = False
 
     def start(self) -> None:
-        """Begin to watch the thread that calls this."""
+        """Start watching the calling thread."""
         self.stop()
         self._watched = threading.get_ident()
         self._install()
@@ -72,7 +72,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no longer; further calls do nothing."""
+        """Stop watching; further calls do nothing."""
         self._wait = None
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -81,15 +81,15 @@ class Watchdog:
         self._uninstall()
 
     def begin(self, what: str) -> None:
-        """A wait begins.
+        """Mark the start of a wait.
 
         Args:
-            what: Its kind, for the report.
+            what: Description of the wait, for the report.
         """
         self._wait = _Wait(what, time.monotonic(), _loop_codes())
 
     def end(self) -> None:
-        """The wait is over."""
+        """Mark the end of the wait."""
         self._wait = None
 
     def _watch(self, stopping: threading.Event) -> None:
@@ -108,36 +108,36 @@ class Watchdog:
             if frame is not None and _is_in(wait.codes, frame):
                 try:
                     report = self._report(wait.what, frame)
-                except Exception as error:  # rather a poor report than none
-                    report = f"The {wait.what} did not come within {self.timeout:g} s. No more is known: {error!r}."
+                except Exception as error:  # a poor report is better than none
+                    report = f"The {wait.what} did not arrive within {self.timeout:g} s. The report failed: {error!r}."
                 self._interrupt(wait, report, stopping)
 
     def _interrupt(self, wait: _Wait, report: str, stopping: threading.Event) -> None:
         if self._wait is not wait:
-            return  # it has ended while the report was written
+            return  # it ended while the report was written
         if self._installed:
             self._fired = (wait, report)
             signal.pthread_kill(self._watched, _SIGNAL or 0)
             deadline = time.monotonic() + _GRACE
             while self._wait is wait and time.monotonic() < deadline and not stopping.wait(0.1):
                 pass
-            if self._wait is wait:  # in native code that takes no signals
+            if self._wait is wait:  # in native code that blocks signal handlers
                 _log.error(report)
             return
-        _log.error(report)  # an exception from outside can carry no text
+        _log.error(report)  # an exception raised from another thread cannot carry a message
         error = ctypes.py_object(TimeoutError)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._watched), error)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         fired, self._fired = self._fired, None
         if fired is None:
-            self._pass_on(number, frame)
+            self._forward(number, frame)
         elif fired[0] is self._wait:
             self._wait = None
             raise TimeoutError(fired[1])
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Do with a signal of somebody else what would have been done without this watchdog."""
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal that is not from this watchdog with the previous handler."""
         if callable(self._previous):
             self._previous(number, frame)
         elif self._previous is signal.SIG_DFL:
@@ -148,20 +148,20 @@ class Watchdog:
         if _SIGNAL is None or threading.current_thread() is not threading.main_thread():
             return
         previous = signal.getsignal(_SIGNAL)
-        if previous is not None:  # None is a handler in C, which could not be put back
+        if previous is not None:  # None is a handler in C, which could not be restored
             self._previous, self._installed = previous, True
             signal.signal(_SIGNAL, self._on_signal)
 
     def _uninstall(self) -> None:
         if not self._installed or threading.current_thread() is not threading.main_thread():
-            return  # from elsewhere handlers cannot be set; this one passes on what it gets
+            return  # only the main thread can set handlers; this one forwards signals
         if _SIGNAL is not None and signal.getsignal(_SIGNAL) == self._on_signal:
             signal.signal(_SIGNAL, self._previous)
         self._installed = False
 
 
 def _loop_codes() -> tuple[CodeType, ...]:
-    """The code of the functions in which an event was fired: the one that fired it, and its caller."""
+    """Return the code of the function that fired the current event, and of its caller."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not Engine.run_event.__code__:
         frame = frame.f_back
@@ -174,7 +174,7 @@ def _loop_codes() -> tuple[CodeType, ...]:
 
 
 def _is_in(codes: tuple[CodeType, ...], frame: FrameType) -> bool:
-    """Whether a thread is in one of some functions; also if they are not known."""
+    """Return whether a thread is in one of the given functions; True if none are given."""
     if not codes:
         return True
     current: FrameType | None = frame

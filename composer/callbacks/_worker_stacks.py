@@ -1,4 +1,4 @@
-"""The Python stacks of the worker processes of a data loader, whatever they are doing."""
+"""Dump the Python stacks of DataLoader workers, also while they hang in system calls or native code."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from torch.utils.data import DataLoader
 
 __all__ = ["WorkerStacks", "process_state"]
 
-# Where the platform has such signals; Windows has none.
+# On platforms that have such signals; Windows has none.
 _SIGNAL: Final = getattr(signal, "SIGUSR2", None) if hasattr(faulthandler, "register") else None
 _TICK: Final = 0.25
-_PATIENCE: Final = 2.0
+_TIMEOUT: Final = 2.0
 
 _kept_open: list[TextIO] = []
 
 
 class WorkerStacks:
-    """Has the workers of loaders write their stacks to a file when they are asked to.
+    """Makes DataLoader workers write their stacks to a file on request.
 
-    Each worker is prepared when it starts, before the loader's own ``worker_init_fn``. A thread of its own looks a few
-    times a second whether it is asked, and answers also while the others sleep, or wait for a lock or for the system.
-    It can't while native code holds the interpreter: then the worker gets a signal, for which ``faulthandler`` is
-    registered, whose handler needs nothing of the interpreter. It is no more than the second resort since it reads
-    frames as it finds them, and ends a process by a segmentation fault now and then where they change meanwhile; while
-    the interpreter is held none does.
+    Each worker is prepared when it starts, before the loader's own ``worker_init_fn``. A background thread in the
+    worker checks for requests a few times a second, and responds also while other threads sleep or wait for a lock or
+    a system call. It cannot while native code holds the GIL: then the worker is sent a signal for which
+    ``faulthandler`` is registered, whose handler does not need the GIL. That is only the fallback, because it reads
+    frames without synchronization, and occasionally crashes a process with a segmentation fault if they change
+    meanwhile; while the GIL is held, none does.
 
     >>> stacks = WorkerStacks()
-    >>> stacks.prepare(DataLoader([1, 2]))  # which has no workers
+    >>> stacks.prepare(DataLoader([1, 2]))  # has no workers
     >>> stacks.dump([])
     {}
     >>> stacks.close()
@@ -50,7 +50,7 @@ class WorkerStacks:
         self._prepared: list[tuple[DataLoader[Any], _Prepare]] = []
 
     def prepare(self, loader: object) -> None:
-        """Prepare the workers that a loader starts from now on; for other than torch's, and without workers, nothing.
+        """Prepare the workers that a loader starts from now on; does nothing without workers or for other loaders.
 
         Args:
             loader: The loader.
@@ -62,42 +62,42 @@ class WorkerStacks:
             self._prepared.append((loader, prepare))
 
     def dump(self, pids: Iterable[int]) -> dict[int, str]:
-        """Ask workers for the stacks of their threads; those that were not prepared, or do not react, are left out.
+        """Return the stacks of workers by process id, without those that were not prepared or do not respond.
 
         Args:
             pids: Process ids of the workers.
         """
-        prepared = [pid for pid in pids if _Files(self._folder, pid).signalled.exists()]
-        stacks = _collected(prepared, self._ask, self._answer)
+        prepared = [pid for pid in pids if _Files(self._folder, pid).faults.exists()]
+        stacks = _collect(prepared, self._request, self._response)
         if _SIGNAL is not None:
-            silent = [pid for pid in prepared if pid not in stacks]
-            sizes = {pid: _Files(self._folder, pid).signalled.stat().st_size for pid in silent}
-            stacks |= _collected(silent, self._signal, lambda pid: self._written(pid, sizes[pid]))
+            missing = [pid for pid in prepared if pid not in stacks]
+            sizes = {pid: _Files(self._folder, pid).faults.stat().st_size for pid in missing}
+            stacks |= _collect(missing, self._signal, lambda pid: self._written(pid, sizes[pid]))
         return stacks
 
-    def _ask(self, pid: int) -> None:
+    def _request(self, pid: int) -> None:
         files = _Files(self._folder, pid)
-        files.answer.unlink(missing_ok=True)
-        files.asked.touch()
+        files.response.unlink(missing_ok=True)
+        files.request.touch()
 
-    def _answer(self, pid: int) -> str:
-        answer = _Files(self._folder, pid).answer
-        return answer.read_text(errors="replace") if answer.exists() else ""
+    def _response(self, pid: int) -> str:
+        response = _Files(self._folder, pid).response
+        return response.read_text(errors="replace") if response.exists() else ""
 
     def _signal(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, _SIGNAL or 0)
 
     def _written(self, pid: int, size: int) -> str:
-        file = _Files(self._folder, pid).signalled
+        file = _Files(self._folder, pid).faults
         text = file.read_text(errors="replace")[size:]
         if text:
-            time.sleep(_TICK)  # until it is written whole
+            time.sleep(_TICK)  # until it is completely written
             text = file.read_text(errors="replace")[size:]
         return text
 
     def close(self) -> None:
-        """Give the loaders their own functions back, and remove the files; running workers answer no longer."""
+        """Restore the loaders' own functions, and remove the files; running workers respond no longer."""
         for loader, prepare in self._prepared:
             if loader.worker_init_fn is prepare:
                 loader.worker_init_fn = prepare.inner
@@ -106,29 +106,29 @@ class WorkerStacks:
 
 
 class _Files:
-    """The files of one worker: it was asked, its answer, and what the handler of the signal writes."""
+    """The files of one worker: the request, its response, and the output of the signal handler."""
 
     def __init__(self, folder: Path, pid: int) -> None:
-        self.asked, self.answer, self.signalled = (
-            folder / f"{pid}.{kind}" for kind in ("asked", "answer", "signalled")
+        self.request, self.response, self.faults = (
+            folder / f"{pid}.{ending}" for ending in ("request", "response", "faults")
         )
 
 
-def _collected(pids: Iterable[int], ask: Callable[[int], None], answer: Callable[[int], str]) -> dict[int, str]:
-    """Ask all, then wait until each has answered, or no longer."""
+def _collect(pids: Iterable[int], request: Callable[[int], None], response: Callable[[int], str]) -> dict[int, str]:
+    """Send requests to all workers, then wait until each has responded or the timeout."""
     waiting = list(pids)
     for pid in waiting:
-        ask(pid)
+        request(pid)
     stacks: dict[int, str] = {}
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while len(stacks) < len(waiting) and time.monotonic() < deadline:
         time.sleep(_TICK / 5)
-        stacks |= {pid: text.strip() for pid in waiting if pid not in stacks and (text := answer(pid))}
+        stacks |= {pid: text.strip() for pid in waiting if pid not in stacks and (text := response(pid))}
     return stacks
 
 
 class _Prepare:
-    """Prepares a worker, then calls the loader's own function; can be pickled, for workers that are spawned."""
+    """Prepares a worker, then calls the loader's own function; picklable, for spawned workers."""
 
     def __init__(self, folder: Path, inner: Callable[[int], None] | None) -> None:
         self.folder = folder
@@ -136,26 +136,26 @@ class _Prepare:
 
     def __call__(self, worker: int) -> None:
         files = _Files(self.folder, os.getpid())
-        # The folder is gone where the loader outlived the training that it was prepared for.
+        # The folder is gone if the loader outlived the run that it was prepared for.
         with contextlib.suppress(OSError):
-            file = files.signalled.open("w")  # for as long as the worker lives
+            file = files.faults.open("w")  # for as long as the worker lives
             _kept_open.append(file)
             if _SIGNAL is not None:
                 faulthandler.register(_SIGNAL, file=file, all_threads=True)
-            threading.Thread(target=_answer_when_asked, args=(files,), name="worker-stacks", daemon=True).start()
+            threading.Thread(target=_serve_requests, args=(files,), name="worker-stacks", daemon=True).start()
         if self.inner is not None:
             self.inner(worker)
 
 
-def _answer_when_asked(files: _Files) -> None:
-    """Write the stacks of the other threads whenever they are asked for, until the folder is gone."""
+def _serve_requests(files: _Files) -> None:
+    """Write the stacks of the other threads on each request, until the folder is gone."""
     with contextlib.suppress(OSError):
-        while files.signalled.exists():
-            if files.asked.exists():
-                files.asked.unlink()
-                whole = files.answer.with_suffix(".part")
-                whole.write_text(_stacks_of_others())
-                whole.replace(files.answer)
+        while files.faults.exists():
+            if files.request.exists():
+                files.request.unlink()
+                partial = files.response.with_suffix(".part")
+                partial.write_text(_stacks_of_others())
+                partial.replace(files.response)
             time.sleep(_TICK)
 
 
@@ -170,10 +170,10 @@ def _stacks_of_others() -> str:
 
 
 def process_state(pid: int) -> str:
-    """Return what the system says a process does, such as "S (sleeping)", or nothing where it does not say.
+    """Return the state of a process as the system reports it, such as "S (sleeping)"; empty if unknown.
 
     Args:
-        pid: Its id.
+        pid: Its process id.
 
     >>> process_state(-1)
     ''

@@ -1,4 +1,4 @@
-"""Statistics of the inputs and outputs of every module."""
+"""ActivationMonitor: log statistics of every module's inputs and outputs (activation norms, maxima, kurtosis)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def compute_kurtosis(value: Tensor) -> Tensor:
 
         k = E[(x - E[x])^4] / E[(x - E[x])^2]^2
 
-    It is 3 for normally distributed values, larger where outliers make up the variance. Rows of equal values, such as
-    those of dead units, have none and are left out.
+    It is 3 for normally distributed values and larger when outliers dominate the variance. Constant rows, such as
+    those of dead units, have no kurtosis and are skipped.
 
     Args:
         value: Any shape (..., D), of a floating-point dtype.
@@ -45,28 +45,28 @@ def compute_kurtosis(value: Tensor) -> Tensor:
 
 
 class ActivationMonitor(Callback):
-    """Logs statistics of what goes into and comes out of every module, once in an interval.
+    """Logs activation statistics of the inputs and outputs of every module at an interval.
 
-    With ``<name>`` that of a module followed by ``_input.i`` or ``_output.i``, where i counts its tensors and further
-    places follow where they are nested, and with x a tensor of floating-point numbers whose last dimension are the
-    features:
+    ``<name>`` is the dotted name of a module followed by ``_input.i`` or ``_output.i``, where i is the index of the
+    tensor; nested structures append their keys and indices. x is a floating-point tensor whose last dimension holds
+    the features:
 
     - ``activations/l2_norm/<name>``: the Euclidean norm of x over the last dimension, averaged over the others;
     - ``activations/max/<name>``: the maximum over the last dimension, averaged over the others;
     - ``activations/average/<name>``: the mean of x;
     - ``activations/kurtosis/<name>``: see :func:`compute_kurtosis`.
 
-    They are computed on the device, in the forward pass of the first microbatch, and read together. A compiled model
-    runs that one forward pass without its compiled code, which cannot be looked into.
+    The statistics are computed on the device, in the forward pass of the first microbatch, and read back together. A
+    compiled model runs that one forward pass in eager mode, because compiled code does not call forward hooks.
 
     Args:
-        interval: How often: a number of batches, or a time in batches or epochs.
-        ignore_module_types: Modules to leave out: those whose dotted name or class name contains one of these words,
-            case ignored, such as ``["dropout", "ln"]``.
-        only_log_wandb: Whether only a ``WandBLogger`` gets the statistics, which are many.
+        interval: How often to log: a number of batches, or a time in batches or epochs.
+        ignore_module_types: Modules to skip: those whose dotted name or class name contains one of these words
+            (case-insensitive), such as ``["dropout", "ln"]``.
+        only_log_wandb: Send the statistics, which are numerous, to a ``WandBLogger`` only.
 
     Raises:
-        ValueError: The interval is not positive, or in another unit.
+        ValueError: The interval is not positive, or has an unsupported unit.
 
     >>> from composer import Trainer
     >>> from composer.loggers import InMemoryLogger
@@ -111,11 +111,11 @@ class ActivationMonitor(Callback):
         return self._cadence.interval
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """See whether this batch is due."""
+        """Check whether this batch is due."""
         self._due = bool(self._destinations(logger)) and self._cadence.due(state.timestamp)
 
     def before_forward(self, state: State, logger: Logger) -> None:
-        """Attach to the modules, for the first microbatch of a batch that is due."""
+        """Register forward hooks for the first microbatch of a batch that is due."""
         if not self._due:
             return
         self._due = False
@@ -126,14 +126,14 @@ class ActivationMonitor(Callback):
                 self._attached.enter_context(_Hook(self, name, module))
 
     def after_forward(self, state: State, logger: Logger) -> None:
-        """Detach from the modules, and log."""
+        """Remove the forward hooks and log the statistics."""
         self._attached.close()
         if self._found:
             metrics, self._found = self._found, {}
             logger.only(self._destinations(logger)).enqueue(metrics)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Detach, also after an error in the forward pass."""
+        """Remove the forward hooks, also after an error in the forward pass."""
         self._attached.close()
         self._found = {}
 
@@ -144,20 +144,20 @@ class ActivationMonitor(Callback):
     def _destinations(self, logger: Logger) -> Sequence[LoggerDestination]:
         if not self.only_log_wandb:
             return logger.destinations
-        # By name, since callbacks and loggers do not know each other.
+        # By name, because callbacks must not import loggers.
         return [d for d in logger.destinations if any(c.__name__ == "WandBLogger" for c in type(d).__mro__)]
 
-    def note(self, name: str, value: Any) -> None:
-        """Keep the statistics of what went into or came out of a module.
+    def record(self, name: str, value: Any) -> None:
+        """Compute and keep the statistics of a module's inputs or outputs.
 
         Args:
-            name: Name of the module and of the side.
-            value: A tensor, or any nesting of tensors and other things.
+            name: Name of the module, with ``_input`` or ``_output`` appended.
+            value: A tensor, or any nested structure that contains tensors.
         """
         with torch.no_grad():
-            for place, tensor in _tensors(value):
+            for path, tensor in _tensors(value):
                 x = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
-                full = f"{name}{place}"
+                full = f"{name}{path}"
                 self._found[f"activations/l2_norm/{full}"] = torch.linalg.vector_norm(x, dim=-1).mean()
                 self._found[f"activations/average/{full}"] = x.mean()
                 self._found[f"activations/kurtosis/{full}"] = compute_kurtosis(x)
@@ -165,7 +165,7 @@ class ActivationMonitor(Callback):
 
 
 class _Hook:
-    """Hands what goes through a module to a monitor while it is entered."""
+    """Context manager that registers a forward hook which passes inputs and outputs to a monitor."""
 
     def __init__(self, monitor: ActivationMonitor, name: str, module: nn.Module) -> None:
         self._monitor, self._name, self._module = monitor, name, module
@@ -177,18 +177,18 @@ class _Hook:
         self._handle.remove()
 
     def _call(self, module: nn.Module, inputs: tuple[Any, ...], outputs: Any) -> None:
-        self._monitor.note(f"{self._name}_input", inputs)
-        self._monitor.note(f"{self._name}_output", outputs if isinstance(outputs, tuple) else (outputs,))
+        self._monitor.record(f"{self._name}_input", inputs)
+        self._monitor.record(f"{self._name}_output", outputs if isinstance(outputs, tuple) else (outputs,))
 
 
-def _tensors(value: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of numbers in a nesting that have features, each with its place."""
+def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the nonempty floating-point tensors of a nested structure that have features, each with its path."""
     if isinstance(value, Tensor):
         if value.is_floating_point() and value.ndim > 0 and value.numel() > 0:
-            yield place, value
+            yield path, value
     elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _tensors(part, f"{place}.{key}")
+        for key, item in value.items():
+            yield from _tensors(item, f"{path}.{key}")
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        for index, part in enumerate(value):
-            yield from _tensors(part, f"{place}.{index}")
+        for index, item in enumerate(value):
+            yield from _tensors(item, f"{path}.{index}")

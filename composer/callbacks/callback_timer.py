@@ -1,4 +1,4 @@
-"""CallbackTimer: which algorithm, callback or logger costs how much of a step."""
+"""CallbackTimer: profile how much of each step every algorithm, callback and logger takes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _COLUMNS = ["name", "event", "calls", "total (s)", "mean (us)", "longest (us)"]
 
 @dataclass
 class Cost:
-    """What calls have cost so far.
+    """Accumulated time of a handler's calls.
 
     Attributes:
         calls: Number of calls.
-        total: Seconds in all of them.
-        longest: Seconds in the longest.
+        total: Total seconds.
+        longest: Seconds of the longest call.
 
     >>> cost = Cost()
     >>> cost.add(0.5)
@@ -44,14 +44,14 @@ class Cost:
 
     @property
     def mean(self) -> float:
-        """Seconds a call."""
+        """Mean seconds per call."""
         return self.total / self.calls if self.calls else 0.0
 
     def add(self, seconds: float) -> None:
         """Count a call.
 
         Args:
-            seconds: How long it took.
+            seconds: Duration of the call.
         """
         self.calls += 1
         self.total += seconds
@@ -60,11 +60,11 @@ class Cost:
 
 
 @dataclass
-class _Part:
+class _OwnerCosts:
     """The costs of one algorithm, callback or logger, by event."""
 
     name: str
-    owner: Any  # held, so that nobody else gets its id
+    owner: Any  # a strong reference, so that its id is not reused
     costs: defaultdict[Event, Cost] = field(default_factory=lambda: defaultdict(Cost))
     logged: float = 0.0
 
@@ -74,24 +74,25 @@ class _Part:
 
 
 class CallbackTimer(Callback):
-    """Measures the time that every algorithm, callback and logger takes, and logs who costs how much.
+    """Measures and logs the host time that each algorithm, callback and logger takes.
 
-    Every ``batch_log_interval`` batches it logs for each of them ``callback_time/{name}``: milliseconds a batch, the
-    mean since the last time. When training ends there is a table ``callback_time`` with a row for each of them and
-    each event at which it acts, the most expensive first; :attr:`costs` has the same figures at any time. What an
-    engine does by itself, handing metrics to the loggers, is counted as ``Logger``.
+    Every ``batch_log_interval`` batches it logs ``callback_time/{name}`` for each of them: the mean milliseconds per
+    batch since the last log. When training ends, it logs a table ``callback_time`` with a row for each handler and
+    event, most expensive first; :attr:`costs` returns the same figures at any time. Work that the engine itself does,
+    such as passing metrics to the loggers, is counted as ``Logger``.
 
-    Only time on the host is measured: work that a handler gives to an accelerator goes on after it returns, and
-    nothing waits for it. What a handler calls through events of its own counts for those who act at these.
+    Only host time is measured: accelerator work that a handler launches continues after it returns, without a
+    synchronization. If a handler triggers other events, the time spent in them is attributed to the handlers of those
+    events.
 
-    Two clock readings for each call are what it costs, about a microsecond in all.
+    The overhead is two clock readings per call, about a microsecond in total.
 
     Args:
-        batch_log_interval: Number of batches between two points of the curves.
+        batch_log_interval: Number of batches between two logged points.
 
     Raises:
         TypeError: ``batch_log_interval`` is not a number.
-        ValueError: It is not positive.
+        ValueError: ``batch_log_interval`` is not positive.
 
     >>> from composer import Callback, Engine, State
     >>> class Slow(Callback):
@@ -106,34 +107,36 @@ class CallbackTimer(Callback):
 
     def __init__(self, batch_log_interval: int = 100) -> None:
         self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
-        self._parts: dict[int, _Part] = {}
+        self._owners: dict[int, _OwnerCosts] = {}
         self._inner = 0.0
         self._batches = 0
 
     @property
     def costs(self) -> dict[tuple[str, str], Cost]:
-        """What was measured, by name and event; of two of one class the second has ``Name-2``."""
-        return {(part.name, event.value): cost for part in self._parts.values() for event, cost in part.costs.items()}
+        """Measured costs by name and event; the second instance of a class is named ``Name-2``."""
+        return {
+            (entry.name, event.value): cost for entry in self._owners.values() for event, cost in entry.costs.items()
+        }
 
     def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
         if event is Event.INIT:
-            self._parts.clear()  # a new run
+            self._owners.clear()  # a new run
         return tuple(self._timed(handler, event) for handler in handlers)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         self._batches = 0
-        for part in self._parts.values():
-            part.logged = part.total
+        for entry in self._owners.values():
+            entry.logged = entry.total
 
     def batch_end(self, state: State, logger: Logger) -> None:
         self._batches += 1
         if state.timestamp.count(TimeUnit.BATCH) % self.batch_log_interval or not logger.destinations:
             return
         metrics: dict[str, Any] = {}
-        for part in self._parts.values():
-            total = part.total
-            metrics[f"callback_time/{part.name}"] = (total - part.logged) / self._batches * 1e3
-            part.logged = total
+        for entry in self._owners.values():
+            total = entry.total
+            metrics[f"callback_time/{entry.name}"] = (total - entry.logged) / self._batches * 1e3
+            entry.logged = total
         self._batches = 0
         logger.enqueue(metrics)
 
@@ -146,13 +149,13 @@ class CallbackTimer(Callback):
         logger.log_table(_COLUMNS, rows, name="callback_time")
 
     def close(self, state: State, logger: Logger) -> None:
-        for part in self._parts.values():
-            part.owner = None  # the costs outlive the run; whose they are must not
+        for entry in self._owners.values():
+            entry.owner = None  # the costs outlive the run, but must not keep its objects alive
 
     def _timed(self, handler: Handler, event: Event) -> Handler:
-        """Return a handler that measures another."""
+        """Wrap a handler to measure its time."""
         owner = owner_of(handler)
-        cost = self._part_of(owner).costs[event]
+        cost = self._costs_of(owner).costs[event]
         clock = time.perf_counter
 
         def timed(state: State, logger: Logger) -> object:
@@ -167,11 +170,11 @@ class CallbackTimer(Callback):
 
         return owned(timed, owner)
 
-    def _part_of(self, owner: Any) -> _Part:
-        """Return the costs of somebody, under a name that nobody else has."""
-        found = self._parts.get(id(owner))
+    def _costs_of(self, owner: Any) -> _OwnerCosts:
+        """Return the costs of an algorithm, callback or logger, created under a unique name if needed."""
+        found = self._owners.get(id(owner))
         if found is None:
-            kind = "Logger" if owner is None else type(owner).__name__
-            same = sum(part.name.partition("-")[0] == kind for part in self._parts.values())
-            found = self._parts[id(owner)] = _Part(f"{kind}-{same + 1}" if same else kind, owner)
+            cls = "Logger" if owner is None else type(owner).__name__
+            same = sum(entry.name.partition("-")[0] == cls for entry in self._owners.values())
+            found = self._owners[id(owner)] = _OwnerCosts(f"{cls}-{same + 1}" if same else cls, owner)
         return found

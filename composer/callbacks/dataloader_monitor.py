@@ -1,4 +1,4 @@
-"""How long training waits for data, and an error instead of waiting for ever."""
+"""DataloaderMonitor: log the time spent waiting for data, and raise an error if the DataLoader hangs."""
 
 from __future__ import annotations
 
@@ -53,28 +53,28 @@ _WAIT_ENDS: Final = frozenset(
 
 
 class DataloaderMonitor(Callback):
-    """Logs how long each step waited for its batch, and ends a wait that takes longer than ``timeout``.
+    """Logs how long each step waits for its batch, and raises if the DataLoader hangs for longer than ``timeout``.
 
-    Logs ``dataloader/wait_seconds``, the time from asking the loader for a batch until it was on its way to the device,
-    and ``dataloader/wait_share``, the share of such waits in the time of the last ``window_size`` steps, evaluations
-    left out. Both are seen from the host: on an accelerator, where the host runs ahead, they are an upper bound of what
-    the device waits. A share near zero means that a faster loader would not help.
+    Logs ``dataloader/wait_seconds``, the time from requesting a batch until its transfer to the device has begun, and
+    ``dataloader/wait_share``, the fraction of time spent in such waits over the last ``window_size`` steps, without
+    evaluations. Both are measured on the host: on an accelerator, where the host runs ahead, they are an upper bound
+    of the device's wait. A fraction near zero means that a faster loader would not help.
 
-    Where no batch comes within ``timeout``, of training, evaluation or prediction, ``TimeoutError`` is raised in the
-    loop. It names the worker process that the loop waits for, what the system says that it does, and its Python stack,
-    also where it hangs in a system call or in native code; with ``num_workers=0`` the stack of the process itself.
-    While a loop runs, a thread watches it. Workers that start then have a thread that tells their stack when it is
-    asked, and register ``faulthandler`` on SIGUSR2 for when native code does not let that thread run (not on Windows);
-    of workers that were running before the stack is not known.
+    If no batch arrives within ``timeout``, in training, evaluation or prediction, ``TimeoutError`` is raised in the
+    loop. It names the worker process that the loop waits for, its process state, and its Python stack, also if it
+    hangs in a system call or in native code; with ``num_workers=0`` it shows the stack of the process itself. A thread
+    watches the loop while it runs. Workers started during that time have a thread that reports their stack on request,
+    and register ``faulthandler`` on SIGUSR2 for native code that blocks that thread (not on Windows); the stacks of
+    workers that were already running are unknown.
 
     Args:
-        timeout: The longest wait for a batch: seconds, or a time string such as "10m". It should exceed the time that
-            workers take to start. None never raises.
-        window_size: Number of steps that the share is computed over.
+        timeout: The longest wait for a batch: seconds, or a time string such as "10m". It should exceed the startup
+            time of the workers. None never raises.
+        window_size: Number of steps over which the fraction is computed.
 
     Raises:
-        ValueError: An argument is not positive, or the timeout is no time on the clock.
-        TimeoutError: From the loop: no batch came in time.
+        ValueError: An argument is not positive, or the timeout is not a wall-clock time.
+        TimeoutError: Raised in the loop if no batch arrives in time.
 
     >>> DataloaderMonitor(timeout="2m").timeout
     120.0
@@ -83,16 +83,16 @@ class DataloaderMonitor(Callback):
     def __init__(self, timeout: float | str | Time | None = 600.0, window_size: int = 100) -> None:
         self.timeout = None if timeout is None else _as_seconds(timeout)
         self.window_size = positive("window_size", window_size)
-        self._steps: deque[tuple[float, float]] = deque()  # of the window: wait and whole, in seconds
+        self._steps: deque[tuple[float, float]] = deque()  # of the window: seconds of wait and of the full step
         self._all_waits = self._all_steps = 0.0
-        self._asked = self._waited = 0.0
+        self._requested_at = self._waited = 0.0
         self._watchdog = None if self.timeout is None else Watchdog(self.timeout, self._report)
         self._stacks: WorkerStacks | None = None
         self._state: weakref.ref[State] | None = None
         self._loops: set[str] = set()
 
     def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
-        """Stand next to the loader: what others do at these events is no waiting for data."""
+        """Run next to the loader, so that other handlers of these events do not count as waiting for data."""
         mine = tuple(handler for handler in handlers if owner_of(handler) is self)
         others = tuple(handler for handler in handlers if owner_of(handler) is not self)
         if event in _WAIT_ENDS:
@@ -102,40 +102,40 @@ class DataloaderMonitor(Callback):
     # The loops.
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Begin to watch; in the middle of an epoch a batch is asked for next."""
+        """Start watching; when resuming in the middle of an epoch, a batch is requested next."""
         self._loops.clear()  # one that an exception has left
         self._steps.clear()
         self._all_waits = self._all_steps = 0.0
-        self._open("fit", state)
+        self._begin_loop("fit", state)
         self._prepare(state)
-        self._begin(_TRAINING)
+        self._begin_wait(_TRAINING)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Watch no longer."""
-        self._shut("fit")
+        """Stop watching."""
+        self._end_loop("fit")
 
     def eval_standalone_start(self, state: State, logger: Logger) -> None:
-        """Begin to watch."""
-        self._open("eval", state)
+        """Start watching."""
+        self._begin_loop("eval", state)
 
     def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Watch no longer."""
-        self._shut("eval")
+        """Stop watching."""
+        self._end_loop("eval")
 
     def predict_start(self, state: State, logger: Logger) -> None:
-        """Begin to watch; the first batch is asked for."""
-        self._open("predict", state)
+        """Start watching; the first batch is requested next."""
+        self._begin_loop("predict", state)
         self._prepare(state)
-        self._begin(_PREDICTION)
+        self._begin_wait(_PREDICTION)
 
     def predict_end(self, state: State, logger: Logger) -> None:
-        """Watch no longer."""
-        self._shut("predict")
+        """Stop watching."""
+        self._end_loop("predict")
 
     def close(self, state: State, logger: Logger) -> None:
-        """Watch no longer, also after an error."""
+        """Stop watching, also after an error."""
         self._loops.clear()
-        self._shut("fit")
+        self._end_loop("fit")
         if self._stacks is not None:
             self._stacks.close()
             self._stacks = None
@@ -143,23 +143,23 @@ class DataloaderMonitor(Callback):
     # The waits.
 
     def epoch_start(self, state: State, logger: Logger) -> None:
-        """Workers start, or are told to start over."""
+        """Start timing: workers start or restart."""
         self._prepare(state)
-        self._begin(_TRAINING)
+        self._begin_wait(_TRAINING)
 
     def before_dataloader(self, state: State, logger: Logger) -> None:
-        """A batch is asked for."""
-        self._asked = time.perf_counter()
-        self._begin(_TRAINING)
+        """Start timing: a batch is requested."""
+        self._requested_at = time.perf_counter()
+        self._begin_wait(_TRAINING)
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
-        """It is here."""
-        self._waited = time.perf_counter() - self._asked
-        self._end()
+        """Stop timing: the batch has arrived."""
+        self._waited = time.perf_counter() - self._requested_at
+        self._end_wait()
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Log the step's wait."""
-        step = time.perf_counter() - self._asked
+        """Log the wait of this step."""
+        step = time.perf_counter() - self._requested_at
         self._steps.append((self._waited, step))
         self._all_waits += self._waited
         self._all_steps += step
@@ -167,64 +167,64 @@ class DataloaderMonitor(Callback):
             waited, step = self._steps.popleft()
             self._all_waits -= waited
             self._all_steps -= step
-        share = self._all_waits / self._all_steps
-        logger.log_metrics({"dataloader/wait_seconds": self._waited, "dataloader/wait_share": share})
+        fraction = self._all_waits / self._all_steps
+        logger.log_metrics({"dataloader/wait_seconds": self._waited, "dataloader/wait_share": fraction})
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """The last batch that was asked for did not exist."""
-        self._end()
+        """Stop timing: the loader is exhausted."""
+        self._end_wait()
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """The first batch is asked for."""
+        """Start timing: the first batch is requested."""
         self._prepare(state)
-        self._begin(f"evaluation data {state.dataloader_label!r}")
+        self._begin_wait(f"evaluation data {state.dataloader_label!r}")
 
     def eval_batch_start(self, state: State, logger: Logger) -> None:
-        """It is here."""
-        self._end()
+        """Stop timing: the batch has arrived."""
+        self._end_wait()
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
-        """The next one is asked for, unless it was the last."""
-        # After the last batch the metrics are computed, which may take any time.
+        """Start timing the next batch, unless this was the last."""
+        # After the last batch the metrics are computed, which may take arbitrarily long.
         if state.eval_timestamp.batch.value != state.eval_phase.length:
-            self._begin(f"evaluation data {state.dataloader_label!r}")
+            self._begin_wait(f"evaluation data {state.dataloader_label!r}")
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """The evaluation is over."""
-        self._end()
+        """Stop timing: the evaluation is over."""
+        self._end_wait()
 
     def predict_batch_start(self, state: State, logger: Logger) -> None:
-        """A batch is here."""
-        self._end()
+        """Stop timing: the batch has arrived."""
+        self._end_wait()
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
-        """The next one is asked for."""
-        self._begin(_PREDICTION)
+        """Start timing the next batch."""
+        self._begin_wait(_PREDICTION)
 
     def _prepare(self, state: State) -> None:
-        """Prepare the workers of the data of the active phase, before they start."""
+        """Prepare the workers of the current phase's loader before they start."""
         if self._stacks is not None:
             self._stacks.prepare(state.dataloader)
 
-    def _begin(self, what: str) -> None:
+    def _begin_wait(self, what: str) -> None:
         if self._watchdog is not None:
             self._watchdog.begin(what)
 
-    def _end(self) -> None:
+    def _end_wait(self) -> None:
         if self._watchdog is not None:
             self._watchdog.end()
 
-    def _open(self, loop: str, state: State) -> None:
+    def _begin_loop(self, loop: str, state: State) -> None:
         if self._watchdog is None:
             return
         self._state = weakref.ref(state)
-        if self._stacks is None:  # kept from loop to loop, as workers may be
+        if self._stacks is None:  # kept across loops, because workers may persist
             self._stacks = WorkerStacks()
         if not self._loops:
             self._watchdog.start()
         self._loops.add(loop)
 
-    def _shut(self, loop: str) -> None:
+    def _end_loop(self, loop: str) -> None:
         self._loops.discard(loop)
         if self._watchdog is not None and not self._loops:
             self._watchdog.stop()
@@ -234,18 +234,18 @@ class DataloaderMonitor(Callback):
     def _report(self, what: str, frame: FrameType) -> str:
         state = None if self._state is None else self._state()
         when = "" if state is None else f" in batch {state.timestamp.batch.value} (epoch {state.timestamp.epoch.value})"
-        begin = f"No batch of the {what} came within {self.timeout:g} s{when}."
-        loader = next((o for o in _owners(frame) if isinstance(getattr(o, "_workers", None), list)), None)
+        begin = f"No batch of the {what} arrived within {self.timeout:g} s{when}."
+        loader = next((o for o in _selfs(frame) if isinstance(getattr(o, "_workers", None), list)), None)
         if loader is None:
             stack = "".join(traceback.format_stack(frame)).rstrip()
-            return f"{begin} The data are loaded by process {os.getpid()} itself, whose stack is:\n{stack}"
+            return f"{begin} Process {os.getpid()} loads the data itself; its stack is:\n{stack}"
         return f"{begin} {self._describe_workers(loader)}"
 
     def _describe_workers(self, loader: Any) -> str:
-        """Say what the workers of a torch loader do; the one that the loop waits for first."""
+        """Describe the workers of a torch DataLoader, starting with the one that the loop waits for."""
         pids = {index: worker.pid for index, worker in enumerate(loader._workers) if worker.is_alive()}
         if not pids:
-            return "No worker of the loader is alive."
+            return "No worker of the DataLoader is alive."
         awaited = _awaited_worker(loader)
         stacks = {} if self._stacks is None else self._stacks.dump(pids.values())
         chosen = [awaited] if awaited in pids else list(pids)
@@ -254,7 +254,7 @@ class DataloaderMonitor(Callback):
         for index in sorted(pids, key=lambda index: index != awaited):
             doing = process_state(pids[index])
             lines.append(f"Worker {index} (pid {pids[index]}){f', state {doing}' if doing else ''}:")
-            lines.append(stacks.get(pids[index]) or "  Its stack is not known: it did not say, or started earlier.")
+            lines.append(stacks.get(pids[index]) or "  Stack unknown: the worker did not respond, or started earlier.")
         return "\n".join(lines)
 
 
@@ -263,20 +263,20 @@ def _as_seconds(timeout: float | str | Time) -> float:
         return float(positive("timeout", timeout))
     time = ensure_time(timeout, TimeUnit.SECOND, "timeout")
     if time.unit is not TimeUnit.SECOND:
-        raise ValueError(f"timeout must be time on the clock: seconds, or such as '10m'; got {timeout!r}.")
+        raise ValueError(f"timeout must be a wall-clock time: seconds, or a string such as '10m'; got {timeout!r}.")
     return float(positive("timeout", time.value))
 
 
-def _owners(frame: FrameType | None) -> Iterator[object]:
-    """The objects whose methods a thread is in, innermost first."""
+def _selfs(frame: FrameType | None) -> Iterator[object]:
+    """Yield the ``self`` of each method on a thread's stack, innermost first."""
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if owner is not None:
-            yield owner
+        instance = frame.f_locals.get("self")
+        if instance is not None:
+            yield instance
         frame = frame.f_back
 
 
 def _awaited_worker(loader: Any) -> int | None:
-    """The worker whose batch comes next, where the loader keeps the order and knows."""
+    """Return the index of the worker that loads the next batch, if the loader keeps the order and knows it."""
     task = getattr(loader, "_task_info", {}).get(getattr(loader, "_rcvd_idx", None))
     return task[0] if task else None

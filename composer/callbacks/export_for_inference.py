@@ -1,4 +1,4 @@
-"""Exporting the model when training ends."""
+"""ExportForInferenceCallback: export the model to TorchScript, ONNX or torch.export when training ends."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ __all__ = ["ExportForInferenceCallback", "export_for_inference"]
 
 
 class ExportForInferenceCallback(Callback):
-    """Exports the model at the end of the training, see :func:`.export_for_inference`.
+    """Exports the model at the end of training; see :func:`.export_for_inference`.
 
-    The model is exported as it is evaluated: with layers that algorithms have replaced, and averaged weights where EMA
-    keeps such. Where a logger keeps files, it gets the file; otherwise ``save_path`` is a path or URI. A file that is
-    there is replaced.
+    The model is exported as it is evaluated: with layers that algorithms replaced, and with averaged weights if EMA
+    is used. A logger that stores files receives the file; otherwise it is written to ``save_path``, a path or URI. An
+    existing file is replaced.
 
     Args:
         save_format: ``"torchscript"``, ``"onnx"`` or ``"torch_export"``.
-        save_path: Where to; may have ``{run_name}``, ``{epoch}``, ``{batch}``, ... in it.
-        save_object_store: Has ``upload_object(object_name, filename)``; gets the file instead.
-        sample_input: A batch to call the model with; None is the last of the training.
+        save_path: Where to export; may contain ``{run_name}``, ``{epoch}``, ``{batch}``, ...
+        save_object_store: An object with ``upload_object(object_name, filename)`` that receives the file instead.
+        sample_input: A batch to call the model with; None is the last training batch.
         transforms: Functions that return the module to export.
         input_names: A name for each tensor of the batch.
         output_names: A name for each tensor that the model returns.
 
     Raises:
-        ValueError: The format or a placeholder of the path is unknown; when training starts also if weights are
-            divided among processes.
+        ValueError: The format or a placeholder of the path is unknown; when training starts, also if parameters are
+            sharded.
 
     >>> ExportForInferenceCallback("onnx", "{run_name}/model.onnx").save_format
     <ExportFormat.ONNX: 'onnx'>
@@ -63,22 +63,22 @@ class ExportForInferenceCallback(Callback):
         self.output_names = output_names
 
     def init(self, state: State, logger: Logger) -> None:
-        """Refuse a place that cannot be reached before the training rather than after it."""
+        """Check that the destination is reachable before training rather than after it."""
         to_logger = self.save_object_store is None and logger.has_file_upload_destination()
         if dist.get_global_rank() == 0 and not to_logger:
             check_destination(self.save_path, self.save_object_store)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuse weights that cannot be exported before the training rather than after it."""
+        """Refuse sharded parameters before training rather than after it."""
         if any(is_sharded(tensor) for tensor in state.model.state_dict().values()):
             raise ValueError(
-                "ExportForInferenceCallback needs whole weights in each process, but they are divided among processes. "
-                "Leave it out, save a checkpoint, and export from that: export_for_inference(new_model, ..., "
+                "ExportForInferenceCallback requires unsharded parameters on each rank, but the model is sharded. "
+                "Remove the callback, save a checkpoint, and export from that: export_for_inference(new_model, ..., "
                 "load_path=...)."
             )
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Export."""
+        """Export the model."""
         export_of_run(
             state,
             logger,

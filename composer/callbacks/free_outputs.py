@@ -1,4 +1,4 @@
-"""Let go of the model's outputs before the backward pass."""
+"""FreeOutputs: release the model's outputs before the backward pass to save memory (against OOM)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ __all__ = ["FreeOutputs"]
 
 
 class FreeOutputs(Callback):
-    """Sets ``state.outputs`` to None once the loss is computed, so that they take no memory in the backward pass.
+    """Sets ``state.outputs`` to None once the loss is computed, to free their memory before the backward pass.
 
-    This helps where outputs are large and the loss does not keep them for its gradient, such as the logits (B, S, V)
-    of a language model, which the loss has turned into log-probabilities. Without this callback they are freed after
-    the backward pass, before the optimizer's step. What comes after ``AFTER_LOSS`` finds no outputs. Metrics of the
-    training data compute their own, by a second forward pass in evaluation mode; leave those metrics out where that
-    costs too much.
+    This helps if outputs are large and the loss does not keep them for its gradient, such as the logits (B, S, V) of a
+    language model, which the loss has turned into log-probabilities. Without this callback they are freed after the
+    backward pass, before the optimizer step. Handlers of events after ``AFTER_LOSS`` see no outputs. Training metrics
+    compute their own outputs in a second forward pass in evaluation mode; drop those metrics if that is too expensive.
 
     >>> from composer import Engine, State
     >>> state = State(model=torch.nn.Linear(1, 1))
@@ -32,5 +31,5 @@ class FreeOutputs(Callback):
     """
 
     def after_loss(self, state: State, logger: Logger) -> None:
-        """Let go of the outputs."""
+        """Release the outputs."""
         state.outputs = None

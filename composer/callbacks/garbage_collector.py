@@ -1,4 +1,4 @@
-"""Python's garbage collection at chosen steps, the same on all ranks."""
+"""GarbageCollector: run Python's garbage collection at the same steps on all ranks, against stragglers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["GarbageCollector"]
 
 
 class GarbageCollector(Callback):
-    """Switches Python's automatic garbage collection off while training, and collects at fixed steps instead.
+    """Disables Python's automatic garbage collection during training, and collects at fixed steps instead.
 
-    The automatic collector runs when enough objects have been made, which is in another step on each rank, and every
-    rank waits for the one that collects. At fixed steps all of them collect together: often the young objects
-    (generations 0 and 1), seldom all that were made since training began. What there was before, such as the model and
-    the modules of Python, is collected once when training begins and then left alone (``gc.freeze``), so that no later
-    collection walks through it. Evaluations are left to the automatic collector, and after the training everything is
-    as it was before.
+    The automatic collector runs when enough objects have been created, which happens in a different step on each rank,
+    and every rank waits for the one that collects. With fixed steps all ranks collect together: young objects
+    (generations 0 and 1) often, all objects created since training began rarely. Older objects, such as the model and
+    the Python modules, are collected once when training begins and then frozen (``gc.freeze``), so that later
+    collections do not traverse them. Evaluations use the automatic collector, and after training everything is
+    restored.
 
-    Logs ``garbage_collector/seconds``, the time that a collection took, and ``garbage_collector/objects``, how many
-    objects it freed, in the steps in which it runs.
+    Logs ``garbage_collector/seconds``, the duration of a collection, and ``garbage_collector/objects``, the number of
+    objects freed, in the steps in which it runs.
 
     Args:
         interval: How often young objects are collected: epochs, or a time in iterations, epochs, batches, samples,
-            tokens or as a share of the training. Time on the clock is refused: ranks would collect at different steps.
-        full_interval: How often all objects made in training are collected, likewise.
+            tokens or a fraction of the run. Wall-clock time is refused: ranks would collect at different steps.
+        full_interval: How often all objects created in training are collected, in the same units.
 
     Raises:
-        TypeError: An interval is no time.
+        TypeError: An interval is not a time.
         ValueError: An interval is not positive, or in seconds.
 
     >>> from composer import Engine, State
@@ -59,50 +59,50 @@ class GarbageCollector(Callback):
         self._has_frozen = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Take over from the automatic collector, from a clean start."""
-        self._take_over()
-        if not gc.get_freeze_count():  # or somebody else has frozen, and will want to unfreeze
+        """Disable the automatic collector after one full collection."""
+        self._disable_automatic()
+        if not gc.get_freeze_count():  # otherwise other code froze objects, and will want to unfreeze them
             gc.collect()
             gc.freeze()
             self._has_frozen = True
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Collect if it is time to."""
+        """Collect if due."""
         self._collect_if_due(state, logger, Event.BATCH_END)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Collect if it is time to."""
+        """Collect if due."""
         self._collect_if_due(state, logger, Event.EPOCH_END)
 
     def iteration_end(self, state: State, logger: Logger) -> None:
-        """Collect if it is time to."""
+        """Collect if due."""
         self._collect_if_due(state, logger, Event.ITERATION_END)
 
     def eval_before_all(self, state: State, logger: Logger) -> None:
-        """Leave the evaluation, in which nothing fires at fixed steps of the training, to the automatic collector."""
-        self._give_back()
+        """Enable the automatic collector during the evaluation, in which no training steps happen."""
+        self._restore_automatic()
 
     def eval_after_all(self, state: State, logger: Logger) -> None:
-        """Take over again."""
-        self._take_over()
+        """Disable the automatic collector again."""
+        self._disable_automatic()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Put everything back."""
-        self._give_back()
+        """Restore the automatic collector and unfreeze."""
+        self._restore_automatic()
         if self._has_frozen:
             self._has_frozen = False
             gc.unfreeze()
 
     def close(self, state: State, logger: Logger) -> None:
-        """Put everything back, also after an error."""
+        """Restore everything, also after an error."""
         self.fit_end(state, logger)
 
-    def _take_over(self) -> None:
-        if gc.isenabled():  # who has switched it off by other means keeps it off
+    def _disable_automatic(self) -> None:
+        if gc.isenabled():  # if other code has disabled it, it stays disabled
             self._was_enabled = True
             gc.disable()
 
-    def _give_back(self) -> None:
+    def _restore_automatic(self) -> None:
         if self._was_enabled:
             self._was_enabled = False
             gc.enable()
@@ -120,7 +120,7 @@ def _checked(argument: str, interval: int | str | Time) -> Time:
     time = ensure_time(interval, TimeUnit.EPOCH, argument)
     if time.unit is TimeUnit.SECOND:
         raise ValueError(
-            f"{argument}={interval!r} is time on the clock, at which ranks are in different steps; give batches, "
+            f"{argument}={interval!r} is wall-clock time, at which ranks are in different steps; use batches, "
             f"such as '100ba'."
         )
     if not time.value > 0:

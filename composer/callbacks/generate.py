@@ -1,4 +1,4 @@
-"""Let a language model write something now and then."""
+"""Generate: sample text from a language model at an interval during training, and log it."""
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,24 +22,24 @@ __all__ = ["Generate"]
 
 
 class Generate(Callback):
-    """Has the model continue some prompts at an interval and at the end of the training, and logs what it wrote.
+    """Lets the model continue prompts at an interval and at the end of training, and logs the generated text.
 
-    The table ``generations`` with the columns ``prompt`` and ``generation`` is logged by rank 0, before the loggers
-    handle the event; all ranks generate, as sharded models need it. Prompts are padded on the left, with the token for
-    the end of a sequence where the tokenizer has none for padding. The model is in evaluation mode meanwhile. Sampling
-    starts from the seed of the run each time, so that texts differ only by what the model has learnt, and afterwards
-    the generators of random numbers are where they were, so that training goes on as if nothing had been sampled.
+    Rank 0 logs the table ``generations`` with the columns ``prompt`` and ``generation``, before the loggers handle the
+    event; all ranks generate, as sharded models require it. Prompts are padded on the left, with the end-of-sequence
+    token if the tokenizer has no padding token. The model is in evaluation mode during generation. Sampling starts
+    from the seed of the run each time, so that texts differ only by what the model has learned. The random state is
+    restored afterwards, so that training is unaffected.
 
     Args:
-        prompts: What to continue: a text or several.
-        interval: How often: epochs, or a time.
-        batch_size: Number of prompts at a time; None is all.
+        prompts: The text or texts to continue.
+        interval: How often to generate: epochs, or a time.
+        batch_size: Number of prompts per batch; None uses one batch for all.
         **generate_kwargs: Arguments of the model's ``generate``, such as ``max_new_tokens=64`` or ``do_sample=True``.
 
     Raises:
-        ValueError: There is no prompt, or ``batch_size`` is not positive; when the trainer is made also if the model
-            has no ``generate`` method or no tokenizer.
-        TypeError: A prompt is no string.
+        ValueError: ``prompts`` is empty, or ``batch_size`` is not positive; when the trainer is created, also if the
+            model has no ``generate`` method or no tokenizer.
+        TypeError: A prompt is not a string.
 
     >>> Generate("The meaning of life is", interval="500ba", max_new_tokens=32).prompts
     ['The meaning of life is']
@@ -47,7 +47,7 @@ class Generate(Callback):
 
     def __init__(
         self,
-        # A Union by its old name, and no text: code that makes callbacks from configurations asks for its origin.
+        # typing.Union, not a string annotation: code that builds callbacks from configurations reads its origin.
         prompts: Union[str, Sequence[str]],  # noqa: UP007
         interval: int | str | Time,
         batch_size: int | None = None,
@@ -55,7 +55,7 @@ class Generate(Callback):
     ) -> None:
         self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         if not self.prompts:
-            raise ValueError("prompts is empty; give at least one text to continue.")
+            raise ValueError("prompts is empty; pass at least one text to continue.")
         for prompt in self.prompts:
             if not isinstance(prompt, str):
                 raise TypeError(f"prompts must be strings; got {prompt!r}.")
@@ -64,25 +64,25 @@ class Generate(Callback):
         self.check_interval = create_interval_scheduler(interval)
 
     def init(self, state: "State", logger: "Logger") -> None:
-        """Refuse a model that cannot write."""
+        """Refuse a model that cannot generate text."""
         model = state.model
         if not callable(getattr(model, "generate", None)):
             raise ValueError(
-                f"Generate needs a model with a generate method, such as HuggingFaceModel; got {type(model).__name__}."
+                f"Generate requires a model with a generate method, like HuggingFaceModel; got {type(model).__name__}."
             )
         if getattr(model, "tokenizer", None) is None:
-            raise ValueError(f"Generate needs a tokenizer; give {type(model).__name__}(..., tokenizer=...).")
+            raise ValueError(f"Generate requires a tokenizer; pass {type(model).__name__}(..., tokenizer=...).")
 
     def batch_checkpoint(self, state: "State", logger: "Logger") -> None:
-        """Generate if it is time to."""
+        """Generate if due."""
         self._generate_if_due(state, logger, Event.BATCH_CHECKPOINT)
 
     def epoch_checkpoint(self, state: "State", logger: "Logger") -> None:
-        """Generate if it is time to."""
+        """Generate if due."""
         self._generate_if_due(state, logger, Event.EPOCH_CHECKPOINT)
 
     def iteration_checkpoint(self, state: "State", logger: "Logger") -> None:
-        """Generate if it is time to."""
+        """Generate if due."""
         self._generate_if_due(state, logger, Event.ITERATION_CHECKPOINT)
 
     def generate(self, state: "State", logger: "Logger") -> None:
@@ -90,7 +90,7 @@ class Generate(Callback):
 
         Args:
             state: The state of the run.
-            logger: Takes the table.
+            logger: Receives the table.
         """
         rows: list[list[str]] = []
         with ExitStack() as stack:
@@ -113,22 +113,22 @@ class Generate(Callback):
         model: Any = state.model
         inputs = model.tokenizer(prompts, return_tensors="pt", padding=True)
         inputs = state.device.batch_to_device({name: inputs[name] for name in ("input_ids", "attention_mask")})
-        # Ranks whose prompts end early must go on taking part in the collectives of a sharded model.
-        together = {"synced_gpus": True} if dist.get_world_size() > 1 else {}
-        tokens: Tensor = model.generate(**inputs, **(together | self.generate_kwargs))
+        # Ranks whose prompts finish early must still take part in the collectives of a sharded model.
+        synced = {"synced_gpus": True} if dist.get_world_size() > 1 else {}
+        tokens: Tensor = model.generate(**inputs, **(synced | self.generate_kwargs))
         if not _is_encoder_decoder(model):
             tokens = tokens[:, inputs["input_ids"].shape[1] :]
         return model.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
 
 def _is_encoder_decoder(model: Any) -> bool:
-    """Whether the model returns what it wrote without the prompt."""
+    """Return whether the model returns the generated text without the prompt."""
     return bool(getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False))
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Generator[None]:
-    """Put a model into evaluation mode, then each module back into its own."""
+    """Set a model to evaluation mode, then restore the mode of each module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -140,7 +140,7 @@ def _evaluating(model: nn.Module) -> Generator[None]:
 
 @contextmanager
 def _padding_left(tokenizer: Any) -> Generator[None]:
-    """Have a tokenizer pad where a text does not go on, then be as it was."""
+    """Make a tokenizer pad on the left, then restore its settings."""
     side, token = tokenizer.padding_side, tokenizer.pad_token
     tokenizer.padding_side = "left"
     if token is None:

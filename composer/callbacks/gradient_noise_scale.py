@@ -1,4 +1,4 @@
-r"""The gradient noise scale: the batch size beyond which more samples in a batch hardly help.
+r"""GradientNoiseScale: estimate the batch size beyond which larger batches hardly help (critical batch size).
 
     B_simple = tr(Sigma) / |G|^2
 
@@ -57,15 +57,15 @@ def noise_scale_terms(small: Any, large: Any, small_size: Any, large_size: Any) 
 class GradientNoiseScale(Callback):
     """Logs the gradient noise scale, estimated from the gradients of a microbatch and of its batch.
 
-    The two sizes come for free: the small one is the first microbatch, the large one the batch, both read off the
-    gradients as they are accumulated, without a copy of them. So a single process must split the batch, by
-    ``device_train_microbatch_size``; with data parallelism the small one is the first microbatch of each process, read
-    before gradients are averaged, and the large one the batch of all. The smaller the microbatch, the less noise in the
-    estimate. Where microbatches are weighted by tokens, a microbatch counts for its share of the tokens. Gradients are
-    read before any clipping.
+    The two batch sizes come for free: the small one is the first microbatch, the large one the batch. Both are read
+    from the gradients during gradient accumulation, without copying them. So a single rank must split the batch, with
+    ``device_train_microbatch_size``; with data parallelism the small one is the first microbatch of each rank,
+    read before gradients are averaged, and the large one the global batch. The smaller the microbatch, the less noisy
+    the estimate. If microbatches are weighted by tokens, each counts for its fraction of the tokens. Gradients are
+    read before clipping.
 
-    One step says little: |G|^2 and tr(Sigma) are averaged over steps, each on its own, and divided then. In the first
-    steps, and with a short average, the estimate of |G|^2 may be near zero or below, and the scale without meaning.
+    A single step is noisy: |G|^2 and tr(Sigma) are averaged over steps separately, and then divided. In the first
+    steps, and with a short average, the estimate of |G|^2 may be near zero or negative, and the scale meaningless.
 
     Logs ``gradient_noise_scale/noise_scale`` in samples, ``gradient_noise_scale/squared_gradient_norm`` and
     ``gradient_noise_scale/gradient_variance``. Everything is computed on the device.
@@ -73,14 +73,13 @@ class GradientNoiseScale(Callback):
     Args:
         interval: How often to measure: a number of batches, or a time in batches or epochs. A measurement reads all
             gradients twice.
-        decay: Weight of the past in the running averages, from 0 (none) up to 1, excluded.
+        decay: Weight of the past in the running averages, in [0, 1); 0 does not average.
 
     Raises:
-        ValueError: An argument is impossible.
-        RuntimeError: In training: a batch goes through the model in one piece in the only process, or gradients are
-            averaged after the backward passes only, as with ``ddp_sync_strategy="forced_sync"``.
-        NotImplementedError: When training starts: weights are divided among processes, none of which has a gradient of
-            its own.
+        ValueError: An argument is invalid.
+        RuntimeError: In training: a single rank does not split its batch into microbatches, or gradients are
+            averaged only after the backward passes, as with ``ddp_sync_strategy="forced_sync"``.
+        NotImplementedError: When training starts: parameters are sharded, so that no rank has a local gradient.
 
     >>> GradientNoiseScale("10ba", decay=0.9).interval
     Time(10, TimeUnit.BATCH)
@@ -95,11 +94,11 @@ class GradientNoiseScale(Callback):
     def __init__(self, interval: int | str | Time = "10ba", decay: float = 0.95) -> None:
         self.decay = in_unit_interval("decay", decay)
         if self.decay == 1:
-            raise ValueError("decay must be below 1, or nothing would enter the averages; got 1.")
+            raise ValueError("decay must be below 1, or no new value would enter the averages; got 1.")
         self._cadence = Cadence("interval", interval)
         self._due = False
         self._step: _Step | None = None
-        # Running averages of |G|^2, tr(Sigma) and 1; the last tells how far they are from having started at zero.
+        # Running averages of |G|^2, tr(Sigma) and 1; the last corrects the bias of starting at zero.
         self._averages: Tensor | None = None
 
     @property
@@ -108,42 +107,42 @@ class GradientNoiseScale(Callback):
         return self._cadence.interval
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuse gradients that are brought together before they are whole."""
+        """Refuse sharded parameters, whose gradients are reduced before a rank has its full local gradient."""
         if any(map(is_sharded, state.model.parameters())):
             raise NotImplementedError(
-                "GradientNoiseScale compares the gradient of each process's first microbatch with that of the batch. "
-                "Where weights are divided, no process ever holds a gradient of its own, and after a microbatch the "
-                "gradients may be added up over some of the processes only. Measure with data parallelism "
+                "GradientNoiseScale compares the gradient of each rank's first microbatch with that of the batch. "
+                "With sharded parameters, no rank ever holds a full local gradient, and after a microbatch the "
+                "gradients may be reduced over only some of the ranks. Measure with data parallelism "
                 "(parallelism_config=None)."
             )
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """See whether this batch is due."""
+        """Check whether this batch is due."""
         self._due = self._cadence.due(state.timestamp)
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Begin anew, also where an optimizer evaluates the gradients of a batch several times."""
+        """Start over, also if an optimizer evaluates the gradients of a batch several times."""
         if self._step is not None:
             self._step.close()
         self._step = _Step(_count(state), state) if self._due else None
 
     def before_backward(self, state: State, logger: Logger) -> None:
-        """Watch with which weight the loss enters the gradients."""
+        """Record the weight of the loss in the gradients."""
         if self._step is None:
             return
         if self._step.microbatch_size != state.microbatch_size:
-            # Found only now; or too large, and the batch begins again with a smaller one.
+            # The size was found just now; or it was too large, and the batch is retried with a smaller one.
             self._step.close()
             self._step = _Step(self._step.samples, state)
         self._step.watch(state.loss)
 
     def after_backward(self, state: State, logger: Logger) -> None:
-        """Read the gradients of the first microbatch, and those of all."""
+        """Read the gradients of the first microbatch, and of the full batch."""
         if self._step is not None:
             self._step.read(state.model, _count(state))
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Update the averages, and log."""
+        """Update the averages and log them."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -151,8 +150,8 @@ class GradientNoiseScale(Callback):
         if dist.get_world_size() == 1 and not step.has_two_sizes:
             if self._averages is None:
                 raise RuntimeError(
-                    f"GradientNoiseScale needs batches in several microbatches, but all {step.samples} samples went "
-                    f"through the model at once. Give Trainer(device_train_microbatch_size=...) a smaller number."
+                    f"GradientNoiseScale requires several microbatches per batch, but all {step.samples} samples went "
+                    f"through the model at once. Pass a smaller number as Trainer(device_train_microbatch_size=...)."
                 )
             return  # the short batch at the end of an epoch
         if self._averages is None:
@@ -160,7 +159,7 @@ class GradientNoiseScale(Callback):
         norm, trace = step.terms()
         new = torch.stack([norm, trace, torch.ones_like(norm)])
         past = torch.zeros_like(new) if self._averages is None else self._averages.to(new.device)
-        # A step whose gradients overflowed must not spoil the averages; nobody waits to find out.
+        # A step whose gradients overflowed must not spoil the averages; checked on the device, without a sync.
         average = torch.where(new.isfinite().all(), torch.lerp(new, past, self.decay), past)
         self._averages = average
         logger.enqueue(
@@ -180,13 +179,13 @@ class GradientNoiseScale(Callback):
 
 
 class _Step:
-    """What is read off the gradients of one batch while they are accumulated.
+    """The gradient norms of one batch, read during gradient accumulation.
 
-    The weight of a microbatch in the batch, and the factor of gradient scaling, are the derivative of what is
-    differentiated by the microbatch's loss, so they need not be known.
+    The weight of a microbatch in the batch, and the loss scale, need not be known: their product is the derivative of
+    the differentiated value with respect to the microbatch's loss.
 
     Args:
-        samples: Of this process.
+        samples: Number of samples on this rank.
         state: The state, with the model whose gradients are read.
     """
 
@@ -197,23 +196,23 @@ class _Step:
         self._factors: list[Tensor] = []
         self._small: Tensor | None = None
         self._large: Tensor | None = None
-        self._own: dict[int, Tensor] = {}
+        self._local_norms: dict[int, Tensor] = {}
         self._hooks: list[Any] = []
         if dist.get_world_size() > 1:
-            # Called when a gradient is there, and before it is given away to be averaged.
+            # Called when a gradient has been accumulated, before it is averaged over ranks.
             trained = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
-            self._hooks = [parameter.register_post_accumulate_grad_hook(self._note_own) for parameter in trained]
+            self._hooks = [parameter.register_post_accumulate_grad_hook(self._note_local) for parameter in trained]
 
     @property
     def has_two_sizes(self) -> bool:
-        """Whether there were several microbatches, all of them read."""
+        """Whether there were several microbatches, all of which were read."""
         return len(self._factors) > 1 and self._small is not None and self._large is not None
 
     def watch(self, loss: Any) -> None:
-        """Note the factor by which a loss enters, once it is differentiated."""
+        """Record the factor of a loss in the gradients, once it is differentiated."""
         if isinstance(loss, Mapping):
-            parts = cast("Mapping[str, Tensor]", loss)
-            loss = parts["total"] if "total" in parts else next(iter(parts.values()))
+            losses = cast("Mapping[str, Tensor]", loss)
+            loss = losses["total"] if "total" in losses else next(iter(losses.values()))
         elif isinstance(loss, Sequence):
             loss = cast("Sequence[Tensor]", loss)[0]
         cast(Tensor, loss).register_hook(self._note_factor)
@@ -222,27 +221,28 @@ class _Step:
         wide = torch.promote_types(gradient.dtype, torch.float32)
         self._factors.append(gradient.detach().sum(dtype=wide))
 
-    def _note_own(self, parameter: Tensor) -> None:
+    def _note_local(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
-            [self._own[id(parameter)]] = norms([parameter.grad])
+            [self._local_norms[id(parameter)]] = norms([parameter.grad])
 
     def read(self, model: nn.Module, samples: int) -> None:
         """Read the gradients after a microbatch."""
         self._done += samples
         if self._small is None:
-            self._small = joint_norm(list(self._own.values())).square() if self._own else _squared_norm(model)
+            local = list(self._local_norms.values())
+            self._small = joint_norm(local).square() if local else _squared_norm(model)
             self.close()
         if self._done >= self.samples and (len(self._factors) > 1 or dist.get_world_size() > 1):
             self._large = _squared_norm(model)
 
     def close(self) -> None:
-        """Watch gradients no longer."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._own = [], {}
+        self._hooks, self._local_norms = [], {}
 
     def check_averaged(self) -> None:
-        """Refuse gradients that processes had not averaged yet when they were read."""
+        """Refuse gradients that had not been averaged over ranks when they were read."""
         if dist.get_world_size() == 1:
             return
         assert self._large is not None
@@ -252,33 +252,33 @@ class _Step:
         if most - least > 1e-3 * most:
             raise RuntimeError(
                 "GradientNoiseScale reads the averaged gradients at the end of the last backward pass, but here they "
-                "are averaged after it: with ddp_sync_strategy='forced_sync', or where parameters may be unused and "
-                "device_train_microbatch_size is 'auto'. Give another ddp_sync_strategy, or a number."
+                "are averaged after it: with ddp_sync_strategy='forced_sync', or if parameters may be unused and "
+                "device_train_microbatch_size is 'auto'. Use another ddp_sync_strategy, or a fixed microbatch size."
             )
 
     def terms(self) -> tuple[Tensor, Tensor]:
         """Return the estimates of |G|^2 and tr(Sigma), scalars on the device."""
         assert self._small is not None
         assert self._large is not None
-        whole = torch.stack(self._factors).sum()
+        total = torch.stack(self._factors).sum()
         first = self._factors[0]
-        # A process that has no samples, and only keeps step with others, counts for nothing.
-        counts = whole > 0
-        nothing = torch.zeros_like(whole)
-        mine = [
-            torch.where(counts, self._small / first.square(), nothing),
-            torch.where(counts, 1 / first, nothing),
-            whole,
-            torch.where(counts, self.samples, nothing),
-            torch.where(counts, 1, nothing),
+        # A rank without samples, which only takes part because of uneven inputs, does not count.
+        counts = total > 0
+        zero = torch.zeros_like(total)
+        local = [
+            torch.where(counts, self._small / first.square(), zero),
+            torch.where(counts, 1 / first, zero),
+            total,
+            torch.where(counts, self.samples, zero),
+            torch.where(counts, 1, zero),
         ]
-        everyone = torch.stack([value.to(whole.dtype) for value in mine])
-        dist.all_reduce(everyone)
-        small, inverse, whole, samples, processes = everyone.unbind()
-        # E|G_b|^2 is linear in 1 / b, so that the mean of it over processes is that of one microbatch of size b.
-        small_size = processes / inverse / whole * samples
-        large = self._large / (whole / dist.get_world_size()).square()
-        return noise_scale_terms(small / processes, large, small_size, samples)
+        sums = torch.stack([value.to(total.dtype) for value in local])
+        dist.all_reduce(sums)
+        small, inverse, total, samples, ranks = sums.unbind()
+        # E|G_b|^2 is linear in 1 / b, so that its mean over ranks is that of one microbatch of size b.
+        small_size = ranks / inverse / total * samples
+        large = self._large / (total / dist.get_world_size()).square()
+        return noise_scale_terms(small / ranks, large, small_size, samples)
 
 
 def _squared_norm(model: nn.Module) -> Tensor:
@@ -287,6 +287,6 @@ def _squared_norm(model: nn.Module) -> Tensor:
 
 
 def _count(state: State) -> int:
-    """Number of samples of the batch or microbatch in work."""
+    """Return the number of samples of the current batch or microbatch."""
     spec = state.train_phase.loader
     return count_samples(state.batch) if spec is None else spec.__num_samples__(state.batch)

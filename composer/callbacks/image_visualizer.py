@@ -1,4 +1,4 @@
-"""Log the images that go into the model, and the masks that it predicts for them."""
+"""ImageVisualizer: log the model's input images, and for segmentation the predicted masks."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = ["ImageVisualizer"]
 
 
 class ImageVisualizer(Callback):
-    """Logs the first images of a training batch now and then, and of the first batch of each evaluation.
+    """Logs the first images of a training batch at an interval, and of the first batch of each evaluation.
 
-    They are taken just before the forward pass, so what algorithms have done to them is seen: on the device, from the
-    first microbatch. The loggers that take images get them under ``Images/Train`` and ``Images/Eval``; with the mode
+    The images are read right before the forward pass, so they show the effect of augmentations: on the device, from
+    the first microbatch. Loggers that support images receive them as ``Images/Train`` and ``Images/Eval``; in the mode
     "segmentation" together with the masks ``prediction`` and ``ground_truth`` of class indices.
 
-    Images are logged as numbers in [0, 1]. Bytes are divided by 255. An image with values outside, such as one that
-    was normalised, is shifted and scaled so that its range joined with [0, 1] becomes [0, 1].
+    Images are logged with values in [0, 1]. Bytes are divided by 255. An image with values outside of that range, such
+    as a normalized one, is shifted and scaled so that the union of its range and [0, 1] maps to [0, 1].
 
     Args:
-        interval: How often in training: a number of batches, or a time in batches or epochs.
+        interval: How often to log in training: a number of batches, or a time in batches or epochs.
         mode: "input" logs the images, "segmentation" also the masks.
-        num_images: Number of images at a time, at most.
+        num_images: Maximum number of images per log.
         channels_last: Whether images are (N, H, W, C) rather than (N, C, H, W).
-        input_key: Where in the batch the images are.
-        target_key: Where in the batch the target masks are: class indices (N, H, W), or probabilities (N, C, H, W).
+        input_key: Key of the images in the batch.
+        target_key: Key of the target masks in the batch: class indices (N, H, W), or probabilities (N, C, H, W).
 
     Raises:
-        ValueError: An argument is impossible.
-        TypeError: In training: what lies at a key, or the model's outputs, is no tensor of that kind. Outputs must
-            be logits (N, C, H, W), with C = 1 for one class against the background.
+        ValueError: An argument is invalid.
+        TypeError: In training: the value at a key, or the model's output, is not a tensor of the expected shape.
+            Outputs must be logits (N, C, H, W), with C = 1 for one class against the background.
 
     >>> from composer import Engine, State
     >>> from composer.loggers import InMemoryLogger
@@ -74,21 +74,21 @@ class ImageVisualizer(Callback):
         self.target_key = target_key
         self._cadence = Cadence("interval", interval)
         self._due = False
-        # At the events of the other mode it would only stand in the way of compiling forward and loss together.
+        # Handlers at the other mode's events would only prevent compiling forward and loss together.
         unused = (Event.BEFORE_LOSS, Event.EVAL_AFTER_FORWARD), (Event.BEFORE_FORWARD, Event.EVAL_BEFORE_FORWARD)
         self._unused = unused[self.mode == "segmentation"]
 
     @property
     def interval(self) -> Time:
-        """How often images of the training are logged."""
+        """How often training images are logged."""
         return self._cadence.interval
 
     def __listens__(self, event: Event) -> bool:
-        """Tell whether this object acts at an event."""
+        """Return whether this object acts at an event."""
         return event not in self._unused and super().__listens__(event)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """See whether images of this batch are due."""
+        """Check whether images of this batch are due."""
         self._due = bool(logger.destinations) and self._cadence.due(state.timestamp)
 
     def before_forward(self, state: State, logger: Logger) -> None:
@@ -100,7 +100,7 @@ class ImageVisualizer(Callback):
         self._log(state, logger, "Images/Train")
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """Images of the first batch are due."""
+        """Log the first batch of the evaluation."""
         self._due = bool(logger.destinations)
 
     def eval_before_forward(self, state: State, logger: Logger) -> None:
@@ -129,7 +129,7 @@ class ImageVisualizer(Callback):
     def _images(self, images: Any) -> Tensor:
         if not isinstance(images, Tensor) or images.ndim not in (3, 4):
             raise TypeError(
-                f"input_key={self.input_key!r} must lead to images (N, C, H, W) or (N, H, W); got {_kind(images)}."
+                f"input_key={self.input_key!r} must select images (N, C, H, W) or (N, H, W); got {_describe(images)}."
             )
         images = images[: self.num_images]
         if images.dtype == torch.uint8:
@@ -142,14 +142,14 @@ class ImageVisualizer(Callback):
 
     def _prediction(self, outputs: Any) -> Tensor:
         if not isinstance(outputs, Tensor) or outputs.ndim != 4:
-            raise TypeError(f"mode='segmentation' needs outputs that are logits (N, C, H, W); got {_kind(outputs)}.")
+            raise TypeError(f"mode='segmentation' requires logits (N, C, H, W) as outputs; got {_describe(outputs)}.")
         logits = outputs[: self.num_images]
         return (logits[:, 0] > 0).long() if logits.shape[1] == 1 else logits.argmax(1)
 
     def _target(self, target: Any) -> Tensor:
         if not isinstance(target, Tensor) or target.ndim not in (3, 4):
             raise TypeError(
-                f"target_key={self.target_key!r} must lead to masks (N, H, W) or (N, C, H, W); got {_kind(target)}."
+                f"target_key={self.target_key!r} must select masks (N, H, W) or (N, C, H, W); got {_describe(target)}."
             )
         target = target[: self.num_images]
         if target.ndim == 3:
@@ -157,6 +157,6 @@ class ImageVisualizer(Callback):
         return target[:, 0].round().long() if target.shape[1] == 1 else target.argmax(1)
 
 
-def _kind(value: Any) -> str:
-    """What something is, for a message."""
+def _describe(value: Any) -> str:
+    """Describe a value in an error message."""
     return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Loading a checkpoint at an event."""
+"""LoadCheckpoint: load a checkpoint, such as pretrained weights, at an event."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["LoadCheckpoint"]
 
 
 class LoadCheckpoint(Callback):
-    """Loads a checkpoint at an event, such as weights to begin from before another checkpoint is resumed.
+    """Loads a checkpoint at an event, such as initial weights before another checkpoint is resumed.
 
     Args:
-        load_path: The file, a path or URI.
-        load_weights_only: Whether to leave all but the weights as they are.
-        strict_model_weights: Whether the names of the weights must be the same.
-        ignore_keys: What to leave out, patterns of paths or a function.
-        event: When; it happens once in a run.
+        load_path: The file: a path or URI.
+        load_weights_only: Load only the weights and leave the rest of the state unchanged.
+        strict_model_weights: Whether the parameter names must match exactly.
+        ignore_keys: What to leave out: path patterns or a function.
+        event: The event at which to load; this happens once per run.
 
     >>> LoadCheckpoint("weights.pt", load_weights_only=True).event
     <Event.BEFORE_LOAD: 'before_load'>
@@ -46,7 +46,7 @@ class LoadCheckpoint(Callback):
         self._loaded = False
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
-        """Load at the event."""
+        """Load the checkpoint at the event."""
         if event is Event.INIT:
             self._loaded = False
         if event is self.event and not self._loaded:

@@ -1,4 +1,4 @@
-"""LRMonitor: the learning rate of each step."""
+"""LRMonitor: log the learning rate of each parameter group."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["LRMonitor"]
 
 
 class LRMonitor(Callback):
-    """Logs the learning rate of each parameter group, as the step that begins will use it.
+    """Logs the learning rate of each parameter group at the start of the step that uses it.
 
-    The name is ``lr-{optimizer class}/group{number}``, as in ``lr-AdamW/group0``. Of several optimizers of one class
-    the second has ``lr-AdamW-2/group0``, and so on. The rate stands at the step of the loss that it has an effect on:
-    the first step is logged, and a rate that the schedule sets after the last one is not.
+    The name is ``lr-{optimizer class}/group{number}``, as in ``lr-AdamW/group0``. If several optimizers have the same
+    class, the second is named ``lr-AdamW-2/group0``, and so on. Each rate is logged at the step that it affects: the
+    first step is logged, and a rate that the schedule sets after the last step is not.
 
     >>> from composer import Engine, State
     >>> from composer.loggers import InMemoryLogger
@@ -46,7 +46,7 @@ class LRMonitor(Callback):
 
 
 def _named(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, Optimizer]]:
-    """Give each optimizer the name of its class, with a number from the second of a class on."""
+    """Yield each optimizer with its class name, numbered from the second of a class on."""
     seen: Counter[str] = Counter()
     for optimizer in optimizers:
         name = type(optimizer).__name__

@@ -1,4 +1,4 @@
-"""MemoryMonitor: how much memory the training uses."""
+"""MemoryMonitor: log GPU or host memory usage (allocated, active, reserved, peak)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryMonitor"]
 
-# Names of the allocator of an accelerator -> names in the log.
+# Keys of an accelerator's allocator -> names in the log.
 _ACCELERATOR = {
     "allocated_bytes.all.current": "current_allocated_mem",
     "active_bytes.all.current": "current_active_mem",
@@ -45,26 +45,26 @@ _STATM = "/proc/self/statm"
 
 
 class MemoryMonitor(Callback):
-    """Logs how much memory of the device is in use, as ``memory/{name}``, before the step is taken.
+    """Logs memory usage of the device as ``memory/{name}``, before the optimizer step.
 
-    On an accelerator these are figures of PyTorch's allocator: current and peak, in gigabytes (1e9 bytes), each
-    ``allocated``, ``active``, ``inactive`` (free, but cut off from larger pieces) and ``reserved``, as in
-    ``memory/peak_allocated_mem``, and the number ``memory/alloc_retries`` of times that the allocator had to give
-    memory back before it could serve. On the CPU it is the memory of the process, ``memory/current_resident_mem`` and
-    ``memory/peak_resident_mem``, and so it is on devices without an allocator of PyTorch's. Figures have five digits.
+    On an accelerator these are statistics of PyTorch's allocator: current and peak, in gigabytes (1e9 bytes), each of
+    ``allocated``, ``active``, ``inactive`` (free, but split off larger blocks) and ``reserved``, as in
+    ``memory/peak_allocated_mem``, and ``memory/alloc_retries``, the number of times that the allocator had to free
+    cached memory and retry. On the CPU, and on devices without a PyTorch allocator, it logs the memory of the process,
+    ``memory/current_resident_mem`` and ``memory/peak_resident_mem``. Values are rounded to five significant digits.
 
-    They are kept by the host, so that reading them does not wait for the device.
+    The host keeps these statistics, so reading them does not synchronize with the device.
 
     Args:
-        memory_keys: Which figures of the allocator to log: its names, as in :func:`torch.accelerator.memory_stats`,
-            each with a name in the log. Those that have ``bytes`` in their names are logged in gigabytes.
+        memory_keys: Which allocator statistics to log: keys of :func:`torch.accelerator.memory_stats`, each mapped to
+            a name in the log. Keys that contain ``bytes`` are logged in gigabytes.
         dist_aggregate_batch_interval: Number of batches between two points of ``memory/{name}_avg``, ``_min`` and
-            ``_max``, over all processes. None is never.
-        batch_log_interval: Number of batches between two points of the other curves.
+            ``_max``, over all ranks. None disables them.
+        batch_log_interval: Number of batches between two points of the other metrics.
 
     Raises:
         TypeError: An interval is not a number.
-        ValueError: An interval is not positive; or, in the first step, the allocator has no figure of a name in
+        ValueError: An interval is not positive; or, in the first step, the allocator has no statistic for a key of
             ``memory_keys``.
 
     >>> from composer import Engine, State
@@ -89,31 +89,31 @@ class MemoryMonitor(Callback):
         self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
 
     def init(self, state: State, logger: Logger) -> None:
-        kind = state.device.torch_device.type
-        if self.memory_keys is not None and kind in _WITHOUT_ALLOCATOR:
+        device_type = state.device.torch_device.type
+        if self.memory_keys is not None and device_type in _WITHOUT_ALLOCATOR:
             message = (
-                f"memory_keys are names of figures of an accelerator's allocator, and {kind} has none; MemoryMonitor "
-                f"logs the memory of the process instead."
+                f"memory_keys selects statistics of an accelerator's allocator, and {device_type} has none; "
+                f"MemoryMonitor logs the memory of the process instead."
             )
             warnings.warn(message, ComposerWarning, stacklevel=2)
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         batch, every = state.timestamp.count(TimeUnit.BATCH), self.dist_aggregate_batch_interval
-        alone = batch % self.batch_log_interval == 0 and bool(logger.destinations)
-        together = every is not None and batch % every == 0
-        if not alone and not together:
+        log_local = batch % self.batch_log_interval == 0 and bool(logger.destinations)
+        log_global = every is not None and batch % every == 0
+        if not log_local and not log_global:
             return
         report = _report(state.device.torch_device, self.memory_keys)
-        metrics: dict[str, Any] = {f"memory/{name}": value for name, value in report.items()} if alone else {}
-        if together:
+        metrics: dict[str, Any] = {f"memory/{name}": value for name, value in report.items()} if log_local else {}
+        if log_global:
             metrics |= _over_ranks(report, state)
         logger.enqueue(metrics)
 
 
 def _report(device: torch.device, keys: Mapping[str, str] | None) -> dict[str, float]:
-    """Return the figures of a device by their names in the log."""
+    """Return the memory statistics of a device by their names in the log."""
     if device.type in _WITHOUT_ALLOCATOR:
-        stats: Mapping[str, Any] = _of_process()
+        stats: Mapping[str, Any] = _process_memory()
         keys = _HOST
     elif device.type == "mps":
         current, reserved = torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
@@ -126,34 +126,34 @@ def _report(device: torch.device, keys: Mapping[str, str] | None) -> dict[str, f
     for key, name in keys.items():
         if key not in stats:
             raise ValueError(
-                f"memory_keys has {key!r}, but the allocator of {device} has no such figure.{did_you_mean(key, stats)}"
+                f"memory_keys has {key!r}, but the allocator of {device} has no such key.{did_you_mean(key, stats)}"
             )
         report[name] = float(f"{stats[key] / _GIGABYTE:.5g}") if "bytes" in key else stats[key]
     return report
 
 
-def _of_process() -> dict[str, float]:
-    """Return the bytes that this process has in memory, now and at most."""
+def _process_memory() -> dict[str, float]:
+    """Return the current and peak resident memory of this process, in bytes."""
     with contextlib.suppress(FileNotFoundError):
         pages = _resident_pages()
         import resource
 
         current = pages * resource.getpagesize()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        # The kernel updates the peak a little late.
+        # The kernel updates the peak with a delay.
         return dict(zip(_HOST, (current, max(current, peak)), strict=True))
     memory = import_extra("psutil", "system", "MemoryMonitor on the CPU of this system").Process().memory_info()
     peak = getattr(memory, "peak_wset", None)  # Windows
     if peak is None:
         import resource
 
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes where there is no /proc
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on systems without /proc
     return dict(zip(_HOST, (memory.rss, peak), strict=True))
 
 
 def _resident_pages() -> int:
-    """Return the number of pages of this process that are in memory."""
-    # Not by a file object, which costs three times as much, and this may run in every step.
+    """Return the number of resident pages of this process."""
+    # Without a file object, which is three times slower, because this may run in every step.
     descriptor = os.open(_STATM, os.O_RDONLY)
     try:
         return int(os.read(descriptor, 128).split()[1])
@@ -162,14 +162,14 @@ def _resident_pages() -> int:
 
 
 def _over_ranks(report: Mapping[str, float], state: State) -> dict[str, Tensor]:
-    """Return mean, least and most of each figure over the processes, on the device."""
+    """Return the mean, minimum and maximum of each statistic over all ranks, on the device."""
     values = torch.tensor(list(report.values()), dtype=torch.float32)
     if dist.get_world_size() > 1:
         values = state.device.tensor_to_device(values)
     everyone = torch.stack(dist.all_gather(values))
     found = {"avg": everyone.mean(0), "min": everyone.amin(0), "max": everyone.amax(0)}
     return {
-        f"memory/{name}_{kind}": value
-        for kind, column in found.items()
+        f"memory/{name}_{reduction}": value
+        for reduction, column in found.items()
         for name, value in zip(report, column.unbind(), strict=True)
     }

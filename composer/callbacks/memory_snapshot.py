@@ -1,4 +1,4 @@
-"""Record what CUDA memory is used for in some batches."""
+"""MemorySnapshot: record the CUDA memory history of some batches, to find what causes OOM."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ _ENDINGS = {".pickle": "snapshot.pickle", ".html": "trace_plot.html"}
 
 
 class MemorySnapshot(Callback):
-    """Records every allocation of CUDA memory for a while, once in a run, and writes the history to two files.
+    """Records every CUDA memory allocation for some batches, once per run, and writes the history to two files.
 
-    ``<filename>.pickle`` is for https://pytorch.org/memory_viz, ``<filename>.html`` opens in a browser: which memory
-    was alive when, and which line of code asked for it. Recording costs time in the batches in which it happens.
+    ``<filename>.pickle`` is for https://pytorch.org/memory_viz, ``<filename>.html`` opens in a browser. They show
+    which memory was in use when, and which line of code allocated it. Recording slows down the recorded batches.
 
     Args:
-        skip_batches: Number of batches to train before it begins, as the first allocates what others reuse.
-        interval: How long to record: epochs, or a time in epochs, iterations, batches, samples or tokens. It ends with
-            the first batch that reaches it.
-        max_entries: Number of events to keep, the newest.
+        skip_batches: Number of batches to train before recording, as the first allocates what later ones reuse.
+        interval: How long to record: epochs, or a time in epochs, iterations, batches, samples or tokens. Recording
+            ends with the first batch that reaches it.
+        max_entries: Maximum number of events to keep; the newest are kept.
         folder: Local folder of the files, with the placeholders of a run, such as ``{run_name}``.
-        filename: Name of the files without ending, with the placeholders of a run and its time, such as ``{batch}``.
-        remote_file_name: Folder at the loggers that keep files; None hands them none.
-        overwrite: Whether files of an earlier run may be replaced.
+        filename: Name of the files without extension, with the placeholders of a run and its time, such as
+            ``{batch}``.
+        remote_file_name: Folder at the loggers that store files; None does not upload.
+        overwrite: Whether to replace files of an earlier run.
 
     Raises:
-        ValueError: An argument is impossible.
-        FileExistsError: When the trainer is made: a file exists and ``overwrite`` is not set.
+        ValueError: An argument is invalid.
+        FileExistsError: When the trainer is created: a file exists and ``overwrite`` is False.
 
     Warns:
-        NoEffectWarning: When the trainer is made: the run is not on a CUDA device, and nothing is recorded.
+        NoEffectWarning: When the trainer is created: the run is not on a CUDA device, and nothing is recorded.
 
     >>> MemorySnapshot(skip_batches=10, interval="2ba").interval
     Time(2, TimeUnit.BATCH)
@@ -66,7 +67,7 @@ class MemorySnapshot(Callback):
         self.skip_batches = non_negative("skip_batches", skip_batches)
         self.interval = ensure_time(interval, TimeUnit.EPOCH, "interval")
         if self.interval.unit in (TimeUnit.DURATION, TimeUnit.SECOND) or self.interval.value < 1:
-            raise ValueError(f"interval must be a positive number of batches or the like, as '3ba'; got {interval!r}.")
+            raise ValueError(f"interval must be positive and not a wall-clock time, as '3ba'; got {interval!r}.")
         self.max_entries = positive("max_entries", max_entries)
         self.files = TraceFiles(folder, filename, remote_file_name, overwrite)
         self._start: Timestamp | None = None
@@ -75,11 +76,11 @@ class MemorySnapshot(Callback):
 
     @property
     def __remote_file_name__(self) -> str | None:
-        """Where files are uploaded to."""
+        """Folder to which files are uploaded."""
         return self.files.remote_file_name
 
     def init(self, state: State, logger: Logger) -> None:
-        """See whether there is anything to record, and that no file is in the way."""
+        """Check that there is CUDA memory to record, and that the files do not exist."""
         self._start, self._done = None, False
         self._enabled = has_cuda_memory(state)
         if not self._enabled:
@@ -89,14 +90,14 @@ class MemorySnapshot(Callback):
         self.files.refuse_existing(state, _ENDINGS)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Begin to record after the batches to skip."""
+        """Start recording after the batches to skip."""
         waiting = self._enabled and not self._done and self._start is None
         if waiting and state.timestamp.count(TimeUnit.BATCH) >= self.skip_batches:
             self._start = state.timestamp
             record_history(self, self.max_entries)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Write the files when it was long enough."""
+        """Write the files at the end of the interval."""
         if self._start is None:
             return
         unit = self.interval.unit
@@ -104,11 +105,11 @@ class MemorySnapshot(Callback):
             self._write(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Write the files when it was long enough."""
+        """Write the files at the end of the interval."""
         self.batch_end(state, logger)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Record no longer, also after an error."""
+        """Stop recording, also after an error."""
         self._stop()
 
     def _write(self, state: State, logger: Logger) -> None:

@@ -1,4 +1,4 @@
-"""The log and the system description of an MLPerf training submission."""
+"""MLPerfCallback: write the log and the system description of an MLPerf training submission."""
 
 from __future__ import annotations
 
@@ -29,38 +29,39 @@ BENCHMARKS: Final = ("resnet", "bert")
 
 
 class MLPerfCallback(Callback):
-    """Writes what the rules of MLPerf training ask of every benchmark, from rank 0, by the package's own writer.
+    """Writes the files that the MLPerf training rules require, from rank 0, with the ``mlperf_logging`` package.
 
-    The log is ``<root_folder>/results/<system_name>/<benchmark>/result_<index>.txt``: who submits what; when the
-    caches were cleared, and when set-up, training, blocks of epochs, epochs and evaluations began and ended; the seed,
-    the batch size and the numbers of samples; the accuracy of each evaluation, and when the target was reached. The
-    description of the machine is ``<root_folder>/systems/<system_name>.json``. Both are handed to the loggers that keep
-    files when the run is closed. A submission to the closed division also needs the hyperparameters of the benchmark's
-    optimizer: write them with :meth:`log_event`.
+    The log is ``<root_folder>/results/<system_name>/<benchmark>/result_<index>.txt``. It contains the submission; when
+    caches were cleared, and when initialization, training, blocks of epochs, epochs and evaluations began and ended;
+    the seed, the batch size and the numbers of samples; the accuracy of each evaluation, and when the target was
+    reached. The system description is ``<root_folder>/systems/<system_name>.json``. Both are uploaded to the loggers
+    that store files when the run is closed. A submission to the closed division also needs the hyperparameters of the
+    benchmark's optimizer: write them with :meth:`log_event`.
 
     Args:
-        root_folder: Where the files of the submission are put together; made if it is not there.
-        index: Number of the run among the repetitions that a submission consists of; one more for each further run
-            that the callback is used in.
+        root_folder: Folder of the submission; created if missing.
+        index: Number of the run among the repetitions of a submission; incremented for each further run that uses the
+            callback.
         benchmark: "resnet" or "bert".
-        target: Value of the metric at which the run has succeeded: one to rise to, or to fall to where
+        target: Value of the metric at which the run succeeds: a lower bound, or an upper bound if
             :func:`.larger_is_better` says that smaller is better.
         division: "open" or "closed".
         metric_name: The metric, of evaluation data; larger is better.
-        metric_label: Label of these data; one in ``metric_name``, such as "test/MulticlassAccuracy", goes before it.
-        submitter: Who submits.
-        system_name: Name of the system; by default made of its accelerators or processors.
-        status: "onprem", "cloud" or "preview": whether and where the system can be had.
-        cache_clear_cmd: Command that clears the caches of the system, run once on each node when the trainer is made:
-            a text, which is split as by a shell, or a list of arguments.
-        host_processors_per_node: Number of processors, that is sockets, of a node; by default counted.
-        exit_at_target: Whether training ends when the target is reached.
+        metric_label: Label of the evaluator; a label in ``metric_name``, such as "test/MulticlassAccuracy", takes
+            precedence.
+        submitter: The submitting organization.
+        system_name: Name of the system; by default derived from its accelerators or processors.
+        status: Availability of the system: "onprem", "cloud" or "preview".
+        cache_clear_cmd: Command that clears the caches of the system, run once on each node when the trainer is
+            created: a string, which is split as by a shell, or a list of arguments.
+        host_processors_per_node: Number of processors (sockets) per node; by default counted.
+        exit_at_target: Stop training when the target is reached.
 
     Raises:
-        ValueError: An argument is impossible; when training starts also if the size of the data is not known or there
-            is no such metric.
-        FileExistsError: When the trainer is made: the log exists.
-        subprocess.CalledProcessError: When the trainer is made: ``cache_clear_cmd`` fails.
+        ValueError: An argument is invalid; when training starts, also if the size of the data is unknown or the metric
+            does not exist.
+        FileExistsError: When the trainer is created: the log exists.
+        subprocess.CalledProcessError: When the trainer is created: ``cache_clear_cmd`` fails.
 
     >>> MLPerfCallback("submission", index=0, system_name="8x accelerator").log_path.as_posix()
     'submission/results/8x accelerator/resnet/result_0.txt'
@@ -105,33 +106,33 @@ class MLPerfCallback(Callback):
 
     @property
     def log_path(self) -> Path:
-        """The log of the run."""
+        """Path of the run's log."""
         return self.root_folder / "results" / self._file_name / self.benchmark / f"result_{self.index}.txt"
 
     @property
     def description_path(self) -> Path:
-        """The description of the system."""
+        """Path of the system description."""
         return self.root_folder / "systems" / f"{self._file_name}.json"
 
     def log_event(self, key: str, value: Any, **metadata: Any) -> None:
-        """Write a line of one's own, such as ``log_event("opt_base_learning_rate", 8.5)``; on rank 0 only.
+        """Write a custom line, such as ``log_event("opt_base_learning_rate", 8.5)``; on rank 0 only.
 
         Args:
-            key: Its key.
-            value: Its value; must be known to JSON.
-            **metadata: More about it.
+            key: The key of the event.
+            value: Its value; must be JSON serializable.
+            **metadata: Additional metadata.
 
         Raises:
-            RuntimeError: The log is not open: the trainer is not made yet, or closed.
+            RuntimeError: The log is not open: the trainer is not created yet, or closed.
         """
         if dist.get_global_rank() != 0:
             return
         if self._log is None:
-            raise RuntimeError("The MLPerf log is open from the making of the trainer to its end only.")
+            raise RuntimeError("The MLPerf log is not open: call log_event after the trainer is created, before close.")
         self._log.event(key, value, metadata)
 
     def init(self, state: State, logger: Logger) -> None:
-        """Open the log, describe the submission, clear caches."""
+        """Open the log, describe the submission, and clear caches."""
         self.success = self._clock_runs = self._clock_ran = False
         self.index += 1 if self._runs else 0
         self._runs += 1
@@ -152,7 +153,7 @@ class MLPerfCallback(Callback):
         self._event("submission_status", self.status)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Describe the data, and start the clock once all ranks are ready; once in a run."""
+        """Describe the data, and start the clock once all ranks are ready; once per run."""
         if self._clock_ran:
             return
         evaluator = self._find_metric(state)
@@ -169,26 +170,26 @@ class MLPerfCallback(Callback):
         self._start("run_start")
 
     def epoch_start(self, state: State, logger: Logger) -> None:
-        """An epoch begins, counted from 1, which is a block of its own."""
+        """Log the start of an epoch, counted from 1, and of a block that consists of this epoch."""
         epoch = state.timestamp.epoch.value + 1
         self._start("epoch_start", epoch_num=epoch)
         self._start("block_start", first_epoch_num=epoch, epoch_count=1)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """An epoch ends; the evaluation that belongs to the block follows."""
+        """Log the end of an epoch; the evaluation that belongs to the block follows."""
         self._end("epoch_stop", epoch_num=state.timestamp.epoch.value)
 
     def epoch_checkpoint(self, state: State, logger: Logger) -> None:
-        """The block ends."""
+        """Log the end of the block."""
         self._end("block_stop", first_epoch_num=state.timestamp.epoch.value)
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """An evaluation begins."""
+        """Log the start of an evaluation."""
         if state.dataloader_label == self.metric_label:
             self._start("eval_start", epoch_num=_trained_epochs(state))
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """An evaluation ends; see whether the target is reached."""
+        """Log the end of an evaluation and its accuracy, and check whether the target is reached."""
         if state.dataloader_label != self.metric_label:
             return
         epochs = _trained_epochs(state)
@@ -196,7 +197,7 @@ class MLPerfCallback(Callback):
         value = float(state.eval_metrics[self.metric_label][self.metric_name].compute())
         self._event("eval_accuracy", value, epoch_num=epochs)
         metric = state.eval_metrics[self.metric_label][self.metric_name]
-        # One of which nothing is known is to rise, as the accuracies of the benchmark are.
+        # If the direction is unknown, larger is better, as for the accuracies of the benchmarks.
         larger = larger_is_better(self.metric_name, metric) is not False
         if (value >= self.target if larger else value <= self.target) and not self.success:
             self.success = True
@@ -207,7 +208,7 @@ class MLPerfCallback(Callback):
                 state.stop_training(everywhere=True, reason=reason)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Stop the clock of a run that did not succeed, and hand over the files."""
+        """Stop the clock of a run that did not succeed, and upload the files."""
         self._stop_clock("aborted", _trained_epochs(state))
         if self._log is None:
             return
@@ -234,7 +235,7 @@ class MLPerfCallback(Callback):
             self._end("run_stop", status=status, epoch_num=epochs)
 
     def _find_metric(self, state: State) -> Evaluator:
-        """Take the label from the name of the metric, where it stands there; return the evaluator."""
+        """Take the label from the metric's name if it contains one; return the evaluator."""
         known = {evaluator.label: state.eval_metrics.get(evaluator.label, {}) for evaluator in state.evaluators}
         metric = next(
             (MetricName(label, name) for label in known for name in known[label]
@@ -250,24 +251,24 @@ class MLPerfCallback(Callback):
 
     def _no_metric(self, known: Mapping[str, Mapping[str, Any]]) -> str:
         metrics = [f"{label}/{name}" for label, metrics in known.items() for name in metrics]
-        asked = f"{self.metric_label}/{self.metric_name}"
+        requested = f"{self.metric_label}/{self.metric_name}"
         return (
-            f"metric_label={self.metric_label!r} and metric_name={self.metric_name!r} name no metric of an evaluator; "
-            f"there are {sorted(metrics)}.{did_you_mean(asked, metrics)}"
+            f"metric_label={self.metric_label!r} and metric_name={self.metric_name!r} match no metric of an evaluator; "
+            f"available: {sorted(metrics)}.{did_you_mean(requested, metrics)}"
         )
 
 
 def _sizes(argument: str, spec: DataSpec | None) -> tuple[int, int]:
-    """Numbers of samples in a pass and in a batch."""
+    """Return the number of samples per epoch and per batch."""
     if spec is None or spec.num_samples is None or spec.__batch_size__ is None:
         raise ValueError(
-            f"MLPerf asks for the size of the data, which {argument} does not tell. Give a torch DataLoader over a "
-            f"data set with a length, in DataSpec(..., num_samples=...) if it has none."
+            f"MLPerf requires the size of the data, but {argument} does not define it. Pass a torch DataLoader over a "
+            f"dataset with a length, or DataSpec(..., num_samples=...)."
         )
     return spec.num_samples, spec.__batch_size__
 
 
 def _trained_epochs(state: State) -> float:
-    """How many epochs were trained, in parts of one where the length of an epoch is known."""
+    """Return the number of trained epochs, fractional if the length of an epoch is known."""
     now, length = state.timestamp, state.train_phase.length
     return now.epoch.value + (now.batch_in_epoch.value / length if length else 0)

@@ -1,4 +1,4 @@
-"""Stop with an error when the loss is not a number."""
+"""NaNMonitor: raise an error when the training loss is NaN."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["NaNMonitor"]
 
 
 class NaNMonitor(Callback):
-    """Raises ``RuntimeError`` when the loss of a microbatch is NaN, and names the batch.
+    """Raises ``RuntimeError`` when a training loss is NaN, and names the batch.
 
-    On the CPU it raises at once, and where there are several processes, in all of them after the step, whichever had
-    the batch. On an accelerator the check runs there and its result comes to the host beside the
-    work, so that no step waits for it: the error names the batch in which the NaN was, and comes as soon as the device
-    has got there, usually a few batches after the host passed it. At the end of an epoch, before an evaluation and at
-    the end of the training it waits for the checks under way, so no such checkpoint or score is of a broken model.
+    On the CPU it raises at once; in distributed training it raises on all ranks after the step, whichever rank had the
+    batch. On an accelerator the check runs on the device and its result is copied to the host asynchronously, so that
+    no step waits for it: the error names the batch that had the NaN, and is raised as soon as the device has reached
+    it, usually a few batches after the host. At the end of an epoch, before an evaluation and at the end of training
+    it waits for pending checks, so that no checkpoint or score of these is from a broken model.
 
     Raises:
         RuntimeError: From :meth:`.Trainer.fit`: a loss is NaN.
-        TypeError: From :meth:`.Trainer.fit`: the loss is no tensor, sequence or mapping of tensors.
+        TypeError: From :meth:`.Trainer.fit`: the loss is not a tensor, or a sequence or mapping of tensors.
 
     >>> from composer import Engine, State
     >>> state = State(model=torch.nn.Linear(1, 1))
@@ -48,12 +48,12 @@ class NaNMonitor(Callback):
         self._readback = Readback()
 
     def after_loss(self, state: State, logger: Logger) -> None:
-        """Check the loss on its device, and raise for what has become known."""
+        """Check the loss on its device, and raise for checks that have finished."""
         if dist.get_world_size() == 1:
             self._check(state.loss, state.timestamp)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Check the mean of the losses of several processes, so that none is left waiting for one that raised."""
+        """Check the mean loss over ranks, so that all ranks raise and none hangs in a collective."""
         if dist.get_world_size() > 1 and state.previous_timestamp is not None:
             self._check(state.total_loss_dict, state.previous_timestamp)
 
@@ -70,7 +70,7 @@ class NaNMonitor(Callback):
         self._raise_for(self._readback.arrived(wait=True))
 
     def close(self, state: State, logger: Logger) -> None:
-        """Forget what is under way."""
+        """Discard pending checks."""
         self._readback = Readback()
 
     def _check(self, loss: Any, now: Timestamp) -> None:
@@ -80,16 +80,16 @@ class NaNMonitor(Callback):
     def _raise_for(self, results: list[tuple[Any, bool | int | float]]) -> None:
         for (batch, epoch), is_nan in results:
             if is_nan:
-                self._readback = Readback()  # or a later fit would raise for this one
+                self._readback = Readback()  # otherwise a later fit would raise for this one
                 raise RuntimeError(
                     f"The loss of batch {batch} (epoch {epoch}) is NaN. Lower the learning rate, warm it up or clip "
-                    f"gradients, look for broken values in that batch, or train in fp32 or amp_bf16 if this is "
+                    f"gradients, check that batch for invalid values, or train in fp32 or amp_bf16 if this is "
                     f"amp_fp16; torch.autograd.set_detect_anomaly(True) names the operation."
                 )
 
 
 def _any_nan(loss: Any) -> Tensor:
-    """Whether a loss, or any of several, has a NaN; a scalar on its device."""
+    """Return whether a loss, or any of several, contains a NaN, as a scalar on its device."""
     if isinstance(loss, Tensor):
         losses: list[Any] = [loss]
     elif isinstance(loss, Mapping):
@@ -98,7 +98,7 @@ def _any_nan(loss: Any) -> Tensor:
         losses = list(cast("Sequence[Any]", loss))
     else:
         losses = []
-    if not losses or not all(isinstance(part, Tensor) for part in losses):
+    if not losses or not all(isinstance(item, Tensor) for item in losses):
         raise TypeError(f"The model's loss must be a tensor, or a sequence or mapping of tensors; got {loss!r}.")
-    found = [cast(Tensor, part).detach().isnan().any() for part in losses]
+    found = [cast(Tensor, item).detach().isnan().any() for item in losses]
     return found[0] if len(found) == 1 else torch.stack(found).any()

@@ -1,4 +1,4 @@
-"""Write down what CUDA memory was used for when there was not enough of it."""
+"""OOMObserver: write CUDA memory snapshots and flame graphs when CUDA runs out of memory (OOM)."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ _log = logging.getLogger(__name__)
 
 
 class OOMObserver(Callback):
-    """Writes files about the CUDA memory when an allocation fails, before the error is raised.
+    """Writes CUDA memory reports when an allocation fails, before the out-of-memory (OOM) error is raised.
 
-    They are ``<filename>_snapshot.pickle`` for https://pytorch.org/memory_viz, ``<filename>_trace_plot.html`` and
-    ``<filename>_segment_plot.html`` for a browser, and the flame graphs ``<filename>_segment_flamegraph.svg``, of what
-    the allocator has reserved, and ``<filename>_memory_flamegraph.svg``, of what is in use, by the code that asked for
-    it. What the allocator does is recorded all the time, which costs a few microseconds for each allocation. When
-    memory runs out again, the files of the time before are replaced.
+    The reports are ``<filename>_snapshot.pickle`` for https://pytorch.org/memory_viz, ``<filename>_trace_plot.html``
+    and ``<filename>_segment_plot.html`` for a browser, and two flame graphs by the code that allocated the memory:
+    ``<filename>_segment_flamegraph.svg`` of reserved memory and ``<filename>_memory_flamegraph.svg`` of memory in use.
+    Allocator events are recorded all the time, which costs a few microseconds per allocation. If memory runs out
+    again, the earlier files are replaced.
 
-    A failure to write one of them is logged and hides neither the others nor the error.
+    A failure to write one file is logged and affects neither the other files nor the error.
 
     Args:
-        max_entries: Number of events to keep, the newest.
+        max_entries: Maximum number of events to keep; the newest are kept.
         folder: Local folder of the files, with the placeholders of a run, such as ``{run_name}``.
-        filename: Name of the files without ending, with the placeholders of a run and its time, such as ``{batch}``.
-        remote_file_name: Folder at the loggers that keep files; None hands them none.
-        overwrite: Whether files of an earlier run may be replaced.
+        filename: Name of the files without extension, with the placeholders of a run and its time, such as
+            ``{batch}``.
+        remote_file_name: Folder at the loggers that store files; None does not upload.
+        overwrite: Whether to replace files of an earlier run.
 
     Raises:
-        ValueError: An argument is impossible.
-        FileExistsError: When the trainer is made: a file exists and ``overwrite`` is not set.
+        ValueError: An argument is invalid.
+        FileExistsError: When the trainer is created: a file exists and ``overwrite`` is False.
 
     Warns:
-        NoEffectWarning: When the trainer is made: the run is not on a CUDA device, and nothing is observed.
+        NoEffectWarning: When the trainer is created: the run is not on a CUDA device, and nothing is observed.
 
     >>> OOMObserver(max_entries=1000).max_entries
     1000
@@ -73,16 +74,16 @@ class OOMObserver(Callback):
 
     @property
     def __remote_file_name__(self) -> str | None:
-        """Where files are uploaded to."""
+        """Folder to which files are uploaded."""
         return self.files.remote_file_name
 
     def init(self, state: State, logger: Logger) -> None:
-        """Begin to record and to observe."""
+        """Start recording and observing."""
         if not has_cuda_memory(state):
-            message = f"OOMObserver observes CUDA memory; this run is on {state.device.name}, which it does not."
+            message = f"OOMObserver observes CUDA memory; this run is on {state.device.name} and observes nothing."
             warnings.warn(message, NoEffectWarning, stacklevel=2)
             return
-        self.files.refuse_existing(state, [f"_{kind}" for kind in WRITERS])
+        self.files.refuse_existing(state, [f"_{ending}" for ending in WRITERS])
         self._run = weakref.ref(state), weakref.ref(logger)
         record_history(self, self.max_entries)
         if not self._attached:
@@ -90,32 +91,32 @@ class OOMObserver(Callback):
             _attach(self)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Observe no longer."""
+        """Stop observing."""
         if self._run is not None:
             self._run = None
             stop_recording(self)
 
     def write(self, state: State, logger: Logger) -> list[Path]:
-        """Write the files now; return those that could be written.
+        """Write the files now and return the paths of those that could be written.
 
         Args:
             state: The state of the run.
-            logger: Leads to the loggers that keep files.
+            logger: Uploads the files to the loggers that store files.
         """
         snapshot = take_snapshot()
         written: list[Path] = []
-        for kind, write in WRITERS.items():
+        for ending, write in WRITERS.items():
             try:
-                path = self.files.path(state, f"_{kind}")
+                path = self.files.path(state, f"_{ending}")
                 write(snapshot, path)
                 written.append(path)
-            except Exception:  # the memory of the host may be short as well; the error to be raised says more
-                _log.exception("OOMObserver could not write %s.", kind)
+            except Exception:  # host memory may be short as well; the out-of-memory error is more informative
+                _log.exception("OOMObserver could not write %s.", ending)
         self.files.upload(state, logger, written)
         return written
 
     def on_out_of_memory(self) -> None:
-        """Write the files, if the run is still there."""
+        """Write the files, if the run still exists."""
         if self._run is None:
             return
         state, logger = self._run[0](), self._run[1]()
@@ -123,14 +124,14 @@ class OOMObserver(Callback):
             return
         try:
             written = self.write(state, logger)
-        except Exception:  # what is raised here would take the place of the error
+        except Exception:  # an exception raised here would replace the out-of-memory error
             _log.exception("OOMObserver failed.")
         else:
             _log.error("Out of memory; see %s.", ", ".join(map(str, written)))
 
 
 def _attach(observer: OOMObserver) -> None:
-    """Have CUDA's allocator call an observer; it cannot be detached, so it must not be kept alive by this."""
+    """Register an observer with CUDA's allocator. It cannot be unregistered, so only a weak reference is kept."""
     weak = weakref.ref(observer)
 
     def on_failure(device: int, allocated: int, device_total: int, device_free: int) -> None:

@@ -1,4 +1,4 @@
-"""OptimizerMonitor: norms of gradients, weights, moments and updates."""
+"""OptimizerMonitor: log norms of gradients, parameters, moments and updates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer._text import positive
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
-from composer.dist.dtensor import joint_norm, norms, whole
+from composer.dist.dtensor import full_tensor, joint_norm, norms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 __all__ = ["OptimizerMonitor"]
 
-# What optimizers call their average of the gradients.
+# Names that optimizers use for their running average of the gradients.
 _MOMENTS = ("exp_avg", "momentum_buffer", "moment")
 
 
 class OptimizerMonitor(Callback):
-    """Logs the L2 norm of each parameter's gradient, of all together, and what the optimizer tells of its own state.
+    """Logs the L2 norm of each parameter's gradient, the global gradient norm, and metrics of the optimizer.
 
-    Always ``l2_norm/grad/{parameter}`` and ``l2_norm/grad/global``, of the gradients that the step was taken with:
-    clipped, if they are clipped. With ``log_optimizer_metrics`` also
+    It always logs ``l2_norm/grad/{parameter}`` and ``l2_norm/grad/global``, of the gradients that the optimizer step
+    used: clipped, if gradients are clipped. With ``log_optimizer_metrics`` it also logs
 
-    - what the optimizer's method ``report_per_parameter_metrics(parameter, name, metrics)`` puts into the mapping
-      that it is given, such as ``l2_norm/moment/{parameter}``, ``l2_norm/update/{parameter}``;
-    - for optimizers without that method ``l2_norm/param/{parameter}``, and ``l2_norm/moment/{parameter}`` where they
-      keep an average of the gradients;
-    - ``l2_norm/{kind}/global`` for each kind, the norm of all parameters together.
+    - the entries that the optimizer's method ``report_per_parameter_metrics(parameter, name, metrics)`` adds to the
+      given mapping, such as ``l2_norm/moment/{parameter}`` and ``l2_norm/update/{parameter}``;
+    - for optimizers without that method ``l2_norm/param/{parameter}``, and ``l2_norm/moment/{parameter}`` if they keep
+      a running average of the gradients;
+    - ``l2_norm/{kind}/global`` for each of these, the norm over all parameters.
 
-    The norms are computed by a few kernels for all parameters and stay on the device until a logger is due. Weights
-    divided among processes are measured as wholes.
+    The norms are computed by a few kernels for all parameters and stay on the device until a logger needs them. Norms
+    of sharded parameters are those of the full parameters.
 
     Args:
-        log_optimizer_metrics: Whether to log more than gradients.
-        batch_log_interval: Number of batches between two points of the curves.
+        log_optimizer_metrics: Whether to log more than gradient norms.
+        batch_log_interval: Number of batches between two logged points.
 
     Raises:
         TypeError: ``batch_log_interval`` is not a number.
-        ValueError: It is not positive.
+        ValueError: ``batch_log_interval`` is not positive.
 
     >>> from composer import Engine, State, Timestamp
     >>> from composer.loggers import InMemoryLogger
@@ -84,38 +84,40 @@ class OptimizerMonitor(Callback):
 
 
 def _optimizer_metrics(trained: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-    """Ask each optimizer about its parameters; measure what those without an answer have."""
+    """Collect metrics from optimizers that report them; compute parameter and moment norms for the others."""
     owners = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     metrics: dict[str, Any] = {}
-    silent: dict[str, Tensor] = {}
+    unreported: dict[str, Tensor] = {}
     for name, parameter in trained.items():
         report = getattr(owners.get(parameter), "report_per_parameter_metrics", None)
         if report is None:
-            silent[name] = parameter
+            unreported[name] = parameter
         else:
-            # Published optimizers return the mapping that they were given, or another.
+            # Published optimizers return the mapping that they received, or another.
             metrics = report(parameter, name, metrics)
-    metrics = {name: whole(value).detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+    metrics = {
+        name: full_tensor(value).detach() if isinstance(value, Tensor) else value for name, value in metrics.items()
+    }
     moments: dict[str, Tensor] = {}
-    for name, parameter in silent.items():
-        kept = owners[parameter].state.get(parameter, {}) if parameter in owners else {}
-        moment = next((kept[key] for key in _MOMENTS if isinstance(kept.get(key), Tensor)), None)
+    for name, parameter in unreported.items():
+        buffers = owners[parameter].state.get(parameter, {}) if parameter in owners else {}
+        moment = next((buffers[key] for key in _MOMENTS if isinstance(buffers.get(key), Tensor)), None)
         if moment is not None:
             moments[name] = moment
-    return metrics | _named_norms("param", silent) | _named_norms("moment", moments)
+    return metrics | _named_norms("param", unreported) | _named_norms("moment", moments)
 
 
-def _named_norms(kind: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+def _named_norms(group: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     if not tensors:
         return {}
     found = norms(list(tensors.values()))
-    return {f"l2_norm/{kind}/{name}": norm for name, norm in zip(tensors, found, strict=True)}
+    return {f"l2_norm/{group}/{name}": norm for name, norm in zip(tensors, found, strict=True)}
 
 
 def _globals(metrics: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the norm of all parameters together for each kind of norm."""
-    kinds: dict[str, list[Tensor]] = defaultdict(list)
+    """Return the norm over all parameters for each group of norms: grad, param, moment, update, ..."""
+    groups: dict[str, list[Tensor]] = defaultdict(list)
     for name, value in metrics.items():
         if name.startswith("l2_norm/") and isinstance(value, Tensor):
-            kinds[name.split("/")[1]].append(value)
-    return {f"l2_norm/{kind}/global": joint_norm(found) for kind, found in kinds.items()}
+            groups[name.split("/")[1]].append(value)
+    return {f"l2_norm/{group}/global": joint_norm(found) for group, found in groups.items()}

@@ -1,4 +1,4 @@
-"""What accelerators can compute at most: the ceiling that a model's FLOPs are measured against."""
+"""Peak FLOP/s of accelerators by number format, for model FLOPs utilization (MFU)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _T = 1e12
 
 
 def _row(fp32: float, tf32: float, fp16: float, bf16: float, fp8: float = 0.0) -> dict[str, float]:
-    """A row in TFLOP/s; formats that the accelerator lacks are left out."""
+    """Return a row in FLOP/s from values in TFLOP/s, without the formats that the accelerator lacks."""
     formats = {"fp32": fp32, "tf32": tf32, "fp16": fp16, "amp_fp16": fp16, "bf16": bf16, "amp_bf16": bf16}
     formats |= {"fp8": fp8, "amp_fp8": fp8}
     return {name: value * _T for name, value in formats.items() if value}
 
 
-# The vendors' data sheets, matrix units, dense: halves of what is printed "with sparsity". Each name is a set of words
-# that all have to be part of the device's name; where several rows fit, the one with the most words is taken.
+# From the vendors' data sheets: matrix units, dense (half of what is printed "with sparsity"). Each name is a set of
+# words that must all occur in the device's name; if several rows match, the one with the most words is used.
 GPU_AVAILABLE_FLOPS: dict[str, dict[str, float]] = {
     # https://resources.nvidia.com/en-us-blackwell-architecture
     "gb200": _row(80, 1250, 2500, 2500, 5000),
@@ -75,14 +75,14 @@ GPU_AVAILABLE_FLOPS: dict[str, dict[str, float]] = {
     # as each of its two cores is a device
     "trn1": _row(23.75, 95, 95, 95),
 }
-"""FLOP/s at most of one accelerator by name and number format."""
+"""Peak FLOP/s of one accelerator by name and number format."""
 
 
 def find_accelerator(device_name: str) -> str | None:
-    """Return the name of the row that is about a device, or None; parts of a GPU (MIG) and mobile ones have no row.
+    """Return the row of the table for a device, or None; MIG slices and mobile GPUs have no row.
 
     Args:
-        device_name: The device's name as its driver gives it.
+        device_name: The device's name as reported by its driver.
 
     >>> (
     ...     find_accelerator("NVIDIA H100 80GB HBM3"),
@@ -94,15 +94,15 @@ def find_accelerator(device_name: str) -> str | None:
     words = set(re.split(r"[^a-z0-9]+", device_name.lower()))
     if not words.isdisjoint({"mig", "laptop"}):
         return None
-    fitting = [name for name in GPU_AVAILABLE_FLOPS if words.issuperset(name.split())]
-    return max(fitting, key=lambda name: len(name.split()), default=None)
+    matches = [name for name in GPU_AVAILABLE_FLOPS if words.issuperset(name.split())]
+    return max(matches, key=lambda name: len(name.split()), default=None)
 
 
 def peak_flops(device_name: str, precision: str | Precision, allow_tf32: bool = False) -> float | None:
-    """Return the FLOP/s that an accelerator can reach at most, or None where the table does not know.
+    """Return the peak FLOP/s of an accelerator, or None if the table lacks it.
 
     Args:
-        device_name: The device's name as its driver gives it.
+        device_name: The device's name as reported by its driver.
         precision: The number format of the forward pass.
         allow_tf32: Whether float32 matrices are multiplied in TensorFloat-32.
 
@@ -117,10 +117,10 @@ def peak_flops(device_name: str, precision: str | Precision, allow_tf32: bool = 
 
 
 def get_gpu_flops_available(state: State) -> float | None:
-    """Return the FLOP/s that the device of a run can reach at most, or None where it is not known.
+    """Return the peak FLOP/s of a run's device, or None if unknown.
 
     Args:
-        state: The state; its device and precision are looked at.
+        state: The state, whose device and precision are used.
 
     >>> from composer import State
     >>> get_gpu_flops_available(State(model=torch.nn.Linear(1, 1)))

@@ -1,4 +1,4 @@
-"""RuntimeEstimator: how long the training still takes."""
+"""RuntimeEstimator: estimate the remaining training time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SECONDS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
 
 @dataclass
 class _Evaluations:
-    """What is known of the evaluations on one data set.
+    """The evaluations seen so far on one dataset.
 
     Attributes:
-        count: How many were seen.
-        seconds: Time in all of them.
-        last: How far the training was at the last one.
+        count: Number of evaluations.
+        seconds: Total time of all of them.
+        last: Training progress at the last one.
     """
 
     count: int = 0
@@ -35,35 +35,35 @@ class _Evaluations:
     last: float = 0.0
 
     def remaining(self, start: float, end: float) -> float:
-        """Seconds of those that are to come, if they go on at the same distance from each other."""
+        """Return the seconds of the remaining evaluations, assuming that they keep the same distance."""
         between = (self.last - start) / self.count if self.count else 0.0
         if between <= 0:
             return 0.0
-        # Half a distance of slack: the last one falls on the end.
-        to_come = int((end - self.last) / between + 0.5)
-        return to_come * self.seconds / self.count
+        # Half a distance of slack, because the last evaluation coincides with the end.
+        remaining = int((end - self.last) / between + 0.5)
+        return remaining * self.seconds / self.count
 
 
 class RuntimeEstimator(Callback):
-    """Logs after each batch an estimate of the time that the training still takes.
+    """Logs after each batch an estimate of the remaining training time.
 
-    With w seconds of training for a progress of p since the estimate began, and r of progress to go, it is
+    With w seconds of training for a progress of p since the estimate began, and r the remaining progress, it is
 
-        w / p * r + sum over data sets of (evaluations to come) * (mean time of an evaluation)
+        w / p * r + sum over datasets of (remaining evaluations) * (mean time of an evaluation)
 
-    where evaluations are taken to come at the distance seen so far. A kind of evaluation that has not happened yet is
-    not in the estimate. Progress counts in the unit of ``max_duration``; where that is epochs, batches of the epoch
-    count as fractions as soon as its length is known. After a checkpoint is loaded the speed is measured anew.
+    assuming that evaluations keep the distance seen so far. Evaluators that have not run yet are not included.
+    Progress is measured in the unit of ``max_duration``; if that is epochs, batches count as fractions of an epoch as
+    soon as its length is known. After a checkpoint is loaded, the speed is measured again.
 
     Logs ``time/remaining_estimate`` and, once, the hyperparameter ``time/remaining_estimate_unit``.
 
     Args:
-        skip_batches: Number of batches at the beginning that do not count, since kernels are loaded and compiled then.
+        skip_batches: Number of initial batches to ignore, because kernels are loaded and compiled in them.
         time_unit: ``seconds``, ``minutes``, ``hours`` or ``days``.
 
     Raises:
         TypeError: ``skip_batches`` is not a number.
-        ValueError: ``skip_batches`` is negative, or there is no such unit.
+        ValueError: ``skip_batches`` is negative, or the unit is unknown.
 
     >>> from composer import Engine, State, Timestamp
     >>> from composer.loggers import InMemoryLogger
@@ -95,7 +95,7 @@ class RuntimeEstimator(Callback):
         self._skipped, self._start = 0, None
         self._evaluations.clear()
         if state.max_duration is None:
-            message = "RuntimeEstimator has nothing to estimate, because max_duration is not set."
+            message = "RuntimeEstimator cannot estimate the remaining time because max_duration is not set."
             warnings.warn(message, ComposerWarning, stacklevel=2)
 
     def batch_start(self, state: State, logger: Logger) -> None:
@@ -113,7 +113,7 @@ class RuntimeEstimator(Callback):
         if now > begin:
             pace = (state.timestamp.count(TimeUnit.SECOND) - clock) / (now - begin)
             seconds = pace * max(0.0, end.value - now)
-            seconds += sum(part.remaining(begin, end.value) for part in self._evaluations.values())
+            seconds += sum(evals.remaining(begin, end.value) for evals in self._evaluations.values())
             logger.enqueue({"time/remaining_estimate": seconds / self.divider})
 
     def epoch_end(self, state: State, logger: Logger) -> None:
@@ -136,7 +136,7 @@ class RuntimeEstimator(Callback):
         self._batches_in_epoch = state.get("batches_in_epoch")
 
     def _progress(self, state: State) -> float:
-        """How far the training is, in the unit of its duration."""
+        """Return the training progress in the unit of the maximum duration."""
         end = state.max_duration
         assert end is not None
         done = state.timestamp.count(end.unit)

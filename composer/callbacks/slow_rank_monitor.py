@@ -1,4 +1,4 @@
-"""SlowRankMonitor: which process the others wait for."""
+"""SlowRankMonitor: find the straggler, the rank that all others wait for."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ if TYPE_CHECKING:
 
 __all__ = ["SlowRankMonitor"]
 
-# A process that is slow in something that hardly takes time delays nobody.
-_WORTH_A_WARNING = 0.05
+# A warning requires a delay of at least this fraction of the step: a slow rank in a short phase delays nobody.
+_MIN_STEP_FRACTION = 0.05
 
 
-class _Share(NamedTuple):
-    """What a process did in the mean step: seconds of its own."""
+class _RankTimes(NamedTuple):
+    """Seconds per step that a rank spends in local work, averaged over steps."""
 
     data: float
     forward: float
     host: str
 
     @property
-    def own(self) -> float:
+    def total(self) -> float:
         return self.data + self.forward
 
 
 class SlowRankMonitor(Callback):
-    """Logs which process is slowest and by how much, and warns where all others wait for it.
+    """Logs which rank is slowest and by how much, and warns if all others wait for it (a straggler).
 
-    Processes that train together take the same time for a step, since each waits for the slowest. They differ in the
-    time of their own work, of which this takes the parts in which data parallelism does not wait: the time t_r that
-    rank r waits for its data and runs forward and loss, in the mean of the last ``batch_log_interval`` steps. With m
-    the median of t over all ranks but the slowest, it logs
+    In distributed training all ranks take the same time per step, since each waits for the slowest. They differ in the
+    time of their local work. This callback measures the phases in which data parallelism does not wait: t_r is the
+    time that rank r waits for its data and runs forward and loss, averaged over the last ``batch_log_interval`` steps.
+    With m the median of t over all ranks but the slowest, it logs
 
     - ``slow_rank/rank``: the rank s with the largest t;
     - ``slow_rank/slowdown``: t_s / m;
     - ``slow_rank/seconds`` and ``slow_rank/median_seconds``: t_s and m.
 
-    A warning names the rank, its machine and which part is slow, once for each rank, where the slowdown reaches
-    ``threshold`` and t_s - m is at least a twentieth of the step.
+    A warning names the rank, its host and the slow phase, once per rank, if the slowdown reaches ``threshold`` and
+    t_s - m is at least a twentieth of the step.
 
-    On CUDA and XPU the forward pass is timed by events of the device, which nobody waits for; elsewhere by the clock of
-    the host. What is not seen: slowness in the backward pass or the optimizer alone, and that of rank 0 where its
-    buffers (of batch norm, say) are sent to the others before each forward pass. Where weights are divided, processes
-    wait for each other in the forward pass too, and only slow data shows.
+    On CUDA and XPU the forward pass is timed by device events, without a synchronization; elsewhere by the host clock.
+    Not detected: slowness in the backward pass or the optimizer alone, and that of rank 0 if its buffers (such as batch
+    norm statistics) are broadcast before each forward pass. With sharded parameters, ranks wait for each other in the
+    forward pass too, so that only slow data loading shows.
 
-    With one process there is nothing to compare, and nothing is logged.
+    With a single rank nothing is logged.
 
     Args:
-        batch_log_interval: Number of batches between two comparisons, in which all processes exchange three values.
-        threshold: Slowdown to warn of.
+        batch_log_interval: Number of batches between two comparisons, each an all-gather of three values per rank.
+        threshold: Slowdown at which to warn.
 
     Raises:
         TypeError: An argument is not a number.
@@ -78,15 +78,15 @@ class SlowRankMonitor(Callback):
     def __init__(self, batch_log_interval: int = 100, threshold: float = 1.5) -> None:
         self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
         self.threshold = positive("threshold", threshold)
-        self._several = False
+        self._is_distributed = False
         self._on_device = False
         self._warned: set[int] = set()
         self._pending: deque[tuple[Any, Any]] = deque()
         self._begin()
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        self._several = dist.get_world_size() > 1
-        self._on_device = self._several and state.device.torch_device.type in TIMED
+        self._is_distributed = dist.get_world_size() > 1
+        self._on_device = self._is_distributed and state.device.torch_device.type in TIMED
         self._pending.clear()
         self._begin(state.timestamp.count(TimeUnit.SECOND))
 
@@ -108,24 +108,24 @@ class SlowRankMonitor(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         self._steps += 1
-        # The device may be behind; what it has not done yet counts in a later step.
+        # The device may lag behind; forward passes it has not finished count in a later step.
         while self._pending and self._pending[0][1].query():
             first, last = self._pending.popleft()
             self._forward += first.elapsed_time(last) / 1e3
-        # Not by who has loggers: all processes have to take part or none.
-        if self._several and state.timestamp.count(TimeUnit.BATCH) % self.batch_log_interval == 0:
+        # Independent of the loggers on this rank: the comparison is a collective.
+        if self._is_distributed and state.timestamp.count(TimeUnit.BATCH) % self.batch_log_interval == 0:
             self._compare(state, logger)
             self._begin(state.timestamp.count(TimeUnit.SECOND))
 
     def _begin(self, seconds: float = 0.0) -> None:
-        """Begin to count anew, at a time of training."""
+        """Reset the measurements, starting at a time of training."""
         self._since = seconds
         self._steps = 0
         self._data = self._forward = 0.0
         self._mark: Any = 0.0
 
     def _now(self, state: State) -> Any:
-        """The time, of the device where it keeps one."""
+        """Return the current time, as a device event if the device supports it."""
         if not self._on_device:
             return time.perf_counter()
         event = torch.Event(state.device.torch_device, enable_timing=True)
@@ -133,28 +133,28 @@ class SlowRankMonitor(Callback):
         return event
 
     def _compare(self, state: State, logger: Logger) -> None:
-        """Tell the others what this process did, and log who did it most slowly."""
-        mine = self._data / self._steps, self._forward / self._steps, socket.gethostname()
-        everyone = [_Share(*share) for share in dist.all_gather_object(mine)]
-        slowest = max(range(len(everyone)), key=lambda rank: everyone[rank].own)
-        share = everyone[slowest]
-        median = statistics.median(other.own for rank, other in enumerate(everyone) if rank != slowest)
-        slowdown = share.own / median if median else math.inf
+        """All-gather the times of all ranks, and log the slowest rank."""
+        local = self._data / self._steps, self._forward / self._steps, socket.gethostname()
+        everyone = [_RankTimes(*times) for times in dist.all_gather_object(local)]
+        slowest = max(range(len(everyone)), key=lambda rank: everyone[rank].total)
+        times = everyone[slowest]
+        median = statistics.median(other.total for rank, other in enumerate(everyone) if rank != slowest)
+        slowdown = times.total / median if median else math.inf
         logger.enqueue(
             {
                 "slow_rank/rank": slowest,
                 "slow_rank/slowdown": slowdown,
-                "slow_rank/seconds": share.own,
+                "slow_rank/seconds": times.total,
                 "slow_rank/median_seconds": median,
             }
         )
         step = (state.timestamp.count(TimeUnit.SECOND) - self._since) / self._steps
-        worth = share.own - median >= _WORTH_A_WARNING * step
-        if slowdown >= self.threshold and worth and slowest not in self._warned and dist.get_global_rank() == 0:
+        significant = times.total - median >= _MIN_STEP_FRACTION * step
+        if slowdown >= self.threshold and significant and slowest not in self._warned and dist.get_global_rank() == 0:
             self._warned.add(slowest)
             message = (
-                f"Rank {slowest} on {share.host} is {slowdown:.2f} times as slow as the others, which wait for it: "
-                f"in a step it takes {share.own:.3g} s ({share.data:.3g} s to wait for data, {share.forward:.3g} s "
-                f"forward), their median is {median:.3g} s."
+                f"Rank {slowest} on {times.host} is {slowdown:.2f} times as slow as the others, which wait for it: "
+                f"per step it takes {times.total:.3g} s ({times.data:.3g} s waiting for data, {times.forward:.3g} s "
+                f"forward); the median of the others is {median:.3g} s."
             )
             warnings.warn(message, ComposerWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""SpeedMonitor: batches, samples, tokens and FLOPs a second."""
+"""SpeedMonitor: log throughput in batches, samples, tokens and FLOPs per second, and MFU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SECONDS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
 
 
 class _Point(NamedTuple):
-    """Where the run was after a batch; FLOPs are those of this process, the rest counts all of them."""
+    """Progress after a batch; FLOPs are those of this rank, the other counts are global."""
 
     seconds: float
     samples: int
@@ -39,31 +39,32 @@ class _Point(NamedTuple):
 
 
 class SpeedMonitor(Callback):
-    """Logs how fast the training is, over a window of batches.
+    """Logs training throughput over a window of batches.
 
-    After each batch, from the moment that the window is full:
+    After each batch, once the window is full:
 
-    - ``throughput/batches_per_sec``, ``throughput/samples_per_sec``, and ``throughput/tokens_per_sec`` where tokens are
-      counted; the same with ``throughput/device/`` are these divided by the number of processes;
-    - ``throughput/flops_per_sec`` and ``throughput/device/flops_per_sec`` where the model has a method
-      ``flops_per_batch(batch)``, which returns the floating-point operations of the forward and backward pass of its
-      part of a batch;
-    - ``throughput/device/mfu``, the share of the FLOP/s that the device can reach at most (model FLOPs utilization).
+    - ``throughput/batches_per_sec``, ``throughput/samples_per_sec``, and ``throughput/tokens_per_sec`` if tokens are
+      counted; the same with ``throughput/device/``, divided by the number of ranks;
+    - ``throughput/flops_per_sec`` and ``throughput/device/flops_per_sec`` if the model has a method
+      ``flops_per_batch(batch)``, which returns the floating-point operations of the forward and backward pass of this
+      rank's batch;
+    - ``throughput/device/mfu``, the fraction of the device's peak FLOP/s (model FLOPs utilization).
 
-    After each batch, ``time/train`` and ``time/val``, the time trained and evaluated, and their sum ``time/total``.
+    After each batch, ``time/train`` and ``time/val``, the time spent in training and evaluation, and their sum
+    ``time/total``.
 
-    The time is that of ``state.timestamp``: evaluations are not in it, and what the host did while the accelerator
-    worked is. Over a window of some batches host and accelerator keep step, so nothing has to wait for the device.
+    Time is that of ``state.timestamp``, which excludes evaluations and includes what the host does while the
+    accelerator works. Over a window of several batches host and accelerator stay in step, so that no synchronization
+    with the device is needed.
 
     Args:
-        window_size: Number of batches that the figures are a mean of.
-        gpu_flops_available: FLOP/s that a device can reach at most. By default from a table, by the device's name and
-            the precision.
-        time_unit: Unit of the ``time/`` curves: ``seconds``, ``minutes``, ``hours`` or ``days``.
+        window_size: Number of batches to average over.
+        gpu_flops_available: Peak FLOP/s of a device. By default looked up by the device's name and the precision.
+        time_unit: Unit of the ``time/`` metrics: ``seconds``, ``minutes``, ``hours`` or ``days``.
 
     Raises:
         TypeError: ``window_size`` or ``gpu_flops_available`` is not a number.
-        ValueError: One of them is not positive, or there is no such unit.
+        ValueError: One of them is not positive, or the unit is unknown.
 
     >>> from composer import Engine, State, Timestamp
     >>> from composer.loggers import InMemoryLogger
@@ -105,8 +106,8 @@ class SpeedMonitor(Callback):
             self._peak = get_gpu_flops_available(state)
             if self._peak is None:
                 message = (
-                    f"What the device {state.device.torch_device} can compute in {state.precision} is not known, so "
-                    f"throughput/device/mfu is not logged. Give SpeedMonitor(gpu_flops_available=...)."
+                    f"The peak FLOP/s of {state.device.torch_device} in {state.precision} are unknown, so "
+                    f"throughput/device/mfu is not logged. Pass SpeedMonitor(gpu_flops_available=...)."
                 )
                 warnings.warn(message, ComposerWarning, stacklevel=2)
 
@@ -136,9 +137,9 @@ class SpeedMonitor(Callback):
         self.total_eval_wct = float(state.get("total_eval_wct", 0.0))
 
     def _throughput(self, state: State) -> dict[str, float | Tensor]:
-        """Return the figures of the window."""
+        """Return the throughput metrics of the window."""
         first, last = self._window[0], self._window[-1]
-        # A clock that stood still, as that of a coarse timer may, leaves nothing to divide by.
+        # NaN if the clock did not advance, as a coarse timer may not, instead of a division by zero.
         seconds = last.seconds - first.seconds or math.nan
         ranks = dist.get_world_size()
         rates = {
@@ -161,24 +162,24 @@ class SpeedMonitor(Callback):
 
 
 def _over_ranks(value: float, state: State, ranks: int) -> float | Tensor:
-    """Return the sum of a number over the processes, left on the device so that nothing waits for it."""
+    """Return the sum of a number over all ranks, left on the device to avoid a synchronization."""
     if ranks == 1:
         return value
-    # Filled there, since a copy from the host would wait.
+    # Filled on the device, since a copy from the host would synchronize.
     total = torch.full((), value, dtype=torch.float32, device=state.device.torch_device)
     dist.all_reduce(total)
     return total
 
 
 def _number(flops: Any) -> float:
-    """Return a count of operations; one on the device would have to be waited for."""
+    """Return a number of FLOPs; a tensor is refused, since reading it would synchronize with the device."""
     if not isinstance(flops, Real):
         raise TypeError(f"flops_per_batch must return a number, not a {type(flops).__name__}; got {flops!r}.")
     return float(flops)
 
 
 def _flops_per_batch(model: torch.nn.Module) -> Callable[[Any], Any] | None:
-    """Return the model's own count of the operations of a batch, if it has one."""
+    """Return the model's ``flops_per_batch`` method, if it has one."""
     if not hasattr(model, "flops_per_batch"):
         model = getattr(model, "module", model)
     count = getattr(model, "flops_per_batch", None)

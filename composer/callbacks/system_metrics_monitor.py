@@ -1,4 +1,4 @@
-"""SystemMetricsMonitor: what processor, memory, disk, network and accelerator of each process's machine are doing."""
+"""SystemMetricsMonitor: log CPU, memory, disk, network and GPU utilization of each rank's host."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _PURPOSE = "SystemMetricsMonitor"
 
 
 class SystemMetricsMonitor(Callback):
-    """Logs the load of the machines that the processes run on, in training, evaluation and prediction.
+    """Logs the utilization of the hosts that the ranks run on, in training, evaluation and prediction.
 
-    - ``cpu_percentage``: share of the processor's time in use since the last point, in percent;
+    - ``cpu_percentage``: CPU utilization since the last point, in percent;
     - ``cpu_memory_{total,available,used,free,percent,...}``: main memory, in bytes and percent;
     - ``disk_memory_{total,used,free,percent}``: the disk that holds the root directory;
-    - ``network_{bytes_sent,bytes_recv,...}``: counts since the machine started;
-    - on a GPU also ``gpu_percentage`` and ``memory_percentage``, the share of time in which it computed and in which
-      it moved memory, ``gpu_temperature_C`` and ``gpu_power_usage_W``, as far as the driver tells them.
+    - ``network_{bytes_sent,bytes_recv,...}``: counters since the host booted;
+    - on a GPU also ``gpu_percentage`` and ``memory_percentage``, the percentage of time in which it computed and in
+      which it accessed memory, ``gpu_temperature_C`` and ``gpu_power_usage_W``, if the driver reports them.
 
-    Each appears as ``min_{name}`` and ``max_{name}``, over the processes, with ``min_{name}_rank`` and
-    ``max_{name}_rank`` telling which process had them; or as ``{name}_rank_{number}`` of every process.
+    Each is logged as ``min_{name}`` and ``max_{name}`` over all ranks, with the ranks that had them as
+    ``min_{name}_rank`` and ``max_{name}_rank``; or as ``{name}_rank_{number}`` for every rank.
 
-    Needs the extra ``system``. Reading the figures takes some tenths of a millisecond of the host, and on a GPU some
-    milliseconds; no work of the device is waited for.
+    Requires the extra ``system``. Reading the values takes some tenths of a millisecond on the host, and some
+    milliseconds with a GPU, without synchronizing with the device.
 
     Args:
-        log_all_data: Whether to log the figures of every process, instead of the least and the most.
-        batch_log_interval: Number of batches between two points of the curves.
+        log_all_data: Log the values of every rank, instead of the minimum and maximum.
+        batch_log_interval: Number of batches between two logged points.
 
     Raises:
         MissingConditionalImportError: psutil is not installed; on an NVIDIA GPU, nvidia-ml-py.
         TypeError: ``batch_log_interval`` is not a number.
-        ValueError: It is not positive.
+        ValueError: ``batch_log_interval`` is not positive.
 
     >>> from composer import Engine, State
     >>> from composer.loggers import InMemoryLogger
@@ -64,7 +64,7 @@ class SystemMetricsMonitor(Callback):
         self._psutil: Any = import_extra("psutil", "system", _PURPOSE)
 
     def init(self, state: State, logger: Logger) -> None:
-        self._psutil.cpu_percent()  # the first call has nothing to compare with
+        self._psutil.cpu_percent()  # the first call only sets the reference point
         if state.device.torch_device.type == "cuda" and torch.version.hip is None:
             import_extra("pynvml", "system", f"{_PURPOSE} on an NVIDIA GPU")
 
@@ -78,20 +78,20 @@ class SystemMetricsMonitor(Callback):
         self._log(state.predict_timestamp.count(TimeUnit.BATCH), state, logger)
 
     def _log(self, batch: int, state: State, logger: Logger) -> None:
-        # Not by who has loggers: all processes have to take part or none.
+        # Independent of the loggers on this rank: the all-gather is a collective.
         if batch % self.batch_log_interval:
             return
-        mine = _of_machine(self._psutil) | _of_gpu(state.device.torch_device)
-        everyone = dist.all_gather_object(mine)
-        logger.enqueue(_every_one(everyone) if self.log_all_data else _extremes(everyone))
+        local = _host_metrics(self._psutil) | _gpu_metrics(state.device.torch_device)
+        everyone = dist.all_gather_object(local)
+        logger.enqueue(_by_rank(everyone) if self.log_all_data else _extremes(everyone))
 
 
-def _of_machine(psutil: Any) -> dict[str, float]:
-    """Return the figures of the machine by name."""
+def _host_metrics(psutil: Any) -> dict[str, float]:
+    """Return the metrics of this host by name."""
     groups = {
         "cpu_memory": psutil.virtual_memory(),
         "disk_memory": psutil.disk_usage(os.sep),
-        "network": psutil.net_io_counters(),  # None where there is no network
+        "network": psutil.net_io_counters(),  # None without a network
     }
     found = {"cpu_percentage": psutil.cpu_percent()}
     for group, values in groups.items():
@@ -100,8 +100,8 @@ def _of_machine(psutil: Any) -> dict[str, float]:
     return found
 
 
-def _of_gpu(device: torch.device) -> dict[str, float]:
-    """Return the figures of the GPU by name, as far as the driver tells them."""
+def _gpu_metrics(device: torch.device) -> dict[str, float]:
+    """Return the metrics of the GPU that its driver reports, by name."""
     if device.type != "cuda":
         return {}
     readers = {
@@ -115,21 +115,21 @@ def _of_gpu(device: torch.device) -> dict[str, float]:
         try:
             found[name] = read(device)
         except Exception as error:
-            # Drivers tell less of parts of a GPU and of some consumer models; their errors share no base class.
+            # Drivers report less for MIG slices and some consumer GPUs; their errors share no base class.
             if "support" not in str(error).lower():
                 raise
     return found
 
 
-def _every_one(everyone: list[dict[str, float]]) -> dict[str, float]:
+def _by_rank(everyone: list[dict[str, float]]) -> dict[str, float]:
     return {f"{name}_rank_{rank}": value for rank, found in enumerate(everyone) for name, value in found.items()}
 
 
 def _extremes(everyone: list[dict[str, float]]) -> dict[str, float]:
-    """Return the least and the most of each figure, and which process had them."""
+    """Return the minimum and maximum of each metric, and the ranks that had them."""
     metrics: dict[str, float] = {}
     for name in dict.fromkeys(name for found in everyone for name in found):
         by_rank = [(found[name], rank) for rank, found in enumerate(everyone) if name in found]
-        for kind, (value, rank) in (("min", min(by_rank)), ("max", max(by_rank, key=lambda pair: pair[0]))):
-            metrics[f"{kind}_{name}"], metrics[f"{kind}_{name}_rank"] = value, rank
+        for extreme, (value, rank) in (("min", min(by_rank)), ("max", max(by_rank, key=lambda pair: pair[0]))):
+            metrics[f"{extreme}_{name}"], metrics[f"{extreme}_{name}_rank"] = value, rank
     return metrics

@@ -1,4 +1,4 @@
-"""Writing checkpoints, at once or behind the training."""
+"""Write checkpoints synchronously, or asynchronously in a background thread while training continues."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch.distributed as torch_dist
 from composer import dist
 from composer.checkpoint import sharded_writer
 from composer.checkpoint.save import write_file
-from composer.checkpoint.sharded_tensors import has_sharded, whole
-from composer.checkpoint.staging import Snapshot
+from composer.checkpoint.sharded_tensors import has_sharded_tensors, unshard
+from composer.checkpoint.staging import HostCopy
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -25,25 +25,25 @@ __all__ = ["CheckpointWriter"]
 
 
 class CheckpointWriter:
-    """Writes checkpoints in the order in which they come.
+    """Writes checkpoints in the order of the calls.
 
     Args:
-        behind: Whether a thread writes while training goes on, which then waits for a copy in host memory only. One is
-            written at a time: the next waits for the one before.
-        on_failure: Whether a checkpoint that cannot be written ends the training ("raise") or is a warning ("warn").
-            What was written before is there in any case.
+        background: Whether a thread writes while training continues; training then waits only for a copy to host
+            memory. One checkpoint is written at a time: the next waits for the previous one.
+        on_failure: Whether a checkpoint that cannot be written ends training ("raise") or is a warning ("warn").
+            Earlier checkpoints are kept in either case.
 
-    >>> writer = CheckpointWriter(behind=True)
+    >>> writer = CheckpointWriter(background=True)
     >>> writer.write({"state": {}}, tmp_path / "a.pt")
     >>> writer.close()
     >>> (tmp_path / "a.pt").exists()
     True
     """
 
-    def __init__(self, *, behind: bool = False, on_failure: Literal["raise", "warn"] = "raise") -> None:
-        self._behind = behind
+    def __init__(self, *, background: bool = False, on_failure: Literal["raise", "warn"] = "raise") -> None:
+        self._behind = background
         self._on_failure = on_failure
-        self._snapshot = Snapshot()
+        self._host_copy = HostCopy()
         self._thread: ThreadPoolExecutor | None = None
         self._running: tuple[Future[None], _Job] | None = None
         self._group: torch_dist.ProcessGroup | None = None
@@ -56,30 +56,30 @@ class CheckpointWriter:
         otherwise: Callable[[], object] = lambda: None,
         *,
         folders: CheckpointFolders | None = None,
-        apart: bool = False,
+        per_rank_folder: bool = False,
     ) -> None:
-        """Write a checkpoint; all processes must call this.
+        """Write a checkpoint; all ranks must call this.
 
         Args:
-            content: What it holds; may change as soon as this returns.
-            path: Where to.
-            then: Called once it is on the disk, by the thread that calls this object; not in processes that wrote
-                nothing.
-            otherwise: Called in place of that if it could not be written.
-            folders: How it is divided among the processes; None is a file, which the first writes.
-            apart: Whether each process writes to a folder of its own.
+            content: The content; may change as soon as this returns.
+            path: The destination.
+            then: Called once the checkpoint is on disk, in the thread that calls this object; not on ranks that
+                wrote nothing.
+            otherwise: Called instead if it could not be written.
+            folders: How it is sharded; None writes a single file on rank 0.
+            per_rank_folder: Whether each rank writes to a separate folder.
 
         Raises:
-            OSError: This one could not be written, or the one before if they are written behind the training.
+            OSError: This checkpoint could not be written, or with ``background`` the previous one.
         """
         self.wait()
         job = _Job(path, then, otherwise)
         if folders is not None:
-            write = self._in_parts(content, path, folders, apart)
+            write = self._sharded_write(content, path, folders, per_rank_folder)
         else:
-            is_copy = has_sharded(content)
+            is_copy = has_sharded_tensors(content)
             if is_copy:
-                content = whole(content)
+                content = unshard(content)
             if dist.get_global_rank() != 0:
                 return
             kept = self._copied(content) if self._behind and not is_copy else content
@@ -88,32 +88,33 @@ class CheckpointWriter:
             self._attempt(write, job)
             return
         if self._thread is None:
-            # One that waits for work takes it up without training having to wait for its start. The end of the process
-            # waits for what it writes.
+            # An idle thread starts writing at once. The interpreter waits for the thread at exit.
             self._thread = ThreadPoolExecutor(1, "composer-checkpoint")
         self._running = self._thread.submit(write), job
 
     def _copied(self, content: dict[str, Any]) -> dict[str, Any]:
-        """A copy of what training goes on to change; the states of random generators were made for this checkpoint."""
+        """Return a copy of what training changes next; the random states were collected for this checkpoint only."""
         kept = {key: value for key, value in content.items() if key == "rng"}
-        return {**self._snapshot.take({key: content[key] for key in content if key not in kept}), **kept}
+        return {**self._host_copy.copy({key: content[key] for key in content if key not in kept}), **kept}
 
-    def _in_parts(
-        self, content: dict[str, Any], path: Path, folders: CheckpointFolders, apart: bool
+    def _sharded_write(
+        self, content: dict[str, Any], path: Path, folders: CheckpointFolders, per_rank_folder: bool
     ) -> Callable[[], None]:
-        """What writes this process's part, of a copy if that is to be behind the training."""
-        divided = sharded_writer.divide(content)
+        """Return a function that writes the shards of this rank, from a copy if it runs in the background."""
+        checkpoint = sharded_writer.shard_checkpoint(content)
         if self._behind:
-            copy = self._snapshot.take({"rest": divided.rest, "tensors": divided.tensors})
-            divided = sharded_writer.Divided(copy["rest"], copy["tensors"], divided.places)
+            copy = self._host_copy.copy({"rest": checkpoint.rest, "tensors": checkpoint.tensors})
+            checkpoint = sharded_writer.ShardedCheckpoint(copy["rest"], copy["tensors"], checkpoint.metadata)
             if self._group is None and dist.is_initialized():
-                # Training goes on in the group of all meanwhile, where each operation has its turn.
+                # Training uses the default group meanwhile, in which collectives run in order.
                 self._group = cast("torch_dist.ProcessGroup", torch_dist.new_group(backend="gloo"))
         group, planner, engine = self._group, folders.save_planner, folders.engine
-        return lambda: sharded_writer.write(divided, path, apart=apart, group=group, planner=planner, engine=engine)
+        return lambda: sharded_writer.write_sharded(
+            checkpoint, path, per_rank_folder=per_rank_folder, group=group, planner=planner, engine=engine
+        )
 
     def poll(self) -> None:
-        """Tell of a failure, if the checkpoint in work has failed by now.
+        """Report a failure of the checkpoint that is being written, without waiting for it.
 
         Raises:
             OSError: It could not be written.
@@ -122,7 +123,7 @@ class CheckpointWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the checkpoint in work is written.
+        """Wait until the current checkpoint is written.
 
         Raises:
             OSError: It could not be written.
@@ -132,7 +133,7 @@ class CheckpointWriter:
             self._attempt(writing.result, job)
 
     def close(self) -> None:
-        """Wait, and let go of the memory.
+        """Wait for the current checkpoint, and release the thread and the memory.
 
         Raises:
             OSError: The last checkpoint could not be written.
@@ -140,7 +141,7 @@ class CheckpointWriter:
         try:
             self.wait()
         finally:
-            self._snapshot = Snapshot()
+            self._host_copy = HostCopy()
             thread, self._thread = self._thread, None
             if thread is not None:
                 thread.shutdown()
@@ -153,18 +154,18 @@ class CheckpointWriter:
             write()
         except Exception as error:
             job.otherwise()
-            self._tell(error, f"The checkpoint {str(job.path)!r} could not be written")
+            self._report(error, f"The checkpoint {str(job.path)!r} could not be written")
             return
         try:
             job.then()
         except Exception as error:
-            self._tell(error, f"The checkpoint {str(job.path)!r} is written, but not what comes with it")
+            self._report(error, f"The checkpoint {str(job.path)!r} is written, but a step after it failed")
 
-    def _tell(self, error: Exception, what: str) -> None:
+    def _report(self, error: Exception, what: str) -> None:
         if self._on_failure == "raise":
-            error.add_note(f"{what}; earlier ones are as they were.")
+            error.add_note(f"{what}; earlier checkpoints are unchanged.")
             raise error
-        warnings.warn(f"{what} ({error}); earlier ones are as they were.", ComposerWarning, stacklevel=4)
+        warnings.warn(f"{what} ({error}); earlier checkpoints are unchanged.", ComposerWarning, stacklevel=4)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.futures import Future
 from composer import dist
 from composer.checkpoint.folder_metadata import METADATA, read_metadata
 from composer.checkpoint.folder_tensors import follow
-from composer.checkpoint.on_all_ranks import by_all
+from composer.checkpoint.on_all_ranks import run_on_all_ranks
 from composer.checkpoint.user_validation import ensure_valid
 from composer.storage.downloads import copy_file
 from composer.storage.uris import is_remote
@@ -32,8 +32,8 @@ class FileSystemReaderWithValidation(FileSystemReader):
     Args:
         path: The folder.
 
-    >>> from composer.checkpoint.sharded_writer import divide, write
-    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
+    >>> write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     >>> reader = FileSystemReaderWithValidation(tmp_path / "ep1")
     >>> list(reader.read_metadata().state_dict_metadata)
     ['state.model.weight']
@@ -51,8 +51,8 @@ class FileSystemReaderWithValidation(FileSystemReader):
             kwargs: Likewise.
 
         Raises:
-            ValueError: The user's function found the file invalid.
-            DamagedCheckpointError: It is not what was written.
+            ValueError: The user's function rejected the file.
+            DamagedCheckpointError: It is corrupted.
             UnsafeCheckpointError: Reading it would run code.
         """
         ensure_valid(Path(self.path, METADATA))
@@ -65,11 +65,11 @@ class FileSystemReaderWithValidation(FileSystemReader):
 
         Args:
             plan: What to read.
-            planner: Says where to.
+            planner: Provides the target tensors.
 
         Raises:
-            ValueError: The user's function found a file invalid.
-            DamagedCheckpointError: A file is not what was written.
+            ValueError: The user's function rejected a file.
+            DamagedCheckpointError: A file is corrupted.
             UnsafeCheckpointError: The plan reads something other than tensors.
         """
         metadata = self.read_metadata() if self._metadata is None else self._metadata
@@ -86,14 +86,14 @@ class FileSystemReaderWithValidation(FileSystemReader):
 
 
 class DistCPObjectStoreReader(FileSystemReaderWithValidation):
-    """Reads the tensors of a sharded checkpoint that is elsewhere; each node downloads the files that its ranks need.
+    """Reads the tensors of a remote sharded checkpoint; each node downloads only the files that its ranks need.
 
-    All processes must make one.
+    All ranks must create one.
 
     Args:
         source_path: The folder: a URI, or a name in the object store.
-        destination_path: Folder of this machine to which the files are downloaded, in place of those that are there.
-        object_store: An :class:`.ObjectStore` or a logger that keeps files; None if the source is a URI.
+        destination_path: Local folder for the downloaded files, which replace existing ones.
+        object_store: An :class:`.ObjectStore` or a logger that stores files; None if the source is a URI.
         device_mesh: Accepted for old callers, and not used.
 
     Raises:
@@ -102,7 +102,7 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
 
     >>> DistCPObjectStoreReader("run/ep1", tmp_path)
     Traceback (most recent call last):
-    ValueError: source_path='run/ep1' must be a URI, such as 's3://bucket/run/ep1', where no object_store is given.
+    ValueError: source_path='run/ep1' must be a URI, such as 's3://bucket/run/ep1', if no object_store is given.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
     ) -> None:
         if object_store is None and not is_remote(source_path):
             raise ValueError(
-                f"source_path={source_path!r} must be a URI, such as 's3://bucket/run/ep1', where no object_store is "
+                f"source_path={source_path!r} must be a URI, such as 's3://bucket/run/ep1', if no object_store is "
                 f"given."
             )
         self.source_path, self.destination_path = source_path, os.fspath(destination_path)
@@ -124,11 +124,11 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
         super().__init__(self.destination_path)
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Download the files that the plan needs, and read the tensors; all processes must call this.
+        """Download the files that the plan needs, and read the tensors; all ranks must call this.
 
         Args:
             plan: What to read.
-            planner: Says where to.
+            planner: Provides the target tensors.
 
         Raises:
             OSError: A rank could not download a file.
@@ -142,17 +142,17 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
         return super().read_data(plan, planner)
 
     def _download(self, names: Iterable[str]) -> None:
-        """Download files that this reader has not downloaded yet; all processes must call this."""
+        """Download files that this reader has not downloaded yet; all ranks must call this."""
 
         def download() -> None:
             for name in names:
                 if name in self._fetched:
                     continue
                 destination = Path(self.destination_path, name)
-                # Also where a file is there: those of every checkpoint have the same names.
+                # Even if a file exists: the files of all checkpoints have the same names.
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 source = f"{self.source_path.rstrip('/')}/{name}"
                 copy_file(source, destination, self.object_store, progress_bar=False)
                 self._fetched.add(name)
 
-        by_all(download, "download its files of the checkpoint")
+        run_on_all_ranks(download, "download its files of the checkpoint")

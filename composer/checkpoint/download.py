@@ -1,4 +1,4 @@
-"""Fetching checkpoints for the processes of a run."""
+"""Download a checkpoint for all ranks of a run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["download_monolithic_checkpoint"]
 def download_monolithic_checkpoint(
     source_uri: str, destination_path: Path | str, global_rank_zero_only: bool = True
 ) -> None:
-    """Put a checkpoint to a path of this machine, and wait until it is there; all processes must call this.
+    """Download a checkpoint to a local path, and wait for it; all ranks must call this.
 
     Args:
         source_uri: A path or URI; ``<source_uri>.symlink`` is followed.
-        destination_path: Where to; a file that is there is replaced.
-        global_rank_zero_only: Whether the first process of all fetches it, rather than the first of each node.
+        destination_path: Local path; an existing file is replaced.
+        global_rank_zero_only: Whether only rank 0 downloads it, rather than local rank 0 of each node.
 
     Raises:
-        FileNotFoundError: There is no such checkpoint.
+        FileNotFoundError: The checkpoint does not exist.
 
     >>> import fsspec
     >>> with fsspec.open("memory://night/ep1.pt", "wb") as file:
@@ -37,8 +37,8 @@ def download_monolithic_checkpoint(
             get_file(source_uri, destination_path, overwrite=True, progress_bar=False)
         except Exception as error:
             failure = error
-    told = dist.all_gather_object(None if failure is None else mask_text(f"{type(failure).__name__}: {failure}"))
+    failures = dist.all_gather_object(None if failure is None else mask_text(f"{type(failure).__name__}: {failure}"))
     if failure is not None:
         raise failure
-    if texts := [text for text in told if text is not None]:
-        raise RuntimeError(f"{mask_text(source_uri)!r} could not be fetched: {texts[0]}")
+    if texts := [text for text in failures if text is not None]:
+        raise RuntimeError(f"{mask_text(source_uri)!r} could not be downloaded: {texts[0]}")

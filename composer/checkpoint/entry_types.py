@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from composer.checkpoint.excluded_weights import RECORD
+from composer.checkpoint.excluded_weights import EXCLUDED_KEY
 
-__all__ = ["check_form"]
+__all__ = ["check_entry_types"]
 
 
-def check_form(content: dict[str, Any]) -> None:
+def check_entry_types(content: dict[str, Any]) -> None:
     """Check that every entry of a checkpoint has a type that a writer produces.
 
     Args:
@@ -19,22 +19,24 @@ def check_form(content: dict[str, Any]) -> None:
     Raises:
         ValueError: An entry has another type; the message names the entry and its type.
 
-    >>> check_form({"state": {"model": {}, "run_name": "night"}})
-    >>> check_form({"state": {"model": [1]}})
+    >>> check_entry_types({"state": {"model": {}, "run_name": "night"}})
+    >>> check_entry_types({"state": {"model": [1]}})
     Traceback (most recent call last):
-    ValueError: 'state/model' is list, where names and tensors are due
+    ValueError: 'state/model' is list, but must be a dict of names and tensors
     """
-    _check(content, "", _ABOVE)
-    _check(content["state"], "state/", _PARTS)
+    _check(content, "", _TOP_LEVEL_TYPES)
+    _check(content["state"], "state/", _STATE_TYPES)
 
 
 def _check(node: Mapping[Any, Any], above: str, forms: Mapping[str, tuple[Callable[[Any], bool], str]]) -> None:
     for name in node:
         if type(name) is not str:
-            raise ValueError(f"{name!r} is a key in {above.rstrip('/') or 'the checkpoint'!r}, where names are due")
+            raise ValueError(
+                f"{name!r} is a key in {above.rstrip('/') or 'the checkpoint'!r}, but keys must be strings"
+            )
     for name, (fits, what) in forms.items():
         if name in node and not fits(node[name]):
-            raise ValueError(f"'{above}{name}' is {type(node[name]).__name__}, where {what} due")
+            raise ValueError(f"'{above}{name}' is {type(node[name]).__name__}, but must be {what}")
 
 
 def _are_named(value: Any) -> bool:
@@ -77,29 +79,29 @@ def _is_seed(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-_STATES = (_are_states, "pairs of a class and its state are")
-_NAMED = (_are_named, "a dict with names is")
-_ABOVE: dict[str, tuple[Callable[[Any], bool], str]] = {
+_STATES = (_are_states, "pairs of a class and its state")
+_NAMED = (_are_named, "a dict with string keys")
+_TOP_LEVEL_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "state": _NAMED,
-    "rng": (lambda value: value is None or _are_ranks(value), "a list of states of random generators is"),
+    "rng": (lambda value: value is None or _are_ranks(value), "a list of random states"),
     "engine": _NAMED,
-    RECORD: (_are_shapes, "names and shapes are"),
+    EXCLUDED_KEY: (_are_shapes, "a dict of names and shapes"),
 }
-_PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "model": (_are_named, "names and tensors are"),
+_STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (_are_named, "a dict of names and tensors"),
     "optimizers": _STATES,
     "schedulers": _STATES,
     "algorithms": _STATES,
     "callbacks": _STATES,
     "timestamp": _NAMED,
-    "dataset_state": (_is_dict, "a dict is"),
-    "metrics": (_is_dict, "a dict is"),
-    "scaler": (lambda value: value is None or isinstance(value, dict), "a dict is"),
-    "max_duration": (_is_text, "text is"),
-    "run_name": (_is_text, "text is"),
-    "rank_zero_seed": (_is_seed, "a whole number that can be a seed is"),
-    "ending": (_is_dict, "a dict is"),
-    "metric_values": (_is_dict, "a dict is"),
-    "integrations": (_is_dict, "a dict is"),
-    "metadata": (_is_dict, "a dict is"),
+    "dataset_state": (_is_dict, "a dict"),
+    "metrics": (_is_dict, "a dict"),
+    "scaler": (lambda value: value is None or isinstance(value, dict), "a dict"),
+    "max_duration": (_is_text, "a string"),
+    "run_name": (_is_text, "a string"),
+    "rank_zero_seed": (_is_seed, "a nonnegative integer below 2**63"),
+    "ending": (_is_dict, "a dict"),
+    "metric_values": (_is_dict, "a dict"),
+    "integrations": (_is_dict, "a dict"),
+    "metadata": (_is_dict, "a dict"),
 }

@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all, checked when they are read, and read without running anything."""
+"""Checkpoint files in ``torch.save`` format: written atomically, verified by checksums, read without running code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _DATA = "data/"
-# All that torch.save writes, of any release.
+# All records that torch.save writes, in any release.
 _RECORD = re.compile(
     r"data\.pkl|version|byteorder|\.format_version|\.storage_alignment|\.data/serialization_id|data/\d+"
 )
@@ -45,7 +45,7 @@ _MOST_INDEX, _SMALL_INDEX = 1 << 28, 1 << 12
 
 
 class DamagedCheckpointError(RuntimeError):
-    """A checkpoint is not what was written.
+    """A checkpoint is corrupted: it differs from what was written.
 
     >>> issubclass(DamagedCheckpointError, RuntimeError)
     True
@@ -53,7 +53,7 @@ class DamagedCheckpointError(RuntimeError):
 
 
 class UnsafeCheckpointError(RuntimeError):
-    """A checkpoint would run code when it is read.
+    """Reading a checkpoint would run code.
 
     >>> issubclass(UnsafeCheckpointError, RuntimeError)
     True
@@ -61,16 +61,16 @@ class UnsafeCheckpointError(RuntimeError):
 
 
 def write(content: dict[str, Any], path: Path | str) -> None:
-    """Write a checkpoint under a temporary name and rename it when it is complete and on the disk.
+    """Write a checkpoint atomically: under a temporary name, renamed when it is complete and on disk.
 
-    A crash at any moment leaves the file that was there before.
+    A crash at any time leaves the previous file.
 
     Args:
         content: Tensors, numbers, text, and containers of them.
-        path: Where to; its folder is made.
+        path: The destination; its folder is created.
 
     Raises:
-        OSError: The disk is full, or the folder may not be written to; no part is left behind then.
+        OSError: The disk is full, or the folder is not writable; no partial file is left.
 
     >>> write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "ep1.pt")
     >>> read(tmp_path / "ep1.pt")
@@ -80,7 +80,7 @@ def write(content: dict[str, Any], path: Path | str) -> None:
         try:
             torch.save(content, file)
         except RuntimeError as error:
-            # What the system has said is hidden behind a torch that could not end its file.
+            # torch hides the OSError behind its own error about the unfinished file.
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
@@ -90,7 +90,7 @@ def write(content: dict[str, Any], path: Path | str) -> None:
 
 @contextlib.contextmanager
 def with_checksums() -> Generator[None]:
-    """Have torch write the checksums without which a file is not read, whatever the user has set.
+    """Make torch write checksums, which reading requires, regardless of the user's setting.
 
     >>> with with_checksums():
     ...     torch.save({}, tmp_path / "a.pt")
@@ -108,10 +108,10 @@ def with_checksums() -> Generator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path | str) -> Generator[Path]:
-    """Give a temporary path beside another, to which what stands there is moved when the block ends well.
+    """Yield a temporary path, which is renamed to the given path if the block succeeds.
 
     Args:
-        path: Where the content is to be at last; its folder is made.
+        path: The final path; its folder is created.
 
     >>> with replacing(tmp_path / "a.txt") as temporary:
     ...     _ = temporary.write_text("whole")
@@ -136,16 +136,15 @@ def read(
     """Read a checkpoint.
 
     Args:
-        path: A file written by :func:`write`, by the predecessor, or by :func:`torch.save` of plain content.
-        map_location: Where its tensors go: a device, its name, or what else :func:`torch.load` takes.
-        mapped: Whether its tensors come from the disk when they are used, where the format allows that.
-        known: Further classes that it may hold; making one must not run anything that the file says.
+        path: A file written by :func:`write`, by MosaicML Composer, or by :func:`torch.save` of plain content.
+        map_location: Device of the tensors, or anything else that :func:`torch.load` accepts.
+        mapped: Whether to memory-map the tensors, if the format allows it.
+        known: Further allowed classes; constructing one must not run code from the file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        DamagedCheckpointError: It was cut off or changed, or holds something else than a dict; the message names the
-            parts.
-        UnsafeCheckpointError: It holds objects whose reading would run code.
+        FileNotFoundError: The file does not exist.
+        DamagedCheckpointError: It is truncated or changed, or is not a dict; the message names the corrupted entries.
+        UnsafeCheckpointError: It has objects whose construction would run code.
 
     >>> write({"state": {"weight": torch.ones(2)}}, tmp_path / "a.pt")
     >>> read(tmp_path / "a.pt")
@@ -158,22 +157,22 @@ def read(
     content = _loaded(path, repr(str(path)), map_location=map_location, known=known, mapped=mapped and _is_zip(path))
     if not isinstance(content, dict):
         raise DamagedCheckpointError(
-            f"{str(path)!r} is no checkpoint: it holds a {type(content).__name__}, where a dict is due."
+            f"{str(path)!r} is not a checkpoint: it holds a {type(content).__name__}, but must hold a dict."
         )
     return cast("dict[str, Any]", content)
 
 
 def read_tensor(file: io.BytesIO, name: str, *, checked: bool = False) -> Tensor:
-    """Read a tensor out of what :func:`torch.save` has written of it alone.
+    """Read a single tensor that :func:`torch.save` has written.
 
     Args:
-        file: What it has written.
-        name: What it is called in errors.
-        checked: Whether the content was compared with a checksum before.
+        file: The content of the file.
+        name: Name of the tensor in error messages.
+        checked: Whether the checksum was verified before.
 
     Raises:
-        DamagedCheckpointError: It was cut off or changed.
-        UnsafeCheckpointError: It is something whose reading would run code.
+        DamagedCheckpointError: It is truncated or changed.
+        UnsafeCheckpointError: It is an object whose construction would run code.
 
     >>> file = io.BytesIO()
     >>> torch.save(torch.ones(2), file)
@@ -184,18 +183,18 @@ def read_tensor(file: io.BytesIO, name: str, *, checked: bool = False) -> Tensor
     file.seek(0)
     tensor = _loaded(file, name)
     if type(tensor) is not Tensor:
-        raise DamagedCheckpointError(f"{name} is damaged: it is a {type(tensor).__name__}, where a tensor is due.")
+        raise DamagedCheckpointError(f"{name} is damaged: it is a {type(tensor).__name__}, not a tensor.")
     return tensor
 
 
 def check(path: Path | str) -> None:
-    """Compare a checkpoint with what a writer leaves: its checksums, its structure, and what it says of its tensors.
+    """Verify a checkpoint: its checksums, its structure, and the description of its tensors.
 
     Args:
         path: The file.
 
     Raises:
-        DamagedCheckpointError: They differ, or the file is cut off; the message names the damaged parts.
+        DamagedCheckpointError: It is corrupted or truncated; the message names the corrupted entries.
         UnsafeCheckpointError: Reading it would run code.
 
     >>> write({"state": {}}, tmp_path / "ep1.pt")
@@ -209,7 +208,7 @@ def check(path: Path | str) -> None:
             return
     if not is_legacy(begin):
         raise DamagedCheckpointError(
-            f"{str(path)!r} is no complete checkpoint: its end is missing, or it never was one. Load an earlier one."
+            f"{str(path)!r} is not a complete checkpoint: it is truncated or another type of file. Load an earlier one."
         )
     with damage_of(repr(str(path)), "its content"):
         check_legacy(path)
@@ -217,15 +216,15 @@ def check(path: Path | str) -> None:
 
 @contextlib.contextmanager
 def damage_of(name: str, part: str) -> Generator[None]:
-    """Tell whatever fails in the block as damage of a file; errors of the system stay what they are.
+    """Raise any failure in the block as a corrupted file; system errors are raised unchanged.
 
     Args:
-        name: Of the file.
-        part: What of it is read in the block.
+        name: Name of the file.
+        part: The component of the file that the block reads.
 
     Raises:
-        DamagedCheckpointError: Something failed.
-        UnsafeCheckpointError: An instruction was found that makes objects.
+        DamagedCheckpointError: The block failed.
+        UnsafeCheckpointError: An instruction that constructs objects was found.
 
     >>> with damage_of("'ep1.pt'", "its index"):
     ...     raise ValueError("it is cut off")
@@ -239,8 +238,8 @@ def damage_of(name: str, part: str) -> Generator[None]:
     except CodeError as error:
         raise UnsafeCheckpointError(f"{name} is not read, because that could run code: {error}.") from error
     except Exception as error:
-        said = str(error).rstrip(".") if isinstance(error, (ValueError, RuntimeError)) else repr(error)
-        raise DamagedCheckpointError(f"{name} is damaged in {part}: {said}.") from error
+        reason = str(error).rstrip(".") if isinstance(error, (ValueError, RuntimeError)) else repr(error)
+        raise DamagedCheckpointError(f"{name} is damaged in {part}: {reason}.") from error
 
 
 def _is_zip(path: Path) -> bool:
@@ -257,30 +256,30 @@ def _check_zip(file: BinaryIO, size: int, name: str, *, checksums: bool = True) 
         if index is None:
             raise ValueError("it has no index, which torch.save writes as 'data.pkl'")
         keys = [one.name.removeprefix(_DATA) for one in found if one.name.startswith(_DATA)]
-        # No checksum shows that names were exchanged. Older releases sort the numbers as text.
+        # Checksums do not detect swapped names. Older releases sort the numbers as text.
         if keys not in (sorted(keys, key=int), sorted(keys)):
             raise ValueError("its records are not in the order in which torch.save writes them")
     if all(not one.crc32 for one in found):
         raise DamagedCheckpointError(
-            f"{name} was written without checksums, so that damage could not be noticed. Read it with torch.load, and "
+            f"{name} was written without checksums, so corruption could not be detected. Read it with torch.load, and "
             f"save it again after torch.serialization.set_crc32_options(True)."
         )
     if checksums and crc32_of(file, index) != index.crc32:
-        raise DamagedCheckpointError(_told(name, ["its index"]))
+        raise DamagedCheckpointError(_damage_message(name, ["its index"]))
     with damage_of(name, "its index"):
         if index.size > _MOST_INDEX:
             raise ValueError(f"it has {index.size} bytes")
         file.seek(index.offset)
         content = file.read(index.size)
         storages = {one.name.removeprefix(_DATA): one.size for one in found if one.name.startswith(_DATA)}
-        # Those of the tensors in a folder are alike.
+        # The indexes of the tensors in a sharded folder are alike.
         check = _check_small_index if index.size < _SMALL_INDEX else _check_index
         check(content, tuple(storages.items()))
     damaged = [one.name for one in found if checksums and crc32_of(file, one) != one.crc32]
     if damaged:
         keys = {name.removeprefix(_DATA) for name in damaged if name.startswith(_DATA)}
         parts = [repr(path) for path, key in paths_of_storages(outline(content).root) if key in keys]
-        raise DamagedCheckpointError(_told(name, parts or [f"the record {one!r}" for one in damaged]))
+        raise DamagedCheckpointError(_damage_message(name, parts or [f"the record {one!r}" for one in damaged]))
 
 
 def _check_index(content: bytes, storages: tuple[tuple[str, int], ...]) -> None:
@@ -293,43 +292,43 @@ def _check_index(content: bytes, storages: tuple[tuple[str, int], ...]) -> None:
 _check_small_index = functools.lru_cache(maxsize=256)(_check_index)
 
 
-def _told(name: str, parts: list[str]) -> str:
+def _damage_message(name: str, parts: list[str]) -> str:
     return (
-        f"{name} is damaged: the checksums of {', '.join(parts)} are not those of what was written. Load an earlier "
-        f"checkpoint, or leave these parts out by copying the others."
+        f"{name} is damaged: the checksums of {', '.join(parts)} do not match. Load an earlier checkpoint, or copy the "
+        f"other entries to a new one."
     )
 
 
 def _loaded(file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[Any] = (), mapped: bool = False) -> Any:
     if isinstance(map_location, (str, torch.device)):
-        torch.empty(0, device=map_location)  # a device that is not there is no damage of the file
+        torch.empty(0, device=map_location)  # a missing device is not a corrupted file
     try:
-        # Sparse tensors whose indices are outside are found only so; those who use them would write anywhere.
+        # Without this check, sparse tensors with out-of-range indices could write anywhere in memory.
         sparse = torch.sparse.check_sparse_tensor_invariants()
         with torch.serialization.safe_globals([*_allowed(), *known]), sparse:
             return torch.load(file, map_location=map_location, weights_only=True, mmap=mapped or None)
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
-            f"{name} holds more than tensors, numbers, text and containers of them, and is not read, because "
+            f"{name} holds more than tensors, numbers, text and containers of them, and is not read because "
             f"that could run code: {_reason(error)}"
         ) from error
     except (OSError, MemoryError, torch.OutOfMemoryError, Warning):
         raise
     except Exception as error:
-        if "allocate memory" in str(error):  # of what is there, as the sizes were compared with the file before
+        if "allocate memory" in str(error):  # not corruption, since the sizes were verified before
             raise
         raise DamagedCheckpointError(f"{name} cannot be read as a checkpoint: {_reason(error)}") from error
 
 
 @functools.lru_cache(maxsize=1)
 def _allowed() -> list[Any]:
-    """The types beside torch's own that checkpoints hold; making one runs no code of the file."""
-    allowed: list[Any] = [datetime.timedelta, TorchVersion, bytes]  # which torch leaves out where they are empty
+    """Return the allowed types in addition to torch's; constructing one runs no code from the file."""
+    allowed: list[Any] = [datetime.timedelta, TorchVersion, bytes]  # torch omits empty bytes
     try:
         import numpy as np
     except ModuleNotFoundError:
         return allowed
-    dtypes = [type(np.dtype(kind)) for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")]
+    dtypes = [type(np.dtype(code)) for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")]
     rebuild = np.ndarray.__reduce__(np.zeros(1))[0]
     scalar = np.float64(0).__reduce__()[0]
     # Files written with NumPy 1 name the module without an underscore.
@@ -338,17 +337,17 @@ def _allowed() -> list[Any]:
 
 
 def _reason(error: Exception) -> str:
-    """What torch says is not allowed, without its advice to allow it."""
+    """Return what torch rejects, without its advice to allow it."""
     text = str(error)
     found = re.search(r"unsupported .*?(?=$|\. |\.$)", text, flags=re.IGNORECASE | re.MULTILINE)
     return f"{found[0] if found else text.partition('. ')[0].partition(chr(10))[0].rstrip('.')}."
 
 
 def sync_folder(folder: Path) -> None:
-    """Have new names on the disk too; where a folder cannot be opened as a file, the system takes care of it.
+    """Flush new directory entries to disk (``fsync``); does nothing on systems other than POSIX.
 
     Args:
-        folder: Has the names.
+        folder: The directory.
 
     >>> sync_folder(tmp_path)
     """

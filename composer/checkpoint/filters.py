@@ -1,4 +1,4 @@
-"""Leaving parts of a checkpoint out by their paths."""
+"""Exclude entries of a checkpoint by glob patterns of their paths (``load_ignore_keys``, ``save_ignore_keys``)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from composer._text import did_you_mean, first_of
 from composer.checkpoint.named_states import by_name
 from composer.warnings import ComposerWarning
 
-__all__ = ["IgnoreKeys", "drop", "glob_filter", "reaching", "within"]
+__all__ = ["IgnoreKeys", "drop", "glob_filter", "patterns_inside", "patterns_reaching"]
 
 IgnoreKeys: TypeAlias = Sequence[str] | Callable[[dict[str, Any]], object] | None
-"""Patterns of paths such as ``"state/optimizers*"``, or a function that edits the dict; None leaves nothing out."""
+"""Patterns of paths such as ``"state/optimizers*"``, or a function that edits the dict; None excludes nothing."""
 
 
 def drop(checkpoint: dict[str, Any], ignore: IgnoreKeys) -> None:
     """Remove entries, in place.
 
-    A pattern that matches nothing is a warning, with what it may have meant.
+    A pattern that matches nothing gives a warning, with a "did you mean" hint.
 
     Args:
-        checkpoint: Nested dicts and lists. An element of a list is named by its index; one that is a pair of name and
-            value, as an algorithm is, also by the name, with ``#2`` for the second of the same name.
-        ignore: Patterns as of :mod:`fnmatch` of whole paths, in which "/" joins the keys; or a function that is
-            given the dict to edit.
+        checkpoint: Nested dicts and lists. The path of a list element has its index; an element that is a pair of
+            name and value, such as an algorithm, also matches by name, with ``#2`` for the second of the same name.
+        ignore: :mod:`fnmatch` patterns of full paths, with keys joined by "/"; or a function that edits the dict.
 
     Raises:
-        TypeError: It is a single pattern.
+        TypeError: ``ignore`` is a single string.
 
     >>> checkpoint = {"state": {"model": {"a.weight": 1, "b.weight": 2}}, "rng": []}
     >>> drop(checkpoint, ["state/model/a.*", "rng"])
@@ -74,14 +73,14 @@ def glob_filter(exclude_globs: Sequence[str]) -> Callable[[dict[str, Any]], None
     return functools.partial(drop, ignore=exclude_globs)
 
 
-def reaching(ignore: IgnoreKeys, part: str) -> list[str]:
-    """Return the patterns that name a part of a checkpoint, or something in it.
+def patterns_reaching(ignore: IgnoreKeys, part: str) -> list[str]:
+    """Return the patterns that match an entry of a checkpoint, or something in it.
 
     Args:
-        ignore: What is to be left out, as for :func:`drop`; of a function nothing is known.
+        ignore: What to exclude, as for :func:`drop`; an empty list is returned for a function.
         part: A path, such as "state/model".
 
-    >>> reaching(["state/model/a.*", "state/*", "rng"], "state/model")
+    >>> patterns_reaching(["state/model/a.*", "state/*", "rng"], "state/model")
     ['state/model/a.*', 'state/*']
     """
     if ignore is None or callable(ignore):
@@ -89,14 +88,14 @@ def reaching(ignore: IgnoreKeys, part: str) -> list[str]:
     return [one for one in ignore if fnmatch.fnmatchcase(part, one) or one.startswith(f"{part}/")]
 
 
-def within(ignore: IgnoreKeys, part: str) -> str:
-    """Return what may have left out something inside a part of a state, for an error; "" if nothing has.
+def patterns_inside(ignore: IgnoreKeys, part: str) -> str:
+    """Return the patterns that may have excluded something inside an entry, for an error message; "" if there are none.
 
     Args:
-        ignore: What was left out, as for :func:`drop`.
-        part: The name of the part.
+        ignore: What was excluded, as for :func:`drop`.
+        part: Name of the entry.
 
-    >>> within(["state/timestamp/*", "rng"], "timestamp")
+    >>> patterns_inside(["state/timestamp/*", "rng"], "timestamp")
     "'state/timestamp/*'"
     """
     if callable(ignore):
@@ -106,14 +105,14 @@ def within(ignore: IgnoreKeys, part: str) -> str:
 
 
 def _paths(node: Any, text: str = "", above: tuple[Any, ...] = ()) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Iterate over all paths, as text and as the keys and indexes that lead there."""
+    """Iterate over all paths, as strings and as tuples of keys and indices."""
     for name, keys, value in _children(node):
         yield f"{text}{name}", (*above, keys[0])
         yield from _paths(value, f"{text}{name}/", (*above, *keys))
 
 
 def _children(node: Any) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
-    """Iterate over names, keys and values below a node; a pair in a list is found by its index and by its name."""
+    """Iterate over names, keys and values below a node; a pair in a list has both its index and its name."""
     if isinstance(node, dict):
         for key, value in cast("dict[Any, Any]", node).items():
             yield str(key), (key,), value
@@ -128,7 +127,7 @@ def _children(node: Any) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
 
 def _remove(checkpoint: dict[str, Any], paths: set[tuple[Any, ...]]) -> None:
     outermost = [path for path in paths if not any(path[:length] in paths for length in range(1, len(path)))]
-    # The last of a list first, so that the others keep their indexes; and what is below a list before its elements.
+    # Delete deeper paths first, and list elements from the end, so that the other indices stay valid.
     for path in sorted(outermost, key=lambda path: (len(path), isinstance(path[-1], int) and path[-1]), reverse=True):
         node: Any = checkpoint
         for key in path[:-1]:
@@ -137,7 +136,7 @@ def _remove(checkpoint: dict[str, Any], paths: set[tuple[Any, ...]]) -> None:
 
 
 def _near(pattern: str, texts: Sequence[str]) -> str:
-    """Return a hint for a pattern that matches nothing: a similar path, or all that there are in its place."""
+    """Return a hint for a pattern that matches nothing: a similar path, or the existing keys at that level."""
     known = set(texts)
     if any(fnmatch.fnmatchcase(text, f"state/{pattern}") for text in texts):
         return f" Did you mean 'state/{pattern}'?"

@@ -8,20 +8,20 @@ from pathlib import Path
 from composer.checkpoint.name_templates import COUNTERS, names_in, pattern
 from composer.core.timestamp import Timestamp
 
-__all__ = ["REST", "ensure_folder_has_no_conflicting_files", "ensure_folder_is_empty", "refuse_later"]
+__all__ = ["MANIFEST", "ensure_folder_has_no_conflicting_files", "ensure_folder_is_empty", "refuse_later"]
 
-REST = "composer.pt"
-"""The file of a checkpoint that is a folder which is written last."""
+MANIFEST = "composer.pt"
+"""The file of a sharded checkpoint that is written last: everything except the tensors, and all checksums."""
 
 
 def ensure_folder_is_empty(folder_name: Path | str) -> None:
-    """Refuse a folder with anything in it.
+    """Raise if a folder is not empty.
 
     Args:
         folder_name: The folder; may be absent.
 
     Raises:
-        FileExistsError: Something is in it.
+        FileExistsError: The folder has files.
 
     >>> ensure_folder_is_empty(tmp_path)
     """
@@ -34,23 +34,23 @@ def ensure_folder_is_empty(folder_name: Path | str) -> None:
 def ensure_folder_has_no_conflicting_files(
     folder_name: Path | str, filename: str, timestamp: Timestamp, *, except_for: Collection[str] = ()
 ) -> None:
-    """Refuse a folder with files of a later time than now, which must be of another run.
+    """Raise if a folder has checkpoints of a later training time, which must belong to another run.
 
     Args:
         folder_name: The folder; may be absent.
         filename: Name of the files, with ``{epoch}``, ``{batch}`` and the like.
-        timestamp: Now.
-        except_for: Names that may be there.
+        timestamp: The current training time.
+        except_for: Names that are allowed.
 
     Raises:
-        FileExistsError: There is a later file.
+        FileExistsError: There is a later checkpoint.
 
     >>> (tmp_path / "ep3.pt").touch()
     >>> ensure_folder_has_no_conflicting_files(tmp_path, "ep{epoch}.pt", Timestamp(epoch=3))
     >>> ensure_folder_has_no_conflicting_files(tmp_path, "ep{epoch}.pt", Timestamp(epoch=2))
     Traceback (most recent call last):
     ...
-    FileExistsError: ... is later than this run, which has come to epoch 2...
+    FileExistsError: ... is later than this run, which is at epoch 2...
     """
     names = names_in(Path(folder_name), filename)
     refuse_later(names, str(folder_name), filename, timestamp, except_for=except_for)
@@ -59,17 +59,17 @@ def ensure_folder_has_no_conflicting_files(
 def refuse_later(
     names: Iterable[str], folder: str, filename: str, timestamp: Timestamp, *, except_for: Collection[str] = ()
 ) -> None:
-    """Refuse files of a later time than now, wherever their folder is.
+    """Raise if any of the names is a checkpoint of a later training time, in a local or remote folder.
 
     Args:
-        names: Of the files.
-        folder: Where they are, for the message.
+        names: Names of the files.
+        folder: Their folder, for the error message.
         filename: Name of the files, with ``{epoch}``, ``{batch}`` and the like.
-        timestamp: Now.
-        except_for: Names that may be there.
+        timestamp: The current training time.
+        except_for: Names that are allowed.
 
     Raises:
-        FileExistsError: There is a later file.
+        FileExistsError: There is a later checkpoint.
 
     >>> refuse_later(["ep3.pt", "other.txt"], "s3://bucket/run", "ep{epoch}.pt", Timestamp(epoch=3))
     """
@@ -81,10 +81,10 @@ def refuse_later(
         for name in counted:
             now = int(getattr(timestamp, name))
             if name.endswith("_in_epoch") and "epoch" in counted and int(match["epoch"]) != timestamp.epoch:
-                continue  # it counts from the beginning of another epoch
+                continue  # it counts within another epoch
             if int(match[name]) > now:
                 raise FileExistsError(
-                    f"'{folder}/{found}' is later than this run, which has come to {name} {now}: the folder has the "
+                    f"'{folder}/{found}' is later than this run, which is at {name} {now}: the folder has "
                     f"checkpoints of another run. Give another folder or run_name, load that checkpoint "
                     f"(load_path=, autoresume=True), or allow it to be replaced with save_overwrite=True."
                 )

@@ -20,7 +20,7 @@ import torch
 from composer.checkpoint.file_format import UnsafeCheckpointError, damage_of
 from composer.checkpoint.pickle_outline import Call, CodeError, Named, outline
 
-__all__ = ["METADATA", "check_stored", "read_metadata", "tiles"]
+__all__ = ["METADATA", "check_tensor_files", "read_metadata", "tiles"]
 
 METADATA = ".metadata"
 """The name of the file that holds the metadata of the tensors in a sharded checkpoint."""
@@ -55,8 +55,8 @@ def read_metadata(folder: Path) -> Any:
         DamagedCheckpointError: The file cannot be read, or contradicts itself.
         UnsafeCheckpointError: Reading it would run code.
 
-    >>> from composer.checkpoint.sharded_writer import divide, write
-    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
+    >>> write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     >>> list(read_metadata(tmp_path / "ep1").state_dict_metadata)
     ['state.model.weight']
     """
@@ -74,7 +74,7 @@ def read_metadata(folder: Path) -> Any:
         return _metadata(described.root)
 
 
-def check_stored(folder: Path, name: str, metadata: Any, written: Sequence[str] | None = None) -> None:
+def check_tensor_files(folder: Path, name: str, metadata: Any, written: Sequence[str] | None = None) -> None:
     """Check that the files of a sharded checkpoint can hold a tensor, before memory is allocated for it.
 
     Args:
@@ -86,9 +86,9 @@ def check_stored(folder: Path, name: str, metadata: Any, written: Sequence[str] 
     Raises:
         DamagedCheckpointError: A file is missing, is a link that leads out of the folder, or is too short.
 
-    >>> from composer.checkpoint.sharded_writer import divide, write
-    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
-    >>> check_stored(tmp_path / "ep1", "state.model.weight", read_metadata(tmp_path / "ep1"))
+    >>> from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
+    >>> write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> check_tensor_files(tmp_path / "ep1", "state.model.weight", read_metadata(tmp_path / "ep1"))
     """
     one = metadata.state_dict_metadata[name]
     with damage_of(repr(str(folder)), f"the tensor {name!r}"):
@@ -97,11 +97,11 @@ def check_stored(folder: Path, name: str, metadata: Any, written: Sequence[str] 
             size = shard.sizes.numel() * one.properties.dtype.itemsize
             if info is None:
                 if size:
-                    raise ValueError(f"nothing tells in which file its shard at {tuple(shard.offsets)} is")
+                    raise ValueError(f"no file is recorded for its shard at {tuple(shard.offsets)}")
                 continue
             file = folder / info.relative_path
             if written is not None and info.relative_path not in written:
-                raise ValueError(f"it is in {info.relative_path!r}, of which there is no checksum")
+                raise ValueError(f"it is in {info.relative_path!r}, which has no checksum")
             if not file.is_file():
                 raise ValueError(f"{info.relative_path!r} is missing")
             if file.resolve().parent != folder.resolve():
@@ -140,7 +140,7 @@ def tiles(shards: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], shape: tupl
     blocks = {block for block in shards if 0 not in block[1]}
     dims = [dim for dim, length in enumerate(shape) if any(sizes[dim] != length for _, sizes in blocks)]
     if len(dims) > _MOST_SHARDED_DIMS:
-        raise ValueError(f"its shards divide {len(dims)} dimensions")
+        raise ValueError(f"its shards split {len(dims)} dimensions")
     corners: Counter[tuple[int, ...]] = Counter()
     for sign, block in itertools.chain(((1, one) for one in blocks), [(-1, ((0,) * len(shape), shape))]):
         for ends in itertools.product((0, 1), repeat=len(dims)):
@@ -159,10 +159,10 @@ def _metadata(root: Any) -> Any:
     )
     described, stored = fields["state_dict_metadata"], fields.get("storage_data")
     if type(described) is not dict or type(stored) is not dict:
-        raise ValueError("it does not tell what is stored where")
+        raise ValueError("it has no list of tensors and files")
     tensors = {_text(name): _entry(_text(name), one) for name, one in cast("dict[Any, Any]", described).items()}
-    places = dict(map(_place, cast("dict[Any, Any]", stored).items()))
-    return _classes().Metadata(tensors, _paths(fields.get("planner_data")), places)
+    storage_data = dict(map(_storage_entry, cast("dict[Any, Any]", stored).items()))
+    return _classes().Metadata(tensors, _paths(fields.get("planner_data")), storage_data)
 
 
 def _entry(name: str, node: Any) -> Any:
@@ -191,30 +191,30 @@ def _properties(name: str, node: Any) -> Any:
     state = node.states[0]
     if type(state) is dict:
         state = (cast("dict[Any, Any]", state).get("dtype"),)
-    said = state[0] if type(state) is tuple and state else None
-    if not isinstance(said, Named) or not _is_dtype(said.name):
+    dtype = state[0] if type(state) is tuple and state else None
+    if not isinstance(dtype, Named) or not _is_dtype(dtype.name):
         raise ValueError(f"the tensor {name!r} has no dtype")
-    return _classes().TensorProperties(dtype=getattr(torch, said.name.removeprefix("torch.")))
+    return _classes().TensorProperties(dtype=getattr(torch, dtype.name.removeprefix("torch.")))
 
 
 _MOST_BYTES = 1 << 30
-"""Of the description; that of a million shards takes a tenth."""
+"""Limit for the metadata file; a million shards take a tenth of it."""
 
 _LONGEST_NAME = 255
-"""Of a file, on the systems of today."""
+"""Limit for a file name on current systems."""
 
 
-def _place(item: tuple[Any, Any]) -> tuple[Any, Any]:
+def _storage_entry(item: tuple[Any, Any]) -> tuple[Any, Any]:
     of_index = _fields(item[0], "MetadataIndex", {"fqn"}, {"offset", "index"})
     of_info = _fields(item[1], _STORAGE_INFO, {"relative_path", "offset", "length"}, {"transform_descriptors"})
     name, offset, index = _text(of_index["fqn"]), of_index.get("offset"), of_index.get("index")
     path, begin, length = _text(of_info["relative_path"]), of_info["offset"], of_info["length"]
     if Path(path).name != path or path in ("", ".", "..") or {"\\", "\0"} & {*path} or len(path) > _LONGEST_NAME:
-        raise ValueError(f"it takes {name!r} from {path!r}, which is no plain name of a file, and is not followed")
+        raise ValueError(f"it takes {name!r} from {path!r}, which is not a plain file name, and is not followed")
     if of_info.get("transform_descriptors"):
         raise ValueError(f"{name!r} was transformed by an extension when it was saved, and cannot be read")
     if not _is_count(begin) or not _is_count(length) or not (index is None or _is_count(index)):
-        raise ValueError(f"it does not tell where {name!r} is in {path!r}")
+        raise ValueError(f"it has no valid position of {name!r} in {path!r}")
     filesystem: Any = importlib.import_module(_STORAGE_INFO.rpartition(".")[0])
     key = _classes().MetadataIndex(name, None if offset is None else _size(offset), index)
     return key, filesystem._StorageInfo(path, begin, length)
@@ -236,17 +236,17 @@ def _fields(node: Any, name: str, due: set[str], more: set[str] | None = None) -
     """Return the fields of an object of a class: all required ones, and none that are not declared."""
     name = name if "." in name else f"{_CLASSES}.{name}"
     if not isinstance(node, Call) or node.name != name or node.args or node.items or len(node.states) != 1:
-        raise ValueError(f"it has something else where a {name.rpartition('.')[2]} is due")
+        raise ValueError(f"it has another object in place of a {name.rpartition('.')[2]}")
     state = node.states[0]
     if type(state) is not dict or not due <= state.keys() <= due | (more or set()):
-        raise ValueError(f"it has a {name.rpartition('.')[2]} with other fields than that has")
+        raise ValueError(f"it has a {name.rpartition('.')[2]} with unexpected fields")
     return cast("dict[str, Any]", state)
 
 
 def _size(node: Any) -> torch.Size:
     values = node.args[0] if isinstance(node, Call) and node.name == "torch.Size" and len(node.args) == 1 else node
     if type(values) is not tuple or len(values) > _MOST_DIMS or not all(map(_is_count, values)):
-        raise ValueError("it has a size that is none")
+        raise ValueError("it has an invalid size")
     if 0 not in values and math.prod(values) >= _MOST:
         raise ValueError(f"it has a tensor of shape {values}")
     return torch.Size(values)
@@ -258,7 +258,7 @@ def _is_count(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise ValueError("it has a name that is no text")
+        raise ValueError("it has a name that is not a string")
     return value
 
 

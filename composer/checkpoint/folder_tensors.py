@@ -37,8 +37,8 @@ def read_into(
         DamagedCheckpointError: A file does not match the metadata.
         UnsafeCheckpointError: The plan reads something other than tensors, which would have to be unpickled.
 
-    >>> from composer.checkpoint.sharded_writer import divide, write
-    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
+    >>> write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     >>> weight = torch.zeros(2)
     >>> read_into({"state.model.weight": weight}, tmp_path / "ep1")
     >>> weight
@@ -62,13 +62,13 @@ def _plan(tensors: Mapping[str, Tensor], metadata: Any, planner: Any) -> list[An
 
 
 def follow(items: Sequence[Any], metadata: Any, folder: Path, planner: Any, *, checked: bool = False) -> None:
-    """Read what a plan says.
+    """Read the tensors of a load plan.
 
     Args:
         items: The items of a ``LoadPlan``.
         metadata: What :func:`.read_metadata` returned.
         folder: The folder.
-        planner: The ``LoadPlanner``, which says where each tensor goes.
+        planner: The ``LoadPlanner``, which provides the target tensors.
         checked: Whether the checksums of the files were verified.
 
     Raises:
@@ -77,18 +77,18 @@ def follow(items: Sequence[Any], metadata: Any, folder: Path, planner: Any, *, c
 
     >>> follow([], None, tmp_path, None)
     """
-    kinds: Any = importlib.import_module("torch.distributed.checkpoint.planner").LoadItemType
+    item_types: Any = importlib.import_module("torch.distributed.checkpoint.planner").LoadItemType
     for item in items:
         name = item.storage_index.fqn
-        if item.type is not kinds.TENSOR:
-            raise UnsafeCheckpointError(f"{name!r} in {str(folder)!r} is no tensor, and reading it could run code.")
+        if item.type is not item_types.TENSOR:
+            raise UnsafeCheckpointError(f"{name!r} in {str(folder)!r} is not a tensor, and reading it could run code.")
         with damage_of(repr(str(folder)), f"the tensor {name!r}"):
             read = _shard(item.storage_index, metadata, folder, checked)
             for dim, (begin, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
                 read = read.narrow(dim, begin, length)
         target = planner.resolve_tensor(item).detach()
         if target.shape != read.shape:
-            raise ValueError(f"{name!r} is planned to be read into a tensor of another shape.")
+            raise ValueError(f"{name!r} has another shape than the tensor it is loaded into.")
         target.copy_(read)
         planner.commit_tensor(item, target)
 
@@ -102,5 +102,5 @@ def _shard(index: Any, metadata: Any, folder: Path, checked: bool) -> Tensor:
     tensor = read_tensor(content, f"{index.fqn!r} in {str(folder / info.relative_path)!r}", checked=checked)
     sizes = next(shard.sizes for shard in described.chunks if shard.offsets == index.offset)
     if tensor.dtype != described.properties.dtype or tensor.shape != torch.Size(sizes):
-        raise ValueError(f"its shard in {info.relative_path!r} is of another dtype or shape than the folder says")
+        raise ValueError(f"its shard in {info.relative_path!r} has another dtype or shape than in the metadata")
     return tensor

@@ -1,4 +1,4 @@
-"""Flat buffers in pinned or ordinary host memory, from which the tensors of an asynchronous checkpoint are cut."""
+"""Flat buffers in pinned or pageable host memory, which hold the tensors of an asynchronous checkpoint."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SLACK = 8  # a buffer that had to grow has room for an eighth more
 class FlatBuffer:
     """One buffer for many tensors, reused until they need a larger one.
 
-    It takes the sum of the bytes of its tensors, each aligned to 64 bytes. PyTorch's pinned allocator would round each
-    tensor up to a power of two, and a single large buffer as well; so for CUDA ordinary memory is pinned in place.
-    Where that is refused, as on some virtual GPUs, the allocator pins it, and where this fails too the memory stays
-    pageable; a warning says so. Each tensor has a storage of its own, hence writers see nothing of the others.
+    Its size is the sum of the bytes of its tensors, each aligned to 64 bytes. PyTorch's pinned allocator would round
+    each tensor, and even a single large buffer, up to a power of two; so for CUDA, pageable memory is pinned in place.
+    If that is refused, as on some virtual GPUs, the allocator pins it; if that fails too, the memory stays pageable.
+    Both give a warning. Each tensor has a separate storage, so that a writer does not write the others with it.
 
     Args:
-        device_type: The type of the device from which tensors are copied here.
+        device_type: Type of the device from which tensors are copied.
 
     >>> buffer = FlatBuffer("cpu")
     >>> a, b = buffer.tensor_like(torch.ones(3)), buffer.tensor_like(torch.ones(2, dtype=torch.bool))
@@ -58,7 +58,7 @@ class FlatBuffer:
         return 0 if self._memory is None else self._memory.numel()
 
     def tensor_like(self, tensor: Tensor) -> Tensor:
-        """Reserve room for a tensor; the result has its shape and strides after :meth:`allocate`.
+        """Reserve space for a tensor; the result has its shape and strides after :meth:`allocate`.
 
         Args:
             tensor: A dense one, on any device, with at least one element.
@@ -78,18 +78,18 @@ class FlatBuffer:
 
     @torch.no_grad()
     def allocate(self) -> None:
-        """Give the tensors that were reserved since the last call their memory; earlier tensors are overwritten.
+        """Allocate memory for the tensors reserved since the last call; earlier tensors are overwritten.
 
         >>> FlatBuffer("cpu").allocate()
         """
         tensors, size = self._tensors, self._end
         self._tensors, self._end = {}, 0
-        # Pinning is slow: the buffer stays where sets of several sizes take turns, such as with and without optimizer.
+        # Pinning is slow: keep the buffer if sets of different sizes alternate, such as with and without optimizer.
         if self._memory is None or self.num_bytes < size:
-            # A set of tensors that grows with each save is not to need a new buffer each time.
+            # Avoid a new buffer for each save if the set of tensors keeps growing.
             grows = self.num_bytes > 0
             for tensor in self._known.values():
-                cast("Any", tensor).set_()  # the old buffer is freed before there is a new one
+                cast("Any", tensor).set_()  # free the old buffer before allocating the new one
             self._memory, self._known = None, {}
             self._memory = _host_memory(size + size // _SLACK if grows else size, self._device_type)
         storage, offset = self._memory.untyped_storage(), self._memory.storage_offset()
@@ -97,18 +97,18 @@ class FlatBuffer:
             if key not in self._known:
                 start, dtype, shape, strides = key
                 begin = offset + start
-                own: Any = storage[begin : begin + math.prod(shape) * dtype.itemsize]
-                tensor.set_(own, 0, shape, _dense_strides(shape, strides))
+                chunk: Any = storage[begin : begin + math.prod(shape) * dtype.itemsize]
+                tensor.set_(chunk, 0, shape, _dense_strides(shape, strides))
         self._known = tensors
 
 
 def _dense_strides(shape: torch.Size, strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a copy without gaps, in the same order of dimensions, as ``torch.empty_like`` chooses them."""
+    """Return the strides of a dense copy in the same dimension order, as ``torch.empty_like`` chooses them."""
     return torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
 
 
 def _host_memory(size: int, device_type: str) -> Tensor:
-    """Bytes in host memory, pinned if copies from this type of device are asynchronous only then."""
+    """Allocate host memory, pinned if asynchronous copies from this device type require it."""
     if device_type not in PINNING:
         return torch.empty(size, dtype=torch.uint8, device="cpu")
     refused = ""
@@ -117,21 +117,23 @@ def _host_memory(size: int, device_type: str) -> Tensor:
         if pinned is not None:
             return pinned
         refused = f"cudaHostRegister returned {status}"
-    # For others there is no call to pin memory in place: the allocator rounds this up, yet only once.
+    # Other devices cannot pin memory in place: the allocator rounds the size up, but only once.
     try:
         memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
     except RuntimeError as error:
         refused += f"{refused and ', '}pin_memory=True failed: {str(error).partition(chr(10))[0]}"
-        _warn(f"could not be pinned ({refused}). It is pageable, and each save holds up the training for longer.")
+        _warn(f"could not be pinned ({refused}). It is pageable, so each save blocks training for longer.")
         return torch.empty(size, dtype=torch.uint8, device="cpu")
     if refused:
-        _warn(f"could not be pinned in place ({refused}). PyTorch's allocator pins it, and takes up to twice as much.")
+        _warn(
+            f"could not be pinned in place ({refused}). PyTorch's allocator pins it, which takes up to twice the size."
+        )
     return memory
 
 
 def _pinned_in_place(size: int) -> tuple[Tensor | None, int]:
-    """Bytes in memory that CUDA has pinned, or None, and the status of CUDA."""
-    # Whole pages, since two buffers with a page in common cannot both be pinned.
+    """Return memory pinned by CUDA, or None, and the CUDA status."""
+    # Use full pages: two buffers that share a page cannot both be pinned.
     page = mmap.PAGESIZE
     num_bytes = -(-size // page) * page
     memory = torch.empty(num_bytes + page, dtype=torch.uint8, device="cpu")
@@ -142,23 +144,23 @@ def _pinned_in_place(size: int) -> tuple[Tensor | None, int]:
         _clear_last_error(runtime)
         return None, status
     pinned = memory[offset : offset + size]
-    # At exit the system frees it; before, nothing copies here once it is released.
+    # At exit the system frees it; before that, no copy is in flight once it is released.
     weakref.finalize(pinned, _unpin, runtime, address).atexit = False
     return pinned, 0
 
 
 def _unpin(runtime: Any, address: int) -> None:
-    """End what cudaHostRegister has begun."""
+    """Unpin memory that cudaHostRegister pinned."""
     if status := int(runtime.cudaHostUnregister(address)):
         _clear_last_error(runtime)
         _log.warning("Host memory of a checkpoint is still pinned: cudaHostUnregister returned %d.", status)
 
 
 def _clear_last_error(runtime: Any) -> None:
-    """Forget the error of a call that has failed; else PyTorch raises it after the next kernel, which has none."""
+    """Clear the error of a failed call; otherwise PyTorch raises it after the next kernel."""
     name = "hipGetLastError" if torch.version.hip else "cudaGetLastError"
     clear = getattr(runtime, "cudaGetLastError", None)
-    if clear is None and sys.platform == "linux":  # PyTorch does not bind it, but has loaded its library for all
+    if clear is None and sys.platform == "linux":  # PyTorch does not bind it, but has loaded its library globally
         clear = getattr(ctypes.CDLL(None), name, None)
     if clear is not None:
         clear()
@@ -166,5 +168,5 @@ def _clear_last_error(runtime: Any) -> None:
 
 @functools.cache
 def _warn(text: str) -> None:
-    """Once, rather than at each save."""
+    """Warn once, rather than at each save."""
     warnings.warn(f"Host memory for asynchronous checkpoints {text}", ComposerWarning, stacklevel=2)

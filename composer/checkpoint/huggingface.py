@@ -1,4 +1,4 @@
-"""Folders of Hugging Face models, from checkpoints and to them."""
+"""Convert checkpoints to and from Hugging Face model folders (``config.json``, weights, tokenizer)."""
 
 from __future__ import annotations
 
@@ -15,72 +15,72 @@ from torch import Tensor
 from composer.checkpoint import file_format
 from composer.checkpoint.safetensors_files import read_safetensors, write_safetensors
 
-__all__ = ["described_model", "read_folder", "read_tokenizer", "write_folder", "write_tokenizer"]
+__all__ = ["huggingface_metadata", "read_pretrained", "read_tokenizer", "write_pretrained", "write_tokenizer"]
 
-# The model inside ours has this name there.
+# HuggingFaceModel has the model as this attribute.
 _PREFIX = "model."
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
 _GENERATION = "generation_config"
-# What is not a file of the tokenizer.
+# Files that do not belong to the tokenizer.
 _OF_MODEL = ("config", _GENERATION, "model.safetensors.index", "adapter_config", "preprocessor_config")
 
 
-def read_folder(folder: Path) -> dict[str, Any]:
-    """Read the folder of a model in the form of a checkpoint of weights.
+def read_pretrained(folder: Path) -> dict[str, Any]:
+    """Read a model folder as a weights-only checkpoint.
 
     Weights are read from ``model.safetensors``, from the files that ``model.safetensors.index.json`` names, or from
-    ``pytorch_model.bin``; no code of the folder is run.
+    ``pytorch_model.bin``; no code from the folder is run.
 
     Args:
-        folder: Has a ``config.json``.
+        folder: The folder; must have a ``config.json``.
 
     Raises:
-        ValueError: It is no such folder.
-        DamagedCheckpointError: A file is not what was written.
+        ValueError: It is not a Hugging Face model folder.
+        DamagedCheckpointError: A file is corrupted.
 
     >>> _ = (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     >>> write_safetensors({"pooler.bias": torch.zeros(1)}, tmp_path / "model.safetensors")
-    >>> read_folder(tmp_path)["state"]["model"]
+    >>> read_pretrained(tmp_path)["state"]["model"]
     {'model.pooler.bias': tensor([0.])}
     """
     if not (folder / _CONFIG).is_file():
-        raise ValueError(f"{str(folder)!r} is no folder of a Hugging Face model: it has no {_CONFIG}.")
+        raise ValueError(f"{str(folder)!r} is not a Hugging Face model folder: it has no {_CONFIG}.")
     config = _json(folder / _CONFIG)
     with file_format.damage_of(repr(str(folder / _CONFIG)), "its content"):
-        kind = next(iter(config.get("architectures") or ()), "AutoModel")
+        architecture = next(iter(config.get("architectures") or ()), "AutoModel")
     described: dict[str, Any] = {
-        "model": {"config": {"file_extension": ".json", "content": config, "class": f"transformers.{kind}"}}
+        "model": {"config": {"file_extension": ".json", "content": config, "class": f"transformers.{architecture}"}}
     }
     if (folder / f"{_GENERATION}.json").is_file():
-        described["model"][_GENERATION] = _described(folder / f"{_GENERATION}.json")
+        described["model"][_GENERATION] = _file_entry(folder / f"{_GENERATION}.json")
     if texts := read_tokenizer(folder):
         described["tokenizer"] = texts
     weights = {_PREFIX + name: value for name, value in _read_weights(folder).items()}
     return {"state": {"model": weights, "integrations": {"huggingface": described}}}
 
 
-def write_folder(state: dict[str, Any], folder: Path) -> None:
-    """Write the folder of a model, whole or not at all: its weights, configuration and tokenizer.
+def write_pretrained(state: dict[str, Any], folder: Path) -> None:
+    """Write a model folder atomically: weights, configuration and tokenizer.
 
-    Of a checkpoint that has adapters alone, as models with PEFT save them, it is the folder of the adapters, with the
-    configuration of the model beside that of the adapters.
+    A checkpoint that has only adapters, as models with PEFT save them, becomes an adapter folder, with the
+    configuration of the model in addition to that of the adapters.
 
     Args:
-        state: The part ``"state"`` of a checkpoint.
-        folder: Where to; must not be there, or be empty.
+        state: The entry ``"state"`` of a checkpoint.
+        folder: The destination; must not exist, or be empty.
 
     Raises:
-        ValueError: The checkpoint does not have the configuration of a Hugging Face model, or has adapters beside the
-            weights that they change.
+        ValueError: The checkpoint does not have the configuration of a Hugging Face model, or has adapters together
+            with the weights that they modify.
 
     >>> described = {"huggingface": {"model": {"config": {"content": {"model_type": "bert"}}}}}
     >>> state = {"model": {"model.pooler.bias": torch.zeros(1)}, "integrations": described}
-    >>> write_folder(state, tmp_path / "bert")
+    >>> write_pretrained(state, tmp_path / "bert")
     >>> sorted(path.name for path in (tmp_path / "bert").iterdir())
     ['config.json', 'model.safetensors']
     """
-    described = described_model(state)
+    described = huggingface_metadata(state)
     files: dict[str, dict[str, Any]] = {"config": described["model"]["config"]}
     if "peft_config" in described["model"]:
         weights = _adapters(described["model"], state["model"])
@@ -89,46 +89,46 @@ def write_folder(state: dict[str, Any], folder: Path) -> None:
         weights, name = {name.removeprefix(_PREFIX): value for name, value in state["model"].items()}, _WEIGHTS
         if _GENERATION in described["model"]:
             files[_GENERATION] = described["model"][_GENERATION]
-    with _made_whole(folder) as begun:
+    with _atomic_folder(folder) as begun:
         for stem, file in files.items():
-            _write_described(begun, stem, {"file_extension": ".json", "content": file["content"]})
+            _write_file_entry(begun, stem, {"file_extension": ".json", "content": file["content"]})
         write_tokenizer(described.get("tokenizer") or {}, begun)
         write_safetensors(weights, begun / name)
 
 
-def described_model(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint says of the Hugging Face model in it: ``"model"``, and perhaps ``"tokenizer"``.
+def huggingface_metadata(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the Hugging Face metadata of a checkpoint: ``"model"``, and ``"tokenizer"`` if it has one.
 
     Args:
-        state: The part ``"state"`` of a checkpoint.
+        state: The entry ``"state"`` of a checkpoint.
 
     Raises:
-        ValueError: It says nothing, or not how the model is configured.
+        ValueError: It has no metadata, or not the configuration of the model.
 
     >>> model = {"config": {"content": {"model_type": "bert"}}}
-    >>> described_model({"integrations": {"huggingface": {"model": model}}})["model"] is model
+    >>> huggingface_metadata({"integrations": {"huggingface": {"model": model}}})["model"] is model
     True
     """
     described: dict[str, Any] = state.get("integrations", {}).get("huggingface", {})
     if described.get("model", {}).get("config", {}).get("content") is None:
         raise ValueError(
             "The checkpoint does not have the configuration of a Hugging Face model, as HuggingFaceModel saves it. "
-            "Its weights alone can be converted to a '.safetensors' file."
+            "Only its weights can be converted, to a '.safetensors' file."
         )
     return described
 
 
 def read_tokenizer(folder: Path) -> dict[str, Any]:
-    """Return the files of a tokenizer in a folder, as checkpoints hold them: by their names without the end.
+    """Return the tokenizer files of a folder as checkpoints store them, by name without extension.
 
     Args:
-        folder: The folder; the files of a model in it are left out.
+        folder: The folder; model files in it are ignored.
 
     >>> _ = (tmp_path / "tokenizer_config.json").write_text('{"padding_side": "right"}')
     >>> read_tokenizer(tmp_path)
     {'tokenizer_config': {'file_extension': '.json', 'content': {'padding_side': 'right'}}}
     """
-    return {path.stem: _described(path) for path in sorted(folder.glob("*.*")) if _is_of_tokenizer(path)}
+    return {path.stem: _file_entry(path) for path in sorted(folder.glob("*.*")) if _is_of_tokenizer(path)}
 
 
 def write_tokenizer(files: dict[str, Any], folder: Path) -> None:
@@ -136,7 +136,7 @@ def write_tokenizer(files: dict[str, Any], folder: Path) -> None:
 
     Args:
         files: The files.
-        folder: Where to.
+        folder: The destination.
 
     Raises:
         ValueError: A name leads out of the folder.
@@ -146,26 +146,26 @@ def write_tokenizer(files: dict[str, Any], folder: Path) -> None:
     'a\\nb'
     """
     for name, file in files.items():
-        _write_described(folder, name, file)
+        _write_file_entry(folder, name, file)
 
 
 def _adapters(described: dict[str, Any], weights: dict[str, Any]) -> dict[str, Any]:
-    """The weights of adapters by the names that they have in a folder, which do not say which adapter it is."""
+    """Return adapter weights by their names in a folder, which omit the name of the adapter."""
     names: dict[str, str] = described.get("adapter_names") or {
         name: name.replace(".default", "") for name in weights if "lora_" in name or "bias" in name
     }
     if len(names) < len(weights):
         raise ValueError(
-            "The checkpoint has adapters beside the weights that they change. "
-            "write_huggingface_pretrained_from_composer_checkpoint writes the adapters alone, and "
-            "HuggingFaceModel.hf_from_composer_checkpoint(path)[0].merge_and_unload() makes one model of both."
+            "The checkpoint has adapters together with the weights that they modify. "
+            "write_huggingface_pretrained_from_composer_checkpoint writes only the adapters, and "
+            "HuggingFaceModel.hf_from_composer_checkpoint(path)[0].merge_and_unload() merges both into one model."
         )
     return {names[name].removeprefix(_PREFIX): value for name, value in weights.items()}
 
 
 @contextlib.contextmanager
-def _made_whole(folder: Path) -> Generator[Path]:
-    """Give an empty folder that gets its name when the block ends well."""
+def _atomic_folder(folder: Path) -> Generator[Path]:
+    """Yield an empty temporary folder, which is renamed to its final name if the block succeeds."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     begun = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
     try:
@@ -182,9 +182,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / _WEIGHTS).is_file():
         return read_safetensors(folder / _WEIGHTS)
     if index.is_file():
-        said = _json(index)
+        content = _json(index)
         with file_format.damage_of(repr(str(index)), "its list of files"):
-            files = sorted({_text(name) for name in said["weight_map"].values()})
+            files = sorted({_text(name) for name in content["weight_map"].values()})
         return {key: value for name in files for key, value in read_safetensors(folder / _plain(name)).items()}
     if (folder / "pytorch_model.bin").is_file():
         return cast("dict[str, Tensor]", file_format.read(folder / "pytorch_model.bin"))
@@ -195,8 +195,8 @@ def _is_of_tokenizer(path: Path) -> bool:
     return path.suffix in (".json", ".txt", ".model", ".jinja") and path.stem not in _OF_MODEL and path.is_file()
 
 
-def _described(path: Path) -> dict[str, Any]:
-    """A file as checkpoints hold it."""
+def _file_entry(path: Path) -> dict[str, Any]:
+    """Return a file as checkpoints store it."""
     if path.suffix == ".json":
         content: Any = _json(path)
     elif path.suffix == ".model":
@@ -215,11 +215,11 @@ def _json(path: Path) -> Any:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no name of a file")
+        raise ValueError(f"{value!r} is not a file name")
     return value
 
 
-def _write_described(folder: Path, name: str, text: dict[str, Any]) -> None:
+def _write_file_entry(folder: Path, name: str, text: dict[str, Any]) -> None:
     content = text["content"]
     path = folder / _plain(name + text["file_extension"])
     if isinstance(content, bytes):
@@ -231,7 +231,7 @@ def _write_described(folder: Path, name: str, text: dict[str, Any]) -> None:
 
 
 def _plain(name: str) -> str:
-    """A name of a file that stays in its folder; others could be there to overwrite something."""
+    """Return a file name after checking that it stays in its folder, so that no other file is overwritten."""
     if Path(name).name != name:
-        raise ValueError(f"{name!r} is no plain name of a file, and is not followed.")
+        raise ValueError(f"{name!r} is not a plain file name, and is not followed.")
     return name

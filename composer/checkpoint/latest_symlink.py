@@ -1,4 +1,4 @@
-"""The link to the newest checkpoint."""
+"""Set and resolve the symlink to the newest checkpoint (``latest-rank0.pt``), or a text file in its place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from composer.checkpoint.file_format import replacing
-from composer.storage.downloads import copy_file, named_in
+from composer.storage.downloads import copy_file, read_link_file
 from composer.storage.uris import is_remote, local_path
 
 __all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "resolve", "target_of"]
@@ -17,13 +17,13 @@ _SUFFIX = ".symlink"
 
 
 def link(path: Path, target: Path) -> None:
-    """Point a link at a file, in one step: there is no moment without a link.
+    """Set a symlink atomically, so that it exists at any time.
 
-    Where the file system has no links, a small text file ``<path>.symlink`` holds the name.
+    If the file system does not support symlinks, a small text file ``<path>.symlink`` holds the name.
 
     Args:
-        path: The link.
-        target: What it points at; found relative to the link, so that the folder can be moved.
+        path: The symlink.
+        target: Its target; stored relative to the symlink, so that the folder can be moved.
 
     >>> (tmp_path / "ep1.pt").touch()
     >>> link(tmp_path / "latest.pt", tmp_path / "ep1.pt")
@@ -39,7 +39,7 @@ def link(path: Path, target: Path) -> None:
 
 
 def resolve(path: Path) -> Path | None:
-    """Return the file that a link points at, or that has the path itself; None if there is none.
+    """Return the target of a symlink, or the path itself if it is a file; None if it does not exist.
 
     Args:
         path: The link or file.
@@ -57,7 +57,7 @@ def resolve(path: Path) -> Path | None:
 
 
 def target_of(path: Path) -> Path | None:
-    """Return what a link points at, there or not; the path itself if it is no link, None if there is none.
+    """Return the target of a symlink, existing or not; the path itself if it is a file; None if it does not exist.
 
     Args:
         path: The link or file.
@@ -75,14 +75,14 @@ def target_of(path: Path) -> Path | None:
 
 
 def create_symlink_file(existing_path: str, destination_filename: Path | str) -> None:
-    """Write a text file that holds the name of another file.
+    """Write a text file with the name of another file, as a portable symlink.
 
     Args:
         existing_path: The name.
-        destination_filename: The text file; its name ends in ".symlink".
+        destination_filename: The text file; its name must end in ".symlink".
 
     Raises:
-        ValueError: The name does not end so.
+        ValueError: ``destination_filename`` has another extension.
 
     >>> create_symlink_file("ep1.pt", tmp_path / "latest.pt.symlink")
     >>> extract_path_from_symlink(tmp_path / "latest.pt.symlink")
@@ -100,16 +100,16 @@ def extract_path_from_symlink(source_path: Path | str, object_store: Any = None)
 
     Args:
         source_path: The text file: a path, a URI, or a name in the object store.
-        object_store: An :class:`.ObjectStore` or a logger that keeps files; None where the path says all.
+        object_store: An :class:`.ObjectStore` or a logger that stores files; None for a path or URI.
 
     >>> _ = (tmp_path / "latest.pt.symlink").write_text("ep1.pt")
     >>> extract_path_from_symlink(tmp_path / "latest.pt.symlink")
     'ep1.pt'
     """
     if object_store is None and not is_remote(source_path):
-        return named_in(local_path(source_path))
+        return read_link_file(local_path(source_path))
     with tempfile.TemporaryDirectory(prefix="composer-") as folder:
         text = Path(folder, "link")
-        # Not through a link of its own.
+        # Without following another link.
         copy_file(os.fspath(source_path), text, object_store, progress_bar=False)
-        return named_in(text)
+        return read_link_file(text)

@@ -39,7 +39,7 @@ def check_legacy(path: Path | str) -> None:
         path: The file.
 
     Raises:
-        ValueError: It is not; the message says what is wrong.
+        ValueError: It is not; the message names the problem.
 
     >>> torch.save({"weight": torch.ones(2)}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
     >>> check_legacy(tmp_path / "a.pt")
@@ -71,7 +71,7 @@ def _sizes(data: Any, keys: Any, position: int, storages: dict[str, Storage]) ->
     # Python 2 wrote strings as bytes.
     names = [key.decode() if type(key) is bytes else key for key in keys] if type(keys) is list else []
     if len(names) != len(storages) or set(names) != set(storages):
-        raise ValueError("the storages that it has are not those of its tensors")
+        raise ValueError("its storages are not those of its tensors")
     for key in names:
         count = int.from_bytes(data[position : position + 8], "little")
         sizes[key] = count * storages[key].itemsize

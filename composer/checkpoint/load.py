@@ -1,4 +1,4 @@
-"""Reading a checkpoint, and giving a run what it holds."""
+"""Load a checkpoint: read it from a file, folder or URI, and restore the state of a run (resume) from it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import Tensor
 from composer import dist
 from composer._secrets.masking import mask_text
 from composer.checkpoint import file_format
-from composer.checkpoint.contents import PARTS, Part
-from composer.checkpoint.entry_types import check_form
-from composer.checkpoint.excluded_weights import RECORD, LeftOut, leave_out
-from composer.checkpoint.filters import IgnoreKeys, reaching, within
+from composer.checkpoint.contents import STATE_ENTRIES, StateEntry
+from composer.checkpoint.entry_types import check_entry_types
+from composer.checkpoint.excluded_weights import EXCLUDED_KEY, ExcludedWeights, exclude
+from composer.checkpoint.filters import IgnoreKeys, patterns_inside, patterns_reaching
 from composer.checkpoint.legacy_formats import upgrade
 from composer.checkpoint.model_weights import check_shapes, load_weights
 from composer.checkpoint.named_states import as_named
 from composer.checkpoint.recreate_algorithms import recreate_algorithms
 from composer.checkpoint.safetensors_files import is_safetensors, read_safetensors
-from composer.checkpoint.sharded_reader import fetch, open_folder
+from composer.checkpoint.sharded_reader import load_tensors, open_sharded
 from composer.checkpoint.sharded_tensors import Layout
 from composer.checkpoint.user_validation import ensure_valid, validation_function
 from composer.core.algorithm_order import AlgorithmPass
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
 
-__all__ = ["Loaded", "load_checkpoint", "open_checkpoint", "read_checkpoint", "restore", "safe_torch_load"]
+__all__ = ["ResumeInfo", "load_checkpoint", "open_checkpoint", "read_checkpoint", "restore", "safe_torch_load"]
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """What a checkpoint says beside what the state takes over.
+class ResumeInfo:
+    """What a resumed run needs from a checkpoint in addition to the restored state.
 
     Attributes:
-        rng: The states of the random generators, one for each process that there was; None for weights alone.
-        max_duration: When the training that was saved was to end.
-        metadata: Versions, device and sizes of the run that was saved.
-        schedulers: The states of the schedules by class name, for those that come later.
-        planned_duration: When it was to end as it began; ``max_duration`` differs where the run itself changed it.
-        stop: Who or what has ended it before that, or None.
-        metric_values: What metrics had computed, for those of data that comes later.
+        rng: Random states, one per rank of the saved run; None if only weights were loaded.
+        max_duration: The maximum duration of the saved run.
+        metadata: Versions, device and sizes of the saved run.
+        schedulers: States of the schedulers by class name, for schedulers that are created later.
+        planned_duration: The duration planned at the start; ``max_duration`` differs if the run changed it.
+        stop: What stopped the run early, or None.
+        metric_values: Last computed values of metrics, for data that is set later.
 
-    >>> Loaded().rng is None
+    >>> ResumeInfo().rng is None
     True
     """
 
@@ -65,37 +65,36 @@ class Loaded:
 
 
 def read_checkpoint(path: Path | str) -> dict[str, Any]:
-    """Read a checkpoint, weights as safetensors, or a bare state dict, in the form of a checkpoint with whole tensors.
+    """Read a checkpoint, safetensors weights, or a bare state dict, as a checkpoint with full tensors.
 
     Args:
-        path: The file, or the folder of a checkpoint that several processes have written.
+        path: The file, or the folder of a sharded checkpoint.
 
     Raises:
-        FileNotFoundError: There is none.
-        DamagedCheckpointError: It is not what was written.
+        FileNotFoundError: There is no checkpoint.
+        DamagedCheckpointError: It is corrupted.
         UnsafeCheckpointError: Reading it would run code.
 
     >>> file_format.write({"weight": torch.ones(1)}, tmp_path / "weights.pt")
     >>> read_checkpoint(tmp_path / "weights.pt")
     {'state': {'model': {'weight': tensor([1.])}}}
     """
-    return fetch(open_checkpoint(path))
+    return load_tensors(open_checkpoint(path))
 
 
-def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = False) -> dict[str, Any]:
-    """Read a checkpoint as :func:`read_checkpoint` does, but for tensors in a folder, which are left to be read.
+def open_checkpoint(path: Path | str, *, mapped: bool = False, all_ranks: bool = False) -> dict[str, Any]:
+    """Read a checkpoint as :func:`read_checkpoint` does, but do not load the tensors of a sharded folder yet.
 
     Args:
         path: The file or folder.
-        mapped: Whether tensors of a file come from the disk when they are used, rather than all at once; for processes
-            that need parts of them.
-        together: Whether all processes call this.
+        mapped: Whether to memory-map the tensors of a file, for ranks that need only shards of them.
+        all_ranks: Whether all ranks call this.
 
     Raises:
-        FileNotFoundError: There is none.
-        DamagedCheckpointError: It is not what was written.
+        FileNotFoundError: There is no checkpoint.
+        DamagedCheckpointError: It is corrupted.
         UnsafeCheckpointError: Reading it would run code.
-        ValueError: The function that ``CHECKPOINT_VALIDATION_FUNCTION`` names found it invalid.
+        ValueError: The function in ``CHECKPOINT_VALIDATION_FUNCTION`` rejected it.
 
     >>> file_format.write({"state": {"model": {"weight": torch.ones(1)}}}, tmp_path / "ep1.pt")
     >>> open_checkpoint(tmp_path / "ep1.pt", mapped=True)
@@ -107,15 +106,15 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
     if path.is_dir():
         for file in sorted(path.iterdir()) if validation_function() is not None else ():
             ensure_valid(file)
-        content = open_folder(path, together=together)
+        content = open_sharded(path, all_ranks=all_ranks)
     else:
         content = file_format.read(ensure_valid(path), mapped=mapped)
     with file_format.damage_of(repr(str(path)), "its content"):
-        if content.keys() <= {"rng", RECORD} and not any(isinstance(value, Tensor) for value in content.values()):
+        if content.keys() <= {"rng", EXCLUDED_KEY} and not any(isinstance(value, Tensor) for value in content.values()):
             content["state"] = {}  # as saved with save_ignore_keys=["state"], or ["*"]
         if not isinstance(content.get("state"), dict):
             content = {"state": {"model": content.get("state_dict", content)}}
-        check_form(content)
+        check_entry_types(content)
         upgrade(content)
         return content
 
@@ -123,12 +122,12 @@ def open_checkpoint(path: Path | str, *, mapped: bool = False, together: bool = 
 def safe_torch_load(
     composer_states_filepath: Path | str, map_location: str = "cpu", load_monolith_rank0_only: bool = False
 ) -> dict[str, Any]:
-    """Read a checkpoint without running anything that it holds.
+    """Read a checkpoint file without running code from it.
 
     Args:
         composer_states_filepath: The file.
-        map_location: Where its tensors go.
-        load_monolith_rank0_only: Whether only the first process reads it; the others get an empty dict.
+        map_location: Device of the tensors.
+        load_monolith_rank0_only: Whether only rank 0 reads it; other ranks get an empty dict.
 
     >>> file_format.write({"weight": torch.ones(1)}, tmp_path / "weights.pt")
     >>> safe_torch_load(tmp_path / "weights.pt")
@@ -151,28 +150,28 @@ def load_checkpoint(
     exclude_algorithms: list[str] | None = None,
     algorithm_passes: Sequence[AlgorithmPass] | None = None,
 ) -> list[dict[str, Any]] | None:
-    """Give a run what a checkpoint holds.
+    """Load a checkpoint into a run.
 
     Args:
-        path: The file or folder; may have ``{rank}`` in it.
+        path: The file or folder, or a URI; may contain ``{rank}``.
         state: The state of the run.
-        logger: Handed to methods that are made again.
-        object_store: Where the path is, if it is no path of this machine.
-        load_weights_only: Whether to leave all but the weights as they are.
-        strict_model_weights: Whether the names of the weights must be the same.
+        logger: Passed to recreated algorithms.
+        object_store: The object store that the path is in; None for a local path or a URI.
+        load_weights_only: Whether to load only the weights.
+        strict_model_weights: Whether the names of the weights must match exactly.
         progress_bar: Whether to show the progress of a download.
         ignore_keys: What to leave out, see :func:`.drop`.
-        exclude_algorithms: Names of methods that are not made again though the weights were saved with them.
-        algorithm_passes: Reorder the methods.
+        exclude_algorithms: Names of algorithms that are not recreated although the checkpoint was saved with them.
+        algorithm_passes: Reorder the algorithms.
 
     Returns:
-        The states of the random generators, for :func:`.load_rng_state`; None with ``load_weights_only``.
+        The random states, for :func:`.load_rng_state`; None with ``load_weights_only``.
 
     >>> from composer import Logger, State
     >>> from composer.checkpoint import save_checkpoint
     >>> one, other = [State(model=torch.nn.Linear(1, 1)) for _ in range(2)]
     >>> path = save_checkpoint(one, str(tmp_path / "one.pt"))
-    >>> numbers = load_checkpoint(path, other, Logger(other))
+    >>> rng = load_checkpoint(path, other, Logger(other))
     >>> bool(other.model.weight == one.model.weight)
     True
     """
@@ -183,7 +182,7 @@ def load_checkpoint(
         loaded = restore(
             state,
             logger,
-            open_checkpoint(local, mapped=not Layout(state.model).is_unsharded, together=True),
+            open_checkpoint(local, mapped=not Layout(state.model).is_unsharded, all_ranks=True),
             weights_only=load_weights_only,
             strict=strict_model_weights,
             ignore_keys=ignore_keys,
@@ -192,7 +191,7 @@ def load_checkpoint(
             source=repr(mask_text(path)),
         )
     if not load_weights_only:
-        state.load_path = path  # by which savers know whether what it lists is theirs
+        state.load_path = path  # savers compare it to decide whether its list of checkpoints is theirs
     return loaded.rng
 
 
@@ -208,29 +207,29 @@ def restore(
     algorithm_passes: Sequence[AlgorithmPass] | None = None,
     prepare: Callable[[State], None] | None = None,
     source: str = "The checkpoint",
-) -> Loaded:
-    """Give a run the content of a checkpoint.
+) -> ResumeInfo:
+    """Restore a run from the content of a checkpoint.
 
-    Methods that change the model's layers, with which the weights were saved, are made again first where the run lacks
-    them.
+    Algorithms that change the layers of the model, and that the checkpoint was saved with, are recreated first if the
+    run lacks them.
 
     Args:
         state: The state of the run.
-        logger: Handed to methods that are made again.
+        logger: Passed to recreated algorithms.
         content: As :func:`open_checkpoint` or :func:`read_checkpoint` returns it; edited.
-        weights_only: Whether to leave all but the weights as they are.
-        strict: Whether the names of the weights must be the same.
+        weights_only: Whether to load only the weights.
+        strict: Whether the names of the weights must match exactly.
         ignore_keys: What to leave out, see :func:`.drop`.
-        exclude_algorithms: Names of methods that are not made again.
-        algorithm_passes: Reorder the methods.
-        prepare: Called when the model has all its layers, before it is given the weights.
-        source: Where the checkpoint is, for errors.
+        exclude_algorithms: Names of algorithms that are not recreated.
+        algorithm_passes: Reorder the algorithms.
+        prepare: Called when the model has all its layers, before its weights are loaded.
+        source: The location of the checkpoint, for error messages.
 
     Raises:
-        DamagedCheckpointError: A part of it lacks something.
-        RuntimeError: The weights do not fit the model. Those that ``ignore_keys`` leaves out may be missing.
-        ValueError: The checkpoint does not fit the optimizers or the data, or ``ignore_keys`` leaves out something
-            without which the rest cannot be loaded.
+        DamagedCheckpointError: An entry is incomplete.
+        RuntimeError: The weights do not match the model. Those excluded by ``ignore_keys`` may be missing.
+        ValueError: The checkpoint does not match the optimizers or the data, or ``ignore_keys`` excludes something
+            that the rest needs.
 
     >>> from composer import Logger, State
     >>> state = State(model=torch.nn.Linear(1, 1, bias=False))
@@ -239,51 +238,51 @@ def restore(
     1.0
     """
     _check_content(content, ignore_keys, source)
-    left_out = leave_out(content, ignore_keys)
-    absent = left_out.names
+    excluded = exclude(content, ignore_keys)
+    absent = excluded.names
     saved: dict[str, Any] = content.get("state", {})
     recreate_algorithms(state, logger, saved.get("algorithms", []), exclude_algorithms or (), algorithm_passes or ())
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     _check_engine(engine, content.get("engine"), weights_only=weights_only, is_made=prepare is None)
     if engine is not None and "model" in saved:
-        # Before it makes its own copies of them.
-        weights = fetch(saved.pop("model"))
+        # Before the engine copies them.
+        weights = load_tensors(saved.pop("model"))
         check_shapes(state.model, weights)
-        load_weights(state.model, weights, strict=strict, left_out=absent)
+        load_weights(state.model, weights, strict=strict, excluded=absent)
     if prepare is not None:
         prepare(state)
     if engine is not None and "engine" in content:
         folder, description = Path(content["folder"]), content["engine"]
         engine.load(folder, description, read=file_format.read, weights_only=weights_only, strict=strict)
-    # Each part is read when it is its turn, lest a device has the weights twice and the optimizers' states as well.
+    # Load one entry at a time, so that a device never holds the weights twice plus the optimizer state.
     layout = Layout(state.model)
     planner = None if state.checkpoint_folders is None else state.checkpoint_folders.load_planner
 
-    def given(name: str) -> Any:
-        value = fetch({"state": {name: saved[name]}}, layout, planner)["state"][name]
-        # Optimizers see to theirs, which may have numbers in place of names.
-        return value if name == "optimizers" else layout.placed(value, (name,))
+    def load(name: str) -> Any:
+        value = load_tensors({"state": {name: saved[name]}}, layout, planner)["state"][name]
+        # Optimizer state is sharded when it is set, since it may have indices instead of parameter names.
+        return value if name == "optimizers" else layout.shard(value, (name,))
 
     if "model" in saved:
         if saved.get("_is_model_ddp_wrapped"):
             saved["model"] = {name.removeprefix("module."): value for name, value in saved["model"].items()}
             absent = {name.removeprefix("module.") for name in absent}
         check_shapes(state.model, saved["model"])
-        load_weights(state.model, given("model"), strict=strict, left_out=absent)
+        load_weights(state.model, load("model"), strict=strict, excluded=absent)
     if weights_only:
-        return Loaded(metadata=saved.get("metadata", {}))
-    for part in PARTS:
-        if part.give is not None and part.name in saved:
-            _give(part, state, given(part.name), source, left_out, ignore_keys)
-    later = {name: given(name) for name in ("schedulers", "metric_values") if name in saved}
+        return ResumeInfo(metadata=saved.get("metadata", {}))
+    for entry in STATE_ENTRIES:
+        if entry.set is not None and entry.name in saved:
+            _load_entry(entry, state, load(entry.name), source, excluded, ignore_keys)
+    later = {name: load(name) for name in ("schedulers", "metric_values") if name in saved}
     return _loaded(content.get("rng"), saved, later)
 
 
-def _loaded(numbers: list[dict[str, Any]] | None, saved: dict[str, Any], later: dict[str, Any]) -> Loaded:
+def _loaded(rng: list[dict[str, Any]] | None, saved: dict[str, Any], later: dict[str, Any]) -> ResumeInfo:
     """Collect what the run needs when training begins."""
-    ending = saved.get("ending", {})  # which checkpoints of before this was saved lack, and the predecessor's
-    return Loaded(
-        numbers,
+    ending = saved.get("ending", {})  # missing in older checkpoints and in those of MosaicML Composer
+    return ResumeInfo(
+        rng,
         saved.get("max_duration"),
         saved.get("metadata", {}),
         as_named(later.get("schedulers", {})),
@@ -293,59 +292,63 @@ def _loaded(numbers: list[dict[str, Any]] | None, saved: dict[str, Any], later: 
     )
 
 
-def _give(part: Part, state: State, value: Any, source: str, left_out: LeftOut, ignore: IgnoreKeys) -> None:
-    """Give the run a part; what lacks something, or has it in another type, is damaged.
+def _load_entry(
+    entry: StateEntry, state: State, value: Any, source: str, excluded: ExcludedWeights, ignore: IgnoreKeys
+) -> None:
+    """Restore one entry; a missing key or a wrong type is reported as a corrupted checkpoint.
 
-    What methods and callbacks make of their own states is theirs, and their errors stay what they are.
+    Errors of algorithms and callbacks that load their states are raised unchanged.
     """
-    give = cast("Callable[..., None]", part.give)
-    options = {"left_out": left_out.without_state(state.model)} if part.name == "optimizers" else {}
+    set_value = cast("Callable[..., None]", entry.set)
+    options = {"excluded": excluded.without_state(state.model)} if entry.name == "optimizers" else {}
     try:
-        give(state, value, **options)
+        set_value(state, value, **options)
     except (LookupError, TypeError, AttributeError) as error:
-        if part.name in ("algorithms", "callbacks"):
+        if entry.name in ("algorithms", "callbacks"):
             raise
-        if inside := within(ignore, part.name):
+        if inside := patterns_inside(ignore, entry.name):
             raise ValueError(
-                f"load_ignore_keys: {inside} leaves out a part of 'state/{part.name}' that loading the rest needs "
-                f"({error!r}). Give 'state/{part.name}*' to leave out the whole."
+                f"load_ignore_keys: {inside} excludes a value of 'state/{entry.name}' that the rest needs "
+                f"({error!r}). Use 'state/{entry.name}*' to exclude the entire entry."
             ) from error
-        raise file_format.DamagedCheckpointError(f"{source} is damaged in 'state/{part.name}': {error!r}.") from error
+        raise file_format.DamagedCheckpointError(f"{source} is damaged in 'state/{entry.name}': {error!r}.") from error
 
 
 def _check_content(content: dict[str, Any], ignore: IgnoreKeys, source: str) -> None:
-    """Refuse to leave out what an engine reads, and warn of a checkpoint without weights."""
+    """Reject ignore keys for values that an engine reads, and warn about a checkpoint without weights."""
     if "engine" in content:
         _check_ignored(ignore, content["engine"]["name"])
-    elif "model" not in content.get("state", {}) and RECORD not in content:
-        message = f"{source} holds no weights: the model keeps those that it has."
+    elif "model" not in content.get("state", {}) and EXCLUDED_KEY not in content:
+        message = f"{source} has no weights: the model keeps its current ones."
         warnings.warn(message, ComposerWarning, stacklevel=4)
 
 
 def _check_ignored(ignore: IgnoreKeys, engine: str) -> None:
-    """Refuse to leave out a part of what an engine reads for itself."""
-    found = [pattern for part in ("state/model", "state/optimizers") for pattern in reaching(ignore, part)]
+    """Reject ignore keys for weights and optimizers, which an engine reads as one unit."""
+    found = [pattern for entry in ("state/model", "state/optimizers") for pattern in patterns_reaching(ignore, entry)]
     if found:
         raise ValueError(
-            f"load_ignore_keys: {found[0]!r} is about weights or optimizers, but in a checkpoint of {engine} these are "
-            f"in files that its engine reads as a whole. Give load_weights_only=True to leave the optimizers out; to "
-            f"leave weights out, save with save_weights_only=True, and load that."
+            f"load_ignore_keys: {found[0]!r} matches weights or optimizers, but a {engine} checkpoint stores these in "
+            f"files that its engine can only read as one unit. Use load_weights_only=True to skip the optimizers; to "
+            f"skip weights, save with save_weights_only=True and load that checkpoint."
         )
 
 
 def _check_engine(
     engine: CheckpointEngine | None, written_by: dict[str, Any] | None, *, weights_only: bool, is_made: bool
 ) -> None:
-    """Refuse what an engine cannot take over, and what only it can."""
+    """Reject checkpoints that an engine cannot load, or that only an engine can load."""
     if engine is None and written_by is not None:
         raise ValueError(
-            f"The checkpoint is of {written_by['name']}, which has to load it: give deepspeed_config to the Trainer. "
-            f"Where ZeRO was in use, the script zero_to_fp32.py in the folder makes a file of the weights."
+            f"The checkpoint was written by {written_by['name']} and only loads with it: pass deepspeed_config to the "
+            f"Trainer. If ZeRO was used, the script zero_to_fp32.py in the folder converts the weights to a file."
         )
     if engine is not None and is_made:
-        raise ValueError("A checkpoint cannot be loaded once DeepSpeed's engine is made; give the Trainer load_path.")
+        raise ValueError(
+            "DeepSpeed's engine exists already, so no checkpoint can be loaded; pass load_path to the Trainer."
+        )
     if engine is not None and written_by is None and not weights_only:
         raise ValueError(
-            "The checkpoint is not DeepSpeed's, whose engine could go on with its training; give "
-            "load_weights_only=True to begin with its weights."
+            "DeepSpeed's engine can only resume from a DeepSpeed checkpoint, and this is not one; use "
+            "load_weights_only=True to start from its weights."
         )

@@ -1,4 +1,4 @@
-"""A local checkpoint folder of a run: the link to the newest checkpoint, listing, ordering and deletion."""
+"""A local checkpoint folder of a run: the symlink to the newest checkpoint, listing, ordering and deletion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from composer.checkpoint.folder_conflicts import ensure_folder_has_no_conflictin
 from composer.checkpoint.latest_symlink import link, target_of
 from composer.checkpoint.name_templates import names_in
 from composer.checkpoint.ordering import Found, newest_first
-from composer.checkpoint.removal import own_checkpoint, remove_checkpoint, remove_partial_files
+from composer.checkpoint.removal import find_checkpoint, remove_checkpoint, remove_partial_files
 from composer.core.timestamp import Timestamp
 from composer.storage.downloads import LINK_SUFFIX
 from composer.storage.uris import is_remote, local_path
@@ -29,7 +29,7 @@ class LocalCheckpoints:
 
     >>> checkpoints = LocalCheckpoints(tmp_path)
     >>> (tmp_path / "ep1.pt").touch()
-    >>> checkpoints.point("latest.pt", "ep1.pt")
+    >>> checkpoints.set_link("latest.pt", "ep1.pt")
     >>> [
     ...     one.name == str(tmp_path / "ep1.pt")
     ...     for one in checkpoints.candidates("ep{epoch}.pt", "latest.pt")
@@ -80,7 +80,7 @@ class LocalCheckpoints:
         Args:
             names: The names.
         """
-        return [name for name in names if own_checkpoint(self.local, name) is not None]
+        return [name for name in names if find_checkpoint(self.local, name) is not None]
 
     def candidates(self, template: str, latest: str | None) -> list[Found]:
         """Return the paths of the checkpoints to resume from, newest first; see :func:`.newest_first`.
@@ -115,7 +115,7 @@ class LocalCheckpoints:
         for name in (template, *(() if latest is None else (latest, latest + LINK_SUFFIX))):
             remove_partial_files(self.local, name)
 
-    def point(self, latest: str, name: str) -> None:
+    def set_link(self, latest: str, name: str) -> None:
         """Set the link to a checkpoint.
 
         Args:
@@ -148,7 +148,7 @@ class LocalCheckpoints:
         newest = next((one.name for one in newest_first(found, template, linked) if one.name in there), None)
         is_due = newest is not None and newest not in damaged and (linked is None or linked.name != newest)
         if latest is not None and newest is not None and is_due:
-            self.point(latest, newest)
+            self.set_link(latest, newest)
         self.remove((name for name in superfluous if name != newest), template)
 
     def _found(self, template: str) -> list[Found]:

@@ -11,19 +11,19 @@ from torch.nn.parameter import is_lazy
 
 from composer._text import first_of
 from composer.checkpoint.legacy_formats import CONSTANTS
-from composer.checkpoint.on_all_ranks import Shared
-from composer.checkpoint.sharded_reader import Stored
+from composer.checkpoint.on_all_ranks import BroadcastTensor
+from composer.checkpoint.sharded_reader import StoredTensor
 from composer.warnings import ComposerWarning
 
 __all__ = ["check_shapes", "load_weights"]
 
 
 def check_shapes(model: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Refuse weights whose shapes differ from those of the model; the error names all of them.
+    """Raise if the shapes of weights differ from those of the model; the error names all of them.
 
     Args:
         model: The model.
-        saved: The weights by name; they need not be read yet.
+        saved: The weights by name; they need not be loaded yet.
 
     Raises:
         RuntimeError: A shape differs, or a value is not a tensor.
@@ -38,39 +38,39 @@ weight: (2, 1) in the checkpoint and (1, 1) in the model.
         f"size mismatch for {name}: {tuple(value.shape)} in the checkpoint and {tuple(present[name].shape)} "
         f"in the model"
         for name, value in saved.items()
-        if isinstance(value, (Tensor, Stored, Shared)) and name in present and not is_lazy(present[name])
+        if isinstance(value, (Tensor, StoredTensor, BroadcastTensor)) and name in present and not is_lazy(present[name])
         if tuple(value.shape) != present[name].shape
     ]
     shapes += [
-        f"{name} is {type(value).__name__} in the checkpoint, where the model has a tensor"
+        f"{name} is {type(value).__name__} in the checkpoint, but a tensor in the model"
         for name, value in saved.items()
-        if name in present and not isinstance(value, (Tensor, Stored, Shared))
+        if name in present and not isinstance(value, (Tensor, StoredTensor, BroadcastTensor))
     ]
     if shapes:
         raise RuntimeError(f"{_begin(model)}: {first_of(shapes)}.")
 
 
 def load_weights(
-    model: nn.Module, weights: dict[str, Any], *, strict: bool = True, left_out: Collection[str] = ()
+    model: nn.Module, weights: dict[str, Any], *, strict: bool = True, excluded: Collection[str] = ()
 ) -> None:
-    """Load weights by name; an error or a warning names all that do not fit.
+    """Load weights by name; an error or a warning names all mismatches.
 
     Args:
         model: The model.
         weights: The weights by name.
-        strict: Whether names that differ are an error, rather than a warning.
-        left_out: Names of weights that the checkpoint has and that are not to be loaded, so that their absence is fine.
+        strict: Whether mismatched names are an error, rather than a warning.
+        excluded: Names of weights that are excluded from loading, so that they may be missing.
 
     Raises:
-        RuntimeError: Names differ, with ``strict``.
+        RuntimeError: Names differ and ``strict`` is set.
 
     >>> model = nn.Linear(1, 1)
-    >>> load_weights(model, {"weight": torch.ones(1, 1)}, left_out=["bias"])
+    >>> load_weights(model, {"weight": torch.ones(1, 1)}, excluded=["bias"])
     >>> model.weight.item()
     1.0
     """
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    missing = [name for name in missing if name not in left_out]
+    missing = [name for name in missing if name not in excluded]
     unexpected = [name for name in unexpected if not name.endswith(CONSTANTS)]
     if not missing and not unexpected:
         return
@@ -82,12 +82,12 @@ def load_weights(
     )
     if strict:
         raise RuntimeError(
-            f"{_begin(model)}: {differences}. Load into the same model, or give load_strict_model_weights=False to "
-            f"load the weights that both have."
+            f"{_begin(model)}: {differences}. Load into the same model, or use load_strict_model_weights=False to "
+            f"load only the weights that both have."
         )
     warnings.warn(f"Not all weights were loaded: {differences}.", ComposerWarning, stacklevel=4)
 
 
 def _begin(model: nn.Module) -> str:
-    # The first words are torch's, which scripts look for.
+    # The message begins as torch's, which scripts search for.
     return f"Error(s) in loading state_dict for {type(model).__name__}: the checkpoint is of another model"

@@ -1,4 +1,4 @@
-"""States of several objects in a checkpoint: a mapping by class name, with a number for each repeated name."""
+"""Save and load the states of multiple objects (optimizers, callbacks, ...) by class name, repeated names numbered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERED = re.compile(r"(.*)#([1-9]\d*)", re.DOTALL)
 
 
 def name_of(one: Any) -> str:
-    """Return the name under which the state of an object is saved: its class, and ``"LambdaLR"`` for our schedules.
+    """Return the name under which the state of an object is saved: its class, or ``"LambdaLR"`` for our schedules.
 
     Args:
         one: The object.
@@ -29,7 +29,7 @@ def name_of(one: Any) -> str:
 
 
 def by_name(states: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return states by the class names of their objects; the second of a name is ``"Name#2"``, and so on.
+    """Return states by class name; the second state of a class is ``"Name#2"``, and so on.
 
     Args:
         states: Pairs of class name and state, in the order of the objects.
@@ -49,7 +49,7 @@ def as_named(saved: Any) -> dict[str, Any]:
     """Return saved states as :func:`by_name` does.
 
     Args:
-        saved: Such a mapping, or pairs of class name and state, as earlier checkpoints and those of algorithms have it.
+        saved: Such a mapping, or pairs of class name and state, as in earlier checkpoints and for algorithms.
 
     >>> as_named([("SGD", {})]), as_named({"SGD": {}})
     ({'SGD': {}}, {'SGD': {}})
@@ -69,14 +69,14 @@ def class_of(name: str) -> str:
     return _split(name)[0]
 
 
-def load_each(kind: str, present: Sequence[Any], saved: Mapping[str, Any], *, warn: bool = True) -> None:
-    """Load into each object the state that was saved of the object of its class, the second of the second and so on.
+def load_each(label: str, present: Sequence[Any], saved: Mapping[str, Any], *, warn: bool = True) -> None:
+    """Load the saved state of each class into the object of that class, in order if there are multiple.
 
     Args:
-        kind: What the objects are called.
+        label: What the objects are, for messages.
         present: The objects.
         saved: Their states, as :func:`by_name` returns them.
-        warn: Whether to warn of a state that no object takes.
+        warn: Whether to warn about a state without an object.
 
     >>> scheduler = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD([torch.zeros(1)]))
     >>> load_each("schedulers", [scheduler], {"ConstantLR": {"last_epoch": 3}})
@@ -84,27 +84,27 @@ def load_each(kind: str, present: Sequence[Any], saved: Mapping[str, Any], *, wa
     3
     """
     left, entries = dict(enumerate(present)), dict(saved)
-    # First those that know their state, whatever the order in which they are given now.
+    # First the objects that recognize their state, in any order.
     for known in (True, False):
         for name, value in list(entries.items()):
             class_name, number = _split(name)
-            places = _places(present, class_name, value)
-            found = [at for at in places if at in left and (not known or _is_own(left[at], value))]
-            if not known and number <= len(places) and places[number - 1] in found:
-                found = [places[number - 1]]  # though the state of the first of its class was left out
+            candidates = _candidates(present, class_name, value)
+            found = [at for at in candidates if at in left and (not known or _matches(left[at], value))]
+            if not known and number <= len(candidates) and candidates[number - 1] in found:
+                found = [candidates[number - 1]]  # even if the state of the first of its class was excluded
             if found:
                 left.pop(found[0]).load_state_dict(value)
                 del entries[name]
     for name in entries if warn else ():
-        message = f"The checkpoint has the state of {name}, which is not among the {kind}; it is left out."
+        message = f"The checkpoint has the state of {name}, which is not among the {label}; it is ignored."
         warnings.warn(message, ComposerWarning, stacklevel=2)
 
 
-def _places(present: Sequence[Any], class_name: str, value: Any) -> list[int]:
-    """Where the objects are whose state this may be."""
+def _candidates(present: Sequence[Any], class_name: str, value: Any) -> list[int]:
+    """Return the indices of the objects that the state may belong to."""
     of_class = [at for at, one in enumerate(present) if type(one).__qualname__ == class_name]
     ours = [at for at, one in enumerate(present) if name_of(one) == class_name and at not in of_class]
-    # Schedules of ours say what they change. States that do not are of LambdaLR itself, or of MosaicML Composer.
+    # Our schedules record their hyperparameter. Other states are of LambdaLR itself, or of MosaicML Composer.
     is_ours = isinstance(value, dict) and "hyperparameter" in value
     return (ours or of_class) if is_ours else (of_class or ours)
 
@@ -114,6 +114,6 @@ def _split(name: str) -> tuple[str, int]:
     return (name, 1) if found is None else (found[1], int(found[2]))
 
 
-def _is_own(one: Any, value: Any) -> bool:
-    tells = isinstance(one, (Serializable, CompiledSchedule))
-    return tells and isinstance(value, dict) and one.__is_own_state__(cast("dict[str, Any]", value))
+def _matches(one: Any, value: Any) -> bool:
+    can_match = isinstance(one, (Serializable, CompiledSchedule))
+    return can_match and isinstance(value, dict) and one.__is_own_state__(cast("dict[str, Any]", value))

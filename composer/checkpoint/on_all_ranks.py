@@ -1,4 +1,7 @@
-"""What processes do together with a checkpoint, so that all fail where one does; and what the first reads for all."""
+"""Run a step on rank 0 or on every rank, share the result, and raise on all ranks if one fails.
+
+This avoids a hang when one rank raises and the others wait for it in a collective.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ from torch import Tensor
 
 from composer import dist
 
-__all__ = ["Shared", "by_all", "by_first", "replaced", "share"]
+__all__ = ["BroadcastTensor", "map_nodes", "read_on_rank_zero", "run_on_all_ranks", "run_on_rank_zero"]
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Shared:
-    """A tensor that the first process has, and the others get when it is their turn.
+class BroadcastTensor:
+    """A tensor on rank 0 that is broadcast to the other ranks when it is needed.
 
     Attributes:
         shape: Its shape.
         dtype: Its dtype.
-        tensor: The tensor, in the first process.
+        tensor: The tensor, on rank 0 only.
 
-    >>> Shared((1,), torch.float32, torch.ones(1)).receive()
+    >>> BroadcastTensor((1,), torch.float32, torch.ones(1)).receive()
     tensor([1.])
     """
 
@@ -35,80 +38,82 @@ class Shared:
     tensor: Tensor | None = field(default=None, repr=False)
 
     def receive(self) -> Tensor:
-        """Return the tensor; all processes must call this, in the same order."""
+        """Broadcast and return the tensor; all ranks must call this in the same order."""
         tensor = torch.empty(self.shape, dtype=self.dtype) if self.tensor is None else self.tensor.contiguous()
         dist.broadcast(tensor, 0)
         return tensor
 
 
-def share(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return a checkpoint that the first process reads, with a :class:`Shared` for each tensor of the state.
+def read_on_rank_zero(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Read a checkpoint on rank 0; on all ranks return it with a :class:`BroadcastTensor` for each tensor of the state.
 
-    All processes must call this.
+    All ranks must call this.
 
     Args:
-        read: Returns the checkpoint; called in the first process.
+        read: Returns the checkpoint; called on rank 0 only.
 
     Raises:
-        RuntimeError: The first process could not read it.
+        RuntimeError: Rank 0 could not read it.
 
-    >>> share(lambda: {"state": {"model": {"weight": torch.ones(1)}}})["state"]["model"]["weight"].shape
+    >>> read_on_rank_zero(lambda: {"state": {"model": {"weight": torch.ones(1)}}})["state"]["model"][
+    ...     "weight"
+    ... ].shape
     (1,)
     """
     content: dict[str, Any] = {}
 
-    def described() -> dict[str, Any]:
+    def structure() -> dict[str, Any]:
         content.update(read())
-        content["state"] = replaced(content.get("state", {}), _shared)
-        return {**content, "state": replaced(content["state"], _without_tensor)}
+        content["state"] = map_nodes(content.get("state", {}), _as_broadcast)
+        return {**content, "state": map_nodes(content["state"], _without_tensor)}
 
-    told = by_first(described, "read the checkpoint")
-    return content or told
+    result = run_on_rank_zero(structure, "read the checkpoint")
+    return content or result
 
 
-def by_first(act: Callable[[], Value], what: str) -> Value:
-    """Return in all processes what a function returns in the first one, the only one in which it is called.
+def run_on_rank_zero(act: Callable[[], Value], what: str) -> Value:
+    """Call a function on rank 0, broadcast its result, and return it on all ranks.
 
     Args:
-        act: Returns something that can be pickled.
-        what: What it does, for the error: "read the checkpoint".
+        act: Returns a value that can be pickled.
+        what: What it does, for the error message: "read the checkpoint".
 
     Raises:
-        RuntimeError: It raised in the first process, where that error is raised itself.
+        RuntimeError: It failed on rank 0, which raises the original error.
 
-    >>> by_first(lambda: 1, "count")
+    >>> run_on_rank_zero(lambda: 1, "count")
     1
     """
     attempt = _Attempt(act if dist.get_global_rank() == 0 else None)
-    told: list[Any] = [attempt.told]
-    dist.broadcast_object_list(told)
-    [value] = attempt.values(told, what, RuntimeError)
+    result: list[Any] = [attempt.result]
+    dist.broadcast_object_list(result)
+    [value] = attempt.values(result, what, RuntimeError)
     return value
 
 
-def by_all(act: Callable[[], Value], what: str, group: torch_dist.ProcessGroup | None = None) -> list[Value]:
-    """Return in all processes what a function returns in each, which calls it.
+def run_on_all_ranks(act: Callable[[], Value], what: str, group: torch_dist.ProcessGroup | None = None) -> list[Value]:
+    """Call a function on every rank, all-gather the results, and return them on all ranks.
 
     Args:
-        act: Returns something that can be pickled.
-        what: What it does, for the error: "write its part of the checkpoint".
-        group: The processes; None is all.
+        act: Returns a value that can be pickled.
+        what: What it does, for the error message: "write its shards of the checkpoint".
+        group: Process group; None is the default group.
 
     Raises:
-        OSError: It raised in another process. Where it raised here, that error is raised itself.
+        OSError: It failed on another rank. A rank on which it failed raises the original error.
 
-    >>> by_all(lambda: 1, "count")
+    >>> run_on_all_ranks(lambda: 1, "count")
     [1]
     """
     attempt = _Attempt(act)
-    return attempt.values(dist.all_gather_object(attempt.told, group), what, OSError)
+    return attempt.values(dist.all_gather_object(attempt.result, group), what, OSError)
 
 
 class _Attempt:
-    """What came of something that this process tried, and what others are told of it.
+    """The result or the error of a call on this rank.
 
     Args:
-        act: What; None where others do it.
+        act: The function; None if only other ranks call it.
     """
 
     def __init__(self, act: Callable[[], Any] | None) -> None:
@@ -118,43 +123,43 @@ class _Attempt:
             value = None if act is None else act()
         except Exception as error:
             self._failure, text = error, f"{type(error).__name__}: {error}"
-        self.told: tuple[Any, str | None] = value, text
+        self.result: tuple[Any, str | None] = value, text
 
-    def values(self, told: list[tuple[Any, str | None]], what: str, kind: type[Exception]) -> list[Any]:
-        """Return the values of all who tried; raise where it failed here, or anywhere."""
+    def values(self, result: list[tuple[Any, str | None]], what: str, error_class: type[Exception]) -> list[Any]:
+        """Return the values of all ranks; raise if the call failed on any of them."""
         if self._failure is not None:
             self._failure.add_note(f"This happened on rank {dist.get_global_rank()}.")
             raise self._failure
-        for rank, (_, text) in enumerate(told):
+        for rank, (_, text) in enumerate(result):
             if text is not None:
-                raise kind(f"Rank {rank} could not {what}: {text}")
-        return [value for value, _ in told]
+                raise error_class(f"Rank {rank} could not {what}: {text}")
+        return [value for value, _ in result]
 
 
-def replaced(node: Any, replace: Callable[[Any], Any]) -> Any:
-    """Return nested containers with what a function puts in place of some of the nodes.
+def map_nodes(node: Any, transform: Callable[[Any], Any]) -> Any:
+    """Return nested containers with some nodes replaced by a function.
 
     Args:
-        node: Dicts, lists and tuples; other things are leaves.
-        replace: Given each node, containers before what is in them; returns the node itself where it is to stay.
+        node: Dicts, lists and tuples; everything else is a leaf.
+        transform: Called with each node, containers before their elements; returns the node itself to keep it.
 
-    >>> replaced({"a": [1, None]}, lambda node: 2 if node is None else node)
+    >>> map_nodes({"a": [1, None]}, lambda node: 2 if node is None else node)
     {'a': [1, 2]}
     """
-    new = replace(node)
+    new = transform(node)
     if new is not node:
         return new
     if isinstance(node, dict):
-        return {key: replaced(value, replace) for key, value in cast("dict[Any, Any]", node).items()}
+        return {key: map_nodes(value, transform) for key, value in cast("dict[Any, Any]", node).items()}
     if isinstance(node, (list, tuple)):
-        values = [replaced(value, replace) for value in cast("list[Any]", node)]
+        values = [map_nodes(value, transform) for value in cast("list[Any]", node)]
         return values if isinstance(node, list) else tuple(values)
     return node
 
 
-def _shared(node: Any) -> Any:
-    return Shared(tuple(node.shape), node.dtype, node) if isinstance(node, Tensor) else node
+def _as_broadcast(node: Any) -> Any:
+    return BroadcastTensor(tuple(node.shape), node.dtype, node) if isinstance(node, Tensor) else node
 
 
 def _without_tensor(node: Any) -> Any:
-    return Shared(node.shape, node.dtype) if isinstance(node, Shared) else node
+    return BroadcastTensor(node.shape, node.dtype) if isinstance(node, BroadcastTensor) else node

@@ -1,4 +1,4 @@
-"""The state of optimizers by the names of the parameters, so that it does not depend on their order."""
+"""Save and load optimizer state by parameter name, so that it does not depend on the order of the parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["class_name", "optimizer_state", "set_optimizer_state"]
 
 
 def class_name(optimizer: Optimizer) -> str:
-    """Return the class of an optimizer, of the one inside for one that wraps another.
+    """Return the class name of an optimizer; for a wrapper, that of the wrapped optimizer.
 
     Args:
         optimizer: The optimizer.
@@ -31,10 +31,10 @@ def class_name(optimizer: Optimizer) -> str:
 
 
 def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return the state of an optimizer with the names of the parameters in place of their numbers.
+    """Return the state dict of an optimizer with parameter names instead of indices.
 
     Args:
-        model: Names the parameters; those that it does not have are ``"#0"``, ``"#1"``, ... by their place.
+        model: Provides the names; parameters that it does not have are ``"#0"``, ``"#1"``, ... by their index.
         optimizer: The optimizer.
 
     >>> model = torch.nn.Linear(1, 1)
@@ -51,23 +51,23 @@ def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def set_optimizer_state(
-    model: nn.Module, optimizer: Optimizer, saved: dict[str, Any], left_out: Collection[str] = ()
+    model: nn.Module, optimizer: Optimizer, saved: dict[str, Any], excluded: Collection[str] = ()
 ) -> None:
-    """Give an optimizer what :func:`optimizer_state` returned.
+    """Load what :func:`optimizer_state` returned into an optimizer.
 
-    Groups and the parameters inside them may be in another order: a group gets what was saved of the group that most of
-    its parameters were in. Parameters that the saved state does not know (layers that a method has put in since) begin
-    without state, and a saved state of parameters that the optimizer does not have (layers that are frozen now) is left
-    out; a warning tells of both.
+    Parameter groups, and the parameters in them, may be in another order: each group is matched with the saved group
+    that most of its parameters were in. Parameters without saved state (layers that an algorithm has inserted since)
+    start without state. Saved state of parameters that the optimizer does not have (layers that are frozen now) is
+    ignored. Both cases give a warning.
 
     Args:
-        model: Names the parameters.
-        optimizer: The optimizer; has as many groups as the saved one.
-        saved: The state; also one with numbers, as the optimizer itself gives it, for parameters in the same order.
-        left_out: Names of parameters whose saved state is left out.
+        model: Provides the names of the parameters.
+        optimizer: The optimizer; must have as many parameter groups as the saved one.
+        saved: The state; may have indices as in ``Optimizer.state_dict()``, for parameters in the same order.
+        excluded: Names of parameters whose saved state is not loaded.
 
     Raises:
-        ValueError: The groups differ in number, or the saved state has a parameter without a name that there is not.
+        ValueError: The number of groups differs, or the saved state has an unnamed parameter that the optimizer lacks.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> saved = optimizer_state(
@@ -82,39 +82,39 @@ def set_optimizer_state(
     current = optimizer.state_dict()
     saved = _by_name(saved, names)
     groups = saved["param_groups"]
-    kind = class_name(optimizer)
+    optimizer_name = class_name(optimizer)
     if len(groups) != len(current["param_groups"]):
         raise ValueError(
-            f"The checkpoint has {plural(len(groups), 'parameter group')} of {kind}, but the optimizer given has "
-            f"{len(current['param_groups'])}. Make it with the same groups, or leave its state out with "
+            f"The checkpoint has {plural(len(groups), 'parameter group')} of {optimizer_name}, but the given "
+            f"optimizer has {len(current['param_groups'])}. Create it with the same groups, or skip its state with "
             f"load_ignore_keys=['state/optimizers*']."
         )
-    states = {name: value for name, value in saved["state"].items() if name not in left_out}
+    states = {name: value for name, value in saved["state"].items() if name not in excluded}
     known = set(saved["state"]) | {name for group in groups for name in group["params"]}
     if numbered := sorted(name for name in known - set(names) if name.startswith("#")):
         raise ValueError(
-            f"The checkpoint has the state of {kind} for parameters by number, and {first_of(numbered)} is none of the "
-            f"optimizer given. Give an optimizer of the same parameters, or leave its state out with "
+            f"The checkpoint has the state of {optimizer_name} by parameter index, and the given optimizer has no "
+            f"{first_of(numbered)}. Give an optimizer of the same parameters, or skip its state with "
             f"load_ignore_keys=['state/optimizers*']."
         )
-    _warn(kind, "The checkpoint has no state of {kind} for {names}; these begin without.", set(names) - known)
     _warn(
-        kind,
-        "The state of {kind} in the checkpoint is left out for {names}, whose weights are not loaded either; these "
-        "begin without.",
-        set(saved["state"]) & set(names) & set(left_out),
+        f"The checkpoint has no state of {optimizer_name} for {{names}}; these start without state.", set(names) - known
     )
     _warn(
-        kind,
-        "The checkpoint has the state of {kind} for parameters that the optimizer given does not have: {names}; it is "
-        "left out.",
+        f"The state of {optimizer_name} in the checkpoint is not loaded for {{names}}, whose weights are not loaded "
+        f"either; these start without state.",
+        set(saved["state"]) & set(names) & set(excluded),
+    )
+    _warn(
+        f"The checkpoint has the state of {optimizer_name} for parameters that the given optimizer does not have: "
+        f"{{names}}; it is ignored.",
         set(states) - set(names),
     )
     states = {name: value for name, value in states.items() if name in names}
-    states = Layout(model).placed(states, ("optimizers",))
+    states = Layout(model).shard(states, ("optimizers",))
     numbers = {name: number for number, name in enumerate(names)}
     present = [[names[number] for number in group["params"]] for group in current["param_groups"]]
-    groups = [groups[place] for place in _places([group["params"] for group in groups], present)]
+    groups = [groups[index] for index in _match_groups([group["params"] for group in groups], present)]
     optimizer.load_state_dict(
         {
             **saved,
@@ -127,14 +127,14 @@ def set_optimizer_state(
     host_values_back(optimizer)
 
 
-def _warn(kind: str, message: str, names: set[str]) -> None:
+def _warn(message: str, names: set[str]) -> None:
     if names:
-        text = message.format(kind=kind, names=first_of(sorted(names)))
+        text = message.format(names=first_of(sorted(names)))
         warnings.warn(text, ComposerWarning, stacklevel=3)
 
 
 def _by_name(saved: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The same with names, where it has numbers as torch gives them."""
+    """Return a saved state with parameter names in place of torch's indices."""
     name_of = dict(enumerate(names))
 
     def name(key: Any) -> str:
@@ -149,20 +149,20 @@ def _by_name(saved: dict[str, Any], names: list[str]) -> dict[str, Any]:
     }
 
 
-def _places(saved: list[list[str]], present: list[list[str]]) -> list[int]:
-    """The saved group for each present one: that of most of its parameters, by its place where these do not tell."""
-    group_of = {name: place for place, names in enumerate(saved) for name in names}
+def _match_groups(saved: list[list[str]], present: list[list[str]]) -> list[int]:
+    """Return the saved group for each current one: that of most of its parameters, or by index if unclear."""
+    group_of = {name: index for index, names in enumerate(saved) for name in names}
     votes = [Counter(group_of[name] for name in names if name in group_of) for names in present]
     found = [vote.most_common(1)[0][0] if vote else None for vote in votes]
-    told = [place for place in found if place is not None]
-    if len(set(told)) < len(told):
-        return list(range(len(saved)))  # they were divided in another way
-    left = iter([place for place in range(len(saved)) if place not in told])
-    return [next(left) if place is None else place for place in found]
+    known_groups = [index for index in found if index is not None]
+    if len(set(known_groups)) < len(known_groups):
+        return list(range(len(saved)))  # the parameters were grouped differently
+    left = iter([index for index in range(len(saved)) if index not in known_groups])
+    return [next(left) if index is None else index for index in found]
 
 
 def _names(model: nn.Module, optimizer: Optimizer) -> list[str]:
-    """The name of each parameter of the optimizer, by its number."""
+    """Return the name of each parameter of the optimizer, by index."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [names.get(id(parameter), f"#{number}") for number, parameter in enumerate(parameters)]

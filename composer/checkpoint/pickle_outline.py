@@ -124,10 +124,10 @@ def outline(data: Any, begin: int = 0) -> Outline:
     >>> outline(pickle.dumps(print)).root.name
     'builtins.print'
     """
-    machine = _Machine(data, begin)
-    root = machine.run()
-    nodes = nodes_of(root, most=1000 + _MOST_EXPANSION * (machine.position - begin))
-    return Outline(root, nodes, machine.names, machine.position)
+    interpreter = _Interpreter(data, begin)
+    root = interpreter.run()
+    nodes = nodes_of(root, most=1000 + _MOST_EXPANSION * (interpreter.position - begin))
+    return Outline(root, nodes, interpreter.names, interpreter.position)
 
 
 def nodes_of(root: Any, most: int = _MOST_BYTES) -> list[Any]:
@@ -157,7 +157,7 @@ def nodes_of(root: Any, most: int = _MOST_BYTES) -> list[Any]:
             depth, size = known.get(id(child), (-1, 0))
             if depth < 0:
                 if id(child) in known or len(open_) > _MOST_DEPTH:
-                    raise ValueError(f"it is nested more than {_MOST_DEPTH} deep, or holds itself")
+                    raise ValueError(f"it is nested more than {_MOST_DEPTH} deep, or contains itself")
                 known[id(child)] = (-1, 0)
                 open_.append([child, iter(_children(child)), 0, 1])
                 break
@@ -179,8 +179,8 @@ _HOLDERS = frozenset({list, tuple, dict, set, frozenset, Call, Persistent})
 
 def _children(node: Any) -> Iterable[Any]:
     if type(node) is dict:
-        held = cast("dict[Any, Any]", node)
-        return (*held.keys(), *held.values())
+        mapping = cast("dict[Any, Any]", node)
+        return (*mapping.keys(), *mapping.values())
     if type(node) is Call:
         return (node.args, *node.items, *node.states) if isinstance(node.function, Named) else (
             node.function, node.args, *node.items, *node.states
@@ -188,7 +188,7 @@ def _children(node: Any) -> Iterable[Any]:
     return (node.key,) if type(node) is Persistent else node
 
 
-class _Machine:
+class _Interpreter:
     """Interprets the instructions of a pickle; none of them can do more than fill containers."""
 
     def __init__(self, data: Any, begin: int) -> None:
@@ -215,8 +215,8 @@ class _Machine:
                 return self._stack[0]
             act = _ACTS.get(code)
             if act is None:
-                kind = CodeError if code in _MAKES_OBJECTS else ValueError
-                raise kind(f"it has the instruction {code:#04x}, which torch does not write")
+                factory = CodeError if code in _MAKES_OBJECTS else ValueError
+                raise factory(f"it has the instruction {code:#04x}, which torch does not write")
             act(self)
         raise ValueError(f"it has more than {_MOST_BYTES} bytes or {_MOST_INSTRUCTIONS} instructions")
 
@@ -238,7 +238,7 @@ class _Machine:
     def line(self) -> str:
         end = self.data.find(b"\n", self.position, self.position + 4096)
         if end < 0:
-            raise ValueError("it names something whose name has no end")
+            raise ValueError("it has a name without an end")
         return self.take(end + 1 - self.position)[:-1].decode()
 
     def push(self, value: Any) -> None:
@@ -255,9 +255,9 @@ class _Machine:
         items, self._stack = self._stack, self._above.pop()
         return items
 
-    def push_all(self, kind: Callable[[list[Any]], Any]) -> None:
+    def push_all(self, factory: Callable[[list[Any]], Any]) -> None:
         items = self.since_mark()
-        self.push(kind(items))
+        self.push(factory(items))
 
     def put(self, index: int) -> None:
         self._memo[index] = self._stack[-1]
@@ -267,12 +267,12 @@ class _Machine:
 
     def get(self, index: int) -> None:
         if index not in self._memo:
-            raise ValueError(f"it refers to an object {index} that it does not have")
+            raise ValueError(f"it refers to object {index}, which does not exist")
         self._stack.append(self._memo[index])
 
     def tuple_of(self, count: int) -> None:
         if len(self._stack) < count:
-            raise ValueError("it takes more objects than it has made")
+            raise ValueError("it pops more objects than it has pushed")
         self._stack[-count:] = [tuple(self._stack[-count:])]
 
     def append(self, items: list[Any]) -> None:
@@ -318,13 +318,13 @@ class _Machine:
     def named_by_stack(self) -> None:
         name, module = self.pop(), self.pop()
         if type(name) is not str or type(module) is not str:
-            raise ValueError("it names something by what is no name")
+            raise ValueError("it has a name that is not a string")
         self.name(f"{module}.{name}")
 
     def call(self) -> None:
         args, function = self.pop(), self.pop()
         if type(args) is not tuple:
-            raise ValueError("it calls something with what are no arguments")
+            raise ValueError("it has a call whose arguments are not a tuple")
         self.push(Call(function, cast("tuple[Any, ...]", args)))
 
     def call_by_name(self) -> None:
@@ -334,20 +334,20 @@ class _Machine:
     def build(self) -> None:
         state, target = self.pop(), self._stack[-1]
         if type(target) is not Call:
-            raise ValueError(f"it gives a state to {type(target).__name__}")
+            raise ValueError(f"it sets a state on {type(target).__name__}")
         target.states.append(state)
 
 
-def _text(machine: _Machine, length: int) -> None:
-    machine.push(machine.take(length).decode("utf-8", "surrogatepass"))
+def _text(interpreter: _Interpreter, length: int) -> None:
+    interpreter.push(interpreter.take(length).decode("utf-8", "surrogatepass"))
 
 
-_Act = Callable[[_Machine], object]
+_Act = Callable[[_Interpreter], object]
 # By opcode; see https://docs.python.org/3/library/pickletools.html. Protocols 2 to 5.
 _ACTS: dict[int, _Act] = {
     0x80: lambda m: m.take(1),  # PROTO
     0x95: lambda m: m.take(8),  # FRAME
-    0x28: _Machine.mark,
+    0x28: _Interpreter.mark,
     0x4E: lambda m: m.push(None),
     0x88: lambda m: m.push(True),
     0x89: lambda m: m.push(False),
@@ -375,19 +375,19 @@ _ACTS: dict[int, _Act] = {
     0x61: lambda m: m.append([m.pop()]),
     0x65: lambda m: m.append(m.since_mark()),
     0x90: lambda m: m.add(m.since_mark()),
-    0x73: _Machine.set_item,
+    0x73: _Interpreter.set_item,
     0x75: lambda m: m.set_items(m.since_mark()),
     0x71: lambda m: m.put(m.byte()),
     0x72: lambda m: m.put(m.number("<I", 4)),
-    0x94: _Machine.memoize,
+    0x94: _Interpreter.memoize,
     0x68: lambda m: m.get(m.byte()),
     0x6A: lambda m: m.get(m.number("<I", 4)),
-    0x63: _Machine.named,
-    0x93: _Machine.named_by_stack,
-    0x52: _Machine.call,
-    0x81: _Machine.call,
-    0x92: _Machine.call_by_name,
-    0x62: _Machine.build,
+    0x63: _Interpreter.named,
+    0x93: _Interpreter.named_by_stack,
+    0x52: _Interpreter.call,
+    0x81: _Interpreter.call,
+    0x92: _Interpreter.call_by_name,
+    0x62: _Interpreter.build,
     0x51: lambda m: m.push(Persistent(m.pop())),
 }
 # INST, OBJ, EXT1, EXT2, EXT4, PERSID

@@ -1,8 +1,8 @@
-"""Convert what a checkpoint is to hold to plain values, which load with ``torch.load(weights_only=True)``.
+"""Convert state to plain values, so that the checkpoint loads with ``torch.load(weights_only=True)``.
 
-Configuration libraries, NumPy and users bring types of their own: an OmegaConf ``ListConfig`` as the ``betas`` of an
-optimizer, a NumPy number, an enum, a path. Files with them would be refused when they are read, since to make such
-objects may run code.
+Configuration libraries, NumPy and users add other types: an OmegaConf ``ListConfig`` as the ``betas`` of an optimizer,
+a NumPy number, an enum, a path. A file with them would be rejected on load, since constructing such objects may run
+code.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ _ARRAYS: Final = frozenset({np.ndarray, np.memmap})
 
 
 def plain(value: Any, path: Sequence[object] = ()) -> Any:
-    """Return a value with plain values in place of all others; a tensor stays the same object.
+    """Return a value in which everything is plain; a tensor stays the same object.
 
-    Numbers, strings and containers of subclasses become those of the built-in types: a mapping a dict, another sequence
-    a list, a named tuple a tuple. An enum member becomes its value, a path a string. NumPy arrays of numbers and
-    ``timedelta`` stay: our reader knows them, while ``torch.load`` needs ``torch.serialization.safe_globals`` for them.
+    Subclasses of numbers, strings and containers are converted to the built-in types: a mapping to a dict, a named
+    tuple to a tuple, any other sequence to a list. An enum member becomes its value, a path a string. NumPy arrays of
+    numbers and ``timedelta`` are kept: :func:`.read_checkpoint` reads them, while ``torch.load`` needs
+    ``torch.serialization.safe_globals`` for them.
 
     Args:
-        value: Anything.
-        path: The keys under which a checkpoint has it, for errors.
+        value: Any value.
+        path: Its keys in the checkpoint, for error messages.
 
     Raises:
-        TypeError: Something in it has no plain form; the error names it by its path.
+        TypeError: A value has no plain form; the error contains its path.
 
     >>> import enum, pathlib
     >>> Color = enum.Enum("Color", ["RED"])
@@ -52,13 +53,15 @@ def plain(value: Any, path: Sequence[object] = ()) -> Any:
 them, and this is builtins.builtin_function_or_method. Return a plain value from state_dict(), or leave it out with \
 save_ignore_keys=['state/callbacks/Mine/fn'].
     """
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
-    if kind in _KEPT:
+    cls = type(value)  # pyright: ignore[reportUnknownVariableType]
+    if cls in _KEPT:
         return value
     if isinstance(value, Tensor):
         return _tensor(value, path)
     if len(path) > _MOST_LEVELS:
-        raise TypeError(f"{_named(path[:5])} cannot be saved: it has more than {_MOST_LEVELS} levels, or holds itself.")
+        raise TypeError(
+            f"{_shown_path(path[:5])} cannot be saved: it has more than {_MOST_LEVELS} levels, or contains itself."
+        )
     if isinstance(value, enum.Enum):
         return plain(value.value, path)
     if isinstance(value, np.generic):
@@ -70,12 +73,12 @@ save_ignore_keys=['state/callbacks/Mine/fn'].
         return _mapping(cast("Mapping[Any, Any]", value), path)
     if isinstance(value, (Sequence, collections.deque, set, frozenset)):
         return _elements(cast("Sequence[Any]", value), path)
-    if kind in _ARRAYS and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
+    if cls in _ARRAYS and value.dtype.cls in "biuf" and value.dtype.itemsize <= 8:
         return np.array(value, dtype=value.dtype.newbyteorder("="))
     raise _refusal(value, path)
 
 
-# str.__str__ and the like rather than str(), which a subclass may have changed.
+# str.__str__ and the like rather than str(), which a subclass may override.
 _CONVERSIONS: Final[tuple[tuple[Any, Any], ...]] = (
     (str, str.__str__),
     (int, int.__int__),
@@ -106,17 +109,17 @@ def _number(value: Any, path: Sequence[object]) -> Any:
 
 def _mapping(value: Mapping[Any, Any], path: Sequence[object]) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
-    for key, one in _held(value.items, value, path):
+    for key, one in _elements_of(value.items, value, path):
         key = key if type(key) is str else _hashable(key, (*path, key))
         if key in found:
-            raise TypeError(f"{_named(path)} cannot be saved: two of its keys become {key!r} there.")
+            raise TypeError(f"{_shown_path(path)} cannot be saved: two of its keys become {key!r}.")
         found[key] = one if type(one) in PLAIN else plain(one, (*path, key))
-    kind: Any = type(value)
-    return kind(found) if kind in DICTS else found
+    cls: Any = type(value)
+    return cls(found) if cls in DICTS else found
 
 
 def _elements(value: Any, path: Sequence[object]) -> Any:
-    values = _held(lambda: value, value, path)
+    values = _elements_of(lambda: value, value, path)
     if isinstance(value, (set, frozenset)):
         return {_hashable(one, path) for one in values}
     if not PLAIN.issuperset(map(type, values)):
@@ -135,22 +138,22 @@ def _hashable(value: Any, path: Sequence[object]) -> Any:
     return found
 
 
-def _held(elements: Any, value: Any, path: Sequence[object]) -> list[Any]:
-    """Return the elements of a container; one with a value that is missing raises an error of its own."""
+def _elements_of(elements: Any, value: Any, path: Sequence[object]) -> list[Any]:
+    """Return the elements of a container; some raise an exception for a missing value (OmegaConf)."""
     try:
         return list(elements())
     except Exception as error:
-        raise TypeError(f"{_named(path)} cannot be saved: {type(value).__qualname__}: {error}") from error
+        raise TypeError(f"{_shown_path(path)} cannot be saved: {type(value).__qualname__}: {error}") from error
 
 
-def _named(path: Sequence[object]) -> str:
+def _shown_path(path: Sequence[object]) -> str:
     return repr("/".join(map(str, path)) or "the checkpoint")
 
 
 def _refusal(value: object, path: Sequence[object], what: str = "") -> TypeError:
-    kind = type(value)
+    cls = type(value)
     return TypeError(
-        f"{_named(path)} cannot be saved: a checkpoint holds tensors, numbers, text and containers of them, and this "
-        f"is {kind.__module__}.{kind.__qualname__}{what}. Return a plain value from state_dict(), or leave it out with "
-        f"save_ignore_keys=[{_named(path)}]."
+        f"{_shown_path(path)} cannot be saved: a checkpoint holds tensors, numbers, text and containers of them, and "
+        f"this is {cls.__module__}.{cls.__qualname__}{what}. Return a plain value from state_dict(), or leave it out "
+        f"with save_ignore_keys=[{_shown_path(path)}]."
     )

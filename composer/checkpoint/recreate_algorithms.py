@@ -26,17 +26,17 @@ __all__ = ["algorithm_from", "recreate_algorithms"]
 _LONGEST = 10_000
 
 
-def algorithm_from(description: str, kind: type[Algorithm]) -> Algorithm:
-    """Make an algorithm of its ``repr``.
+def algorithm_from(description: str, cls: type[Algorithm]) -> Algorithm:
+    """Create an algorithm from its ``repr``.
 
-    Only plain values are understood: numbers, text, None, and containers of them, :class:`.Time` and :class:`.Event`.
+    Only plain values are parsed: numbers, text, None, and containers of them, :class:`.Time` and :class:`.Event`.
 
     Args:
         description: Such as ``"BlurPool(replace_convs=True, min_channels=16)"``.
-        kind: Its class.
+        cls: Its class.
 
     Raises:
-        ValueError: It is anything else.
+        ValueError: The description is anything else.
 
     >>> class Scale(Algorithm):
     ...     def __init__(self, factor):
@@ -46,20 +46,20 @@ def algorithm_from(description: str, kind: type[Algorithm]) -> Algorithm:
     """
     try:
         call = ast.parse(description[:_LONGEST], mode="eval").body if isinstance(description, str) else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of what is nested too deeply
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for deeply nested code
         call = None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != kind.__name__:
-        raise ValueError(f"{description!r} is no description of {kind.__name__} that it can be made of.")
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != cls.__name__:
+        raise ValueError(f"{description!r} is not a description from which {cls.__name__} can be recreated.")
     try:
         positional = [_value(argument) for argument in call.args]
         named = {cast(str, keyword.arg): _value(keyword.value) for keyword in call.keywords}
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"{description!r} cannot be made again: {error} Give the algorithm to the Trainer instead."
+            f"{description!r} cannot be recreated: {error} Pass the algorithm to the Trainer instead."
         ) from None
-    # Arguments that a later version has dropped would otherwise keep old checkpoints from loading.
-    known = inspect.signature(kind).parameters
-    return kind(*positional, **{name: value for name, value in named.items() if name in known})
+    # Drop arguments that no longer exist, so that old checkpoints load.
+    known = inspect.signature(cls).parameters
+    return cls(*positional, **{name: value for name, value in named.items() if name in known})
 
 
 def _value(node: ast.expr) -> Any:
@@ -85,14 +85,14 @@ def recreate_algorithms(
 ) -> None:
     """Add the algorithms that the saved model needs and the run lacks, and apply them to the model.
 
-    One that cannot be recreated, as its arguments are others by now, is a warning; if the weights need it, they do not
-    fit, which loading them reports.
+    An algorithm that cannot be recreated, because its arguments have changed, gives a warning. If the weights need it,
+    loading them reports the mismatch.
 
     Args:
         state: The state of the run.
         logger: Passed to the algorithms.
         saved: The algorithms of the checkpoint, pairs of class name and state.
-        exclude: Class names of those to leave out.
+        exclude: Class names of algorithms that are not recreated.
         passes: Reorder the algorithms.
 
     Raises:
@@ -112,39 +112,41 @@ def recreate_algorithms(
         name = type(algorithm).__qualname__
         message = (
             f"Automatically adding required_on_load algorithm {algorithm!r}, with which the checkpoint was saved. To "
-            f"load without it, although some weights may not fit then, give load_exclude_algorithms=[{name!r}]."
+            f"load without it, although some weights may not match then, use load_exclude_algorithms=[{name!r}]."
         )
         warnings.warn(message, ComposerWarning, stacklevel=4)
     if made:
         state.algorithms = [*state.algorithms, *made]
-    for event in (Event.INIT, Event.BEFORE_LOAD):  # both are over in the run; AFTER_LOAD is to come
+    for event in (Event.INIT, Event.BEFORE_LOAD):  # both have passed in this run; AFTER_LOAD is still to come
         for algorithm in arrange(made, event, passes):
             if algorithm.match(event, state):
                 algorithm.apply(event, state, logger)
 
 
 def _missing(state: State, described: dict[str, str], exclude: Sequence[str]) -> Iterator[Algorithm]:
-    """Make the algorithms that the run lacks; warn of those with other arguments and those that cannot be made."""
+    """Create the algorithms that the run lacks; warn about different arguments and those that cannot be created."""
     present: dict[str, list[str]] = {}
     for algorithm in state.algorithms:
         present.setdefault(type(algorithm).__qualname__, []).append(mask_text(repr(algorithm)))
     for key, description in described.items():
         name = class_of(key)
-        kind = state.find_algorithm(name)
-        if kind is None or not kind.required_on_load() or name in exclude or description in present.get(name, ()):
+        cls = state.find_algorithm(name)
+        if cls is None or not cls.required_on_load() or name in exclude or description in present.get(name, ()):
             continue
         message = f"The checkpoint was saved with the required_on_load algorithm {description}"
-        beside = f", and is loaded with {', '.join(present.get(name, ()))}: weights may not fit, or do something else."
+        mismatch = (
+            f", and is loaded with {', '.join(present.get(name, ()))}: weights may not match, or behave differently."
+        )
         try:
-            algorithm = algorithm_from(description, kind)
+            algorithm = algorithm_from(description, cls)
         except (TypeError, ValueError) as error:
-            reason = f", which cannot be recreated: {error} Without it, weights may not fit, or do something else."
-            warnings.warn(message + (beside if name in present else reason), ComposerWarning, stacklevel=6)
+            reason = f", which cannot be recreated: {error} Without it, weights may not match, or behave differently."
+            warnings.warn(message + (mismatch if name in present else reason), ComposerWarning, stacklevel=6)
             continue
         if name not in present:
             yield algorithm
-        elif mask_text(repr(algorithm)) not in present[name]:  # an older version wrote the same in other words
-            warnings.warn(message + beside, ComposerWarning, stacklevel=6)
+        elif mask_text(repr(algorithm)) not in present[name]:  # an older version had another repr
+            warnings.warn(message + mismatch, ComposerWarning, stacklevel=6)
 
 
 def _repr_in(state: Any) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints that go to a store or server, and come back."""
+"""A remote checkpoint folder (object store or server): upload checkpoints in the background, list and delete them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 
 from composer import dist
 from composer._secrets.masking import mask_text
-from composer.checkpoint.folder_conflicts import REST, refuse_later
+from composer.checkpoint.folder_conflicts import MANIFEST, refuse_later
 from composer.checkpoint.name_templates import PARTIAL, is_plain, pattern
 from composer.checkpoint.ordering import Found, newest_first
 from composer.core.timestamp import Timestamp
@@ -30,26 +30,26 @@ __all__ = ["RemoteCheckpoints"]
 _log = logging.getLogger(__name__)
 
 _PROBE = re.compile(r"\.composer-[0-9a-f]{8}")
-# Files of a checkpoint that is a folder, by which a process that was killed while it removed one is told.
+# Files of a sharded checkpoint, to recognize one that a killed process had partly deleted.
 _SHARD = re.compile(r"\.metadata|__\d+_\d+\.distcp|mp_rank_.*|.*zero_pp_rank_\d+_.*|zero_to_.*\.py|latest")
 
 R = TypeVar("R")
 
 
 class RemoteCheckpoints:
-    """A folder elsewhere. Checkpoints are written to a folder of this machine, and go from there in a thread.
+    """A remote folder. Checkpoints are written to a local folder, and a thread uploads them.
 
-    The link, a small text file, is written when its checkpoint has arrived, and what is superfluous is removed after
-    that; so at any moment the link names a whole checkpoint. One that cannot be sent stays on this machine, and the
-    error tells where. Of a checkpoint that is a folder each process sends what it has written, and the first, when all
-    has arrived, the file that tells of the others.
+    The link, a small text file, is written after its checkpoint is uploaded, and superfluous checkpoints are deleted
+    after that; so the link always names a complete checkpoint. A checkpoint that cannot be uploaded stays in the local
+    folder, and the error contains its path. Of a sharded checkpoint each rank uploads the files that it wrote; rank 0
+    uploads the manifest when all other files have arrived.
 
     Args:
-        uri: Of the folder.
-        on_failure: Whether a checkpoint that cannot be sent ends the training ("raise") or is a warning ("warn").
-        num_attempts: How often a transfer is tried.
-        initial_backoff: The pause after the first failure in seconds; each is twice the one before.
-        close_timeout: How long waiting for transfers may take, in seconds.
+        uri: URI of the folder.
+        on_failure: Whether a failed upload ends training ("raise") or is a warning ("warn").
+        num_attempts: Maximum number of attempts per transfer.
+        initial_backoff: Pause after the first failure in seconds; doubles with each attempt.
+        close_timeout: Maximum time to wait for transfers, in seconds.
 
     >>> checkpoints = RemoteCheckpoints("memory://night/checkpoints")
     >>> _ = (checkpoints.local / "ep1.pt").write_bytes(b"weights")
@@ -70,33 +70,33 @@ class RemoteCheckpoints:
     ) -> None:
         self.folder = Folder(uri)
         self._on_failure = on_failure
-        # One worker: the order of the jobs is that in which they are done.
+        # A single worker runs the jobs in order.
         self._queue = UploadQueue(1, num_attempts, initial_backoff=initial_backoff, close_timeout=close_timeout)
         self._local: Path | None = None
         self._sent: list[Job] = []
         self._number = 0
         self._group: torch_dist.ProcessGroup | None = None
 
-    def wait_at_most(self, seconds: float) -> None:
-        """Set how long waiting for transfers may take.
+    def set_timeout(self, seconds: float) -> None:
+        """Set the maximum time to wait for transfers.
 
         Args:
-            seconds: The time.
+            seconds: The time in seconds.
         """
         self._queue.close_timeout = seconds
 
     @property
     def local(self) -> Path:
-        """The folder of this machine that checkpoints are written to."""
+        """The local folder that checkpoints are written to."""
         if self._local is None:
             self._local = Path(tempfile.mkdtemp(prefix="composer-checkpoints-"))
         return self._local
 
     def probe(self) -> None:
-        """Write a small file and remove it, to learn before training whether that is allowed.
+        """Write and delete a small file, so that a missing permission is an error before training.
 
         Raises:
-            OSError: It is not.
+            OSError: The folder is not writable.
         """
         self.folder.probe()
 
@@ -104,12 +104,12 @@ class RemoteCheckpoints:
         """Return the URI of a checkpoint.
 
         Args:
-            name: Its name here.
+            name: Its name in the folder.
         """
         return self.folder.uri_of(name)
 
     def name_of(self, path: str) -> str | None:
-        """Return the name of what a URI leads to, None if that is not in this folder.
+        """Return the name of a URI relative to this folder, or None if it is not in the folder.
 
         Args:
             path: Any path or URI.
@@ -118,45 +118,45 @@ class RemoteCheckpoints:
         return name if name != path and is_plain(name) else None
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Return those of some names under which there is a complete checkpoint.
+        """Return the names that have a complete checkpoint in this folder.
 
         Args:
             names: The names.
 
         Raises:
-            OSError: The store cannot be asked.
+            OSError: The store cannot be reached.
         """
         names = list(names)
-        there = {one.name.removesuffix(f"/{REST}") for one in self.folder.entries(deep=True)} if names else set()
+        there = {one.name.removesuffix(f"/{MANIFEST}") for one in self.folder.entries(deep=True)} if names else set()
         return [name for name in names if is_plain(name) and name in there]
 
-    def meet(self) -> None:
-        """Prepare to send checkpoints that are folders; all processes must call this, and :meth:`publish` after it."""
+    def create_group(self) -> None:
+        """Create the process group for sharded uploads; all ranks must call this, and :meth:`publish` after it."""
         if self._group is None and dist.is_initialized():
-            # The thread that sends asks the others while training goes on.
+            # The upload thread needs a separate group, since training uses the default one meanwhile.
             self._group = cast("torch_dist.ProcessGroup", torch_dist.new_group(backend="gloo"))
 
     def publish(
         self, name: str, latest: str | None = None, superfluous: Iterable[str] = (), template: str | None = None
     ) -> None:
-        """Send a checkpoint, point the link at it, and remove others; returns at once.
+        """Upload a checkpoint, set the link to it, and delete superfluous checkpoints; returns immediately.
 
-        While two are on their way, it waits, lest the disk of this machine fills.
+        Waits if two checkpoints are still being uploaded, so that the local disk does not fill up.
 
         Args:
-            name: Of the file or folder in :attr:`local`, which is removed when it has arrived.
-            latest: Name of the link; None is none.
-            superfluous: Names of the others.
-            template: What these must match; None where there are none.
+            name: Name of the file or folder in :attr:`local`, which is deleted when it is uploaded.
+            latest: Name of the link, or None.
+            superfluous: Names of the checkpoints to delete.
+            template: The template that these must match; None if there are none.
         """
         self._sent = [job for job in self._sent if not job.done]
-        self._told(lambda: self._queue.wait(jobs=self._sent[:-1]))
-        # Apart, for the next may have the same name.
+        self._handle_failure(lambda: self._queue.wait(jobs=self._sent[:-1]))
+        # In a separate folder, since the next may have the same name.
         self._number += 1
         path = self.local / f"{self._number}" / name
         path.parent.mkdir(parents=True)
         (self.local / name).replace(path)
-        job = self._send_parts(path, name) if path.is_dir() else self._send(path, name)
+        job = self._send_folder(path, name) if path.is_dir() else self._send(path, name)
         self._sent.append(job)
         if dist.get_global_rank() != 0:
             return
@@ -165,16 +165,16 @@ class RemoteCheckpoints:
         self._discard(superfluous, template or "", [job])
 
     def finish(self, template: str, latest: str | None, damaged: Collection[str], superfluous: Iterable[str]) -> None:
-        """Do what a killed process had left to do: point the link at the newest checkpoint, then remove others.
+        """Finish the work of a killed process: set the link to the newest checkpoint, then delete superfluous ones.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
-            latest: Name of the link; None where it is to be left alone.
-            damaged: Names of checkpoints that cannot be read, to which no link is moved.
-            superfluous: Names of those to remove.
+            latest: Name of the link; None leaves it unchanged.
+            damaged: Names of corrupted checkpoints, to which the link is not set.
+            superfluous: Names of the checkpoints to delete.
 
         Raises:
-            OSError: The store cannot be asked.
+            OSError: The store cannot be reached.
         """
         found, linked = self._complete(template), self._linked(latest)
         there, after = {one.name for one in found}, list[Job]()
@@ -185,25 +185,25 @@ class RemoteCheckpoints:
         self._discard([name for name in superfluous if name != newest], template, after)
 
     def candidates(self, template: str, latest: str | None) -> list[Found]:
-        """Return the checkpoints to resume from, by their URIs, the newest first, see :func:`.newest_first`.
+        """Return the URIs of the checkpoints to resume from, newest first; see :func:`.newest_first`.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
             latest: Name of the link, or None.
 
         Raises:
-            OSError: The store cannot be asked.
+            OSError: The store cannot be reached.
         """
         ordered = newest_first(self._complete(template), template, self._linked(latest))
         return [Found(self.path_of(one.name), one.modified) for one in ordered]
 
     def refuse_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
-        """Refuse a folder with checkpoints of a later time than now, which must be of another run.
+        """Raise if the folder has checkpoints of a later training time, which must belong to another run.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
-            timestamp: Now.
-            except_for: Names that may be there.
+            timestamp: The current training time.
+            except_for: Names that are allowed.
 
         Raises:
             FileExistsError: There is a later checkpoint.
@@ -212,7 +212,7 @@ class RemoteCheckpoints:
         refuse_later(names, self.folder.uri, template, timestamp, except_for=except_for)
 
     def remove_partial_files(self, template: str, latest: str | None) -> None:
-        """Remove what a process that was killed had begun to send, where the place shows it.
+        """Delete partial uploads of a killed process, if the store lists them.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
@@ -223,78 +223,80 @@ class RemoteCheckpoints:
             above, slash, last = entry.name.rpartition("/")
             found = PARTIAL.fullmatch(last)
             last = last if found is None else found[1]
-            # A checkpoint that is a folder has partial files within.
+            # A sharded checkpoint has partial files in its folder.
             names = (f"{above}{slash}{last}", above)
             is_ours = any(pattern(one).fullmatch(name) for one in (template, *links) for name in names)
             if (found is not None and is_ours) or (not above and _PROBE.fullmatch(last)):
                 self.folder.remove(entry.name)
 
     def poll(self) -> None:
-        """Tell of a failure, if there was one.
+        """Report a failed upload, if there is one.
 
         Raises:
-            OSError: A checkpoint could not be sent.
+            OSError: A checkpoint could not be uploaded.
         """
-        self._told(self._queue.poll)
+        self._handle_failure(self._queue.poll)
 
     def wait(self) -> None:
-        """Wait until everything has arrived.
+        """Wait until all uploads are finished.
 
         Raises:
-            OSError: A checkpoint could not be sent.
-            TimeoutError: It takes too long.
+            OSError: A checkpoint could not be uploaded.
+            TimeoutError: It takes longer than the timeout.
         """
-        self._told(self._queue.wait)
+        self._handle_failure(self._queue.wait)
 
     def close(self) -> None:
-        """Wait until everything has arrived, and remove the folder of this machine unless something has not.
+        """Wait until all uploads are finished, and delete the local folder unless one has failed.
 
         Raises:
-            OSError: A checkpoint could not be sent.
-            TimeoutError: It takes too long.
+            OSError: A checkpoint could not be uploaded.
+            TimeoutError: It takes longer than the timeout.
         """
         try:
-            self._told(self._queue.close)
+            self._handle_failure(self._queue.close)
         finally:
             group, self._group = self._group, None
             if group is not None and dist.is_initialized():
                 torch_dist.destroy_process_group(group)
             local, self._local = self._local, None
             if local is not None and any(path.is_file() for path in local.rglob("*")):
-                _log.warning("Checkpoints that could not be sent to %s are in %s.", mask_text(self.folder.uri), local)
+                _log.warning(
+                    "Checkpoints that could not be uploaded to %s are in %s.", mask_text(self.folder.uri), local
+                )
             elif local is not None:
                 shutil.rmtree(local, ignore_errors=True)
 
-    def _shown(self, name: str) -> str:
-        """The URI of a file for messages."""
+    def _masked_uri(self, name: str) -> str:
+        """Return the URI of a file for messages, without secrets."""
         return mask_text(self.folder.uri_of(name))
 
     def _link(self, link: str, name: str, after: Iterable[Job]) -> Job:
         target = "../" * link.count("/") + name
-        what = f"upload of {self._shown(link)}"
+        what = f"upload of {self._masked_uri(link)}"
         return self._queue.submit(what, lambda: self.folder.write_text(link, target), after)
 
     def _discard(self, names: Iterable[str], template: str, after: list[Job]) -> None:
         for one in names:
             if is_plain(one) and pattern(template).fullmatch(one):
-                self._queue.submit(f"removal of {self._shown(one)}", lambda one=one: self._remove(one), after)
+                self._queue.submit(f"removal of {self._masked_uri(one)}", lambda one=one: self._remove(one), after)
             else:
                 folder = mask_text(self.folder.uri)
                 _log.warning("%s is not removed from %s: it is not a checkpoint of this run.", one, folder)
 
     def _remove(self, name: str) -> None:
-        """Remove a checkpoint; none is left that looks complete and is not."""
+        """Delete a checkpoint; a partly deleted one never looks complete."""
         if self.folder.exists(name):
             self.folder.remove(name)
             return
-        parts = Folder(self.path_of(name))
-        names = parts.names()
-        if REST in names or all(map(_SHARD.fullmatch, names)):
-            parts.remove(REST)  # first, as it tells that the others are complete
-            parts.remove_all()
+        shards = Folder(self.path_of(name))
+        names = shards.names()
+        if MANIFEST in names or all(map(_SHARD.fullmatch, names)):
+            shards.remove(MANIFEST)  # first, since it marks the checkpoint as complete
+            shards.remove_all()
 
     def _send(self, path: Path, name: str) -> Job:
-        """Send a file, and remove it when it has arrived."""
+        """Upload a file, and delete the local one afterwards."""
 
         def send() -> None:
             try:
@@ -304,38 +306,38 @@ class RemoteCheckpoints:
                 raise
             path.unlink()
 
-        return self._queue.submit(f"upload of {self._shown(name)}", send)
+        return self._queue.submit(f"upload of {self._masked_uri(name)}", send)
 
-    def _send_parts(self, path: Path, name: str) -> Job:
-        """Send what this process has of a folder; in the first, the job ends when the whole folder is there."""
-        mine = [one.name for one in sorted(path.iterdir()) if one.name != REST]
+    def _send_folder(self, path: Path, name: str) -> Job:
+        """Upload the files of this rank; on rank 0, the job ends when all ranks have uploaded theirs."""
+        mine = [one.name for one in sorted(path.iterdir()) if one.name != MANIFEST]
         jobs = [self._send(path / one, f"{name}/{one}") for one in mine]
 
         def agree() -> None:
             failed = [str(job.error) for job in jobs if job.error is not None]
-            answers = dist.all_gather_object(failed, self._group)
-            # Who has failed has told it.
-            others = [text for rank, texts in enumerate(answers) for text in texts if rank != dist.get_global_rank()]
+            failures = dist.all_gather_object(failed, self._group)
+            # A rank that has failed reports its error itself.
+            others = [text for rank, texts in enumerate(failures) for text in texts if rank != dist.get_global_rank()]
             if others or failed:
-                raise RuntimeError(f"Not all parts of {self._shown(name)!r} have arrived: {'; '.join(others)}")
+                raise RuntimeError(f"Not all files of {self._masked_uri(name)!r} were uploaded: {'; '.join(others)}")
 
-        met = self._queue.submit(f"upload of the other parts of {self._shown(name)}", agree, behind=jobs)
-        if not (path / REST).is_file():
-            return met
+        uploaded = self._queue.submit(f"upload of the other files of {self._masked_uri(name)}", agree, after_any=jobs)
+        if not (path / MANIFEST).is_file():
+            return uploaded
         return self._queue.submit(
-            f"upload of {self._shown(name)}/{REST}",
-            lambda: (self.folder.upload(path / REST, f"{name}/{REST}"), (path / REST).unlink()),
-            [met],
+            f"upload of {self._masked_uri(name)}/{MANIFEST}",
+            lambda: (self.folder.upload(path / MANIFEST, f"{name}/{MANIFEST}"), (path / MANIFEST).unlink()),
+            [uploaded],
         )
 
     def _complete(self, template: str) -> list[Found]:
-        """The files, and the folders of which all has arrived, whose names match a template."""
+        """Return the files and the complete sharded folders whose names match a template."""
         entries = self.folder.entries(deep=True)
-        found = [Found(entry.name.removesuffix(f"/{REST}"), entry.modified) for entry in entries]
+        found = [Found(entry.name.removesuffix(f"/{MANIFEST}"), entry.modified) for entry in entries]
         return [one for one in found if pattern(template).fullmatch(one.name)]
 
     def _linked(self, latest: str | None) -> Found | None:
-        """What the link names, by its name here, and when the link was written."""
+        """Return the name of the link's target in this folder, and when the link was written."""
         if latest is None:
             return None
         link = f"{latest}{LINK_SUFFIX}"
@@ -348,11 +350,11 @@ class RemoteCheckpoints:
         name = self.name_of(target)
         return None if name is None else Found(name, since)
 
-    def _told(self, action: Callable[[], R]) -> R | None:
+    def _handle_failure(self, action: Callable[[], R]) -> R | None:
         try:
             return action()
         except Exception as error:
-            error.add_note("A checkpoint could not be sent; earlier ones are as they were.")
+            error.add_note("A checkpoint could not be uploaded; earlier checkpoints are unchanged.")
             if self._on_failure == "raise":
                 raise
             notes = " ".join([str(error), *getattr(error, "__notes__", ())])
@@ -362,4 +364,4 @@ class RemoteCheckpoints:
 
 def _exists(uri: str) -> bool:
     folder, name = split(uri)
-    return Folder(folder).exists(name) or Folder(uri).exists(REST)
+    return Folder(folder).exists(name) or Folder(uri).exists(MANIFEST)

@@ -8,15 +8,15 @@ import secrets
 import shutil
 from pathlib import Path
 
-from composer.checkpoint.folder_conflicts import REST
+from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.name_templates import is_plain, partial_files, pattern
 
-__all__ = ["own_checkpoint", "remove_checkpoint", "remove_partial_files"]
+__all__ = ["find_checkpoint", "remove_checkpoint", "remove_partial_files"]
 
 _log = logging.getLogger(__name__)
 
 
-def own_checkpoint(folder: Path, name: str) -> Path | None:
+def find_checkpoint(folder: Path, name: str) -> Path | None:
     """Return the path of a checkpoint in a folder, or None if there is none or it is outside the folder.
 
     Neither the checkpoint nor a folder on the path to it may be a symbolic link. A folder counts as a checkpoint if it
@@ -27,9 +27,9 @@ def own_checkpoint(folder: Path, name: str) -> Path | None:
         name: Name of the checkpoint relative to it.
 
     >>> (tmp_path / "ep1.pt").touch()
-    >>> own_checkpoint(tmp_path, "ep1.pt").name
+    >>> find_checkpoint(tmp_path, "ep1.pt").name
     'ep1.pt'
-    >>> own_checkpoint(tmp_path / "run", "../ep1.pt") is None
+    >>> find_checkpoint(tmp_path / "run", "../ep1.pt") is None
     True
     """
     if not is_plain(name):
@@ -39,8 +39,8 @@ def own_checkpoint(folder: Path, name: str) -> Path | None:
         path = path / part
         if path.is_symlink():
             return None
-    is_there = path.is_file() or (path.is_dir() and (path / REST).is_file())
-    # Catches other kinds of links, such as junctions on Windows.
+    is_there = path.is_file() or (path.is_dir() and (path / MANIFEST).is_file())
+    # Catches other types of links, such as junctions on Windows.
     return path if is_there and path.resolve() == folder.resolve() / name else None
 
 
@@ -58,7 +58,7 @@ def remove_checkpoint(folder: Path, name: str, template: str) -> None:
     >>> list(tmp_path.iterdir())
     []
     """
-    path = own_checkpoint(folder, name) if pattern(template).fullmatch(name) else None
+    path = find_checkpoint(folder, name) if pattern(template).fullmatch(name) else None
     if path is None:
         _log.warning("%s is not removed from %s: it is not a checkpoint of this run.", name, folder)
         return

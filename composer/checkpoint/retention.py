@@ -1,4 +1,4 @@
-"""Which checkpoints of a run to keep."""
+"""Decide which checkpoints to keep: the newest, the best by a metric, and every n-th; the rest are deleted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["BestCheckpoint", "Retention", "SavedCheckpoint", "retention_of"]
 
 
 class BestCheckpoint(NamedTuple):
-    """The best of the checkpoints that are kept.
+    """The checkpoint with the best value of the monitored metric.
 
     Attributes:
-        path: Where it is, a path or URI.
+        path: Its path or URI.
         value: Value of the monitored metric.
 
     >>> BestCheckpoint("night/best/ep3.pt", 0.9).value
@@ -29,13 +29,13 @@ class BestCheckpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """One that was saved.
+    """A saved checkpoint.
 
     Attributes:
         name: Its name relative to the folder that the run saves to.
-        batch: After how many batches of training.
-        number: How many the run had saved before.
-        score: Value of the metric that tells which are best, or None.
+        batch: Number of training batches when it was saved.
+        number: Number of checkpoints that the run had saved before.
+        score: Value of the monitored metric, or None.
 
     >>> SavedCheckpoint("ep1.pt", batch=100, number=0).state_dict()
     {'name': 'ep1.pt', 'batch': 100, 'number': 0, 'score': None}
@@ -52,10 +52,10 @@ class SavedCheckpoint:
 
     @classmethod
     def from_state(cls, state: Any) -> SavedCheckpoint | None:
-        """Return what :meth:`state_dict` has described; None if a value is of another type.
+        """Create an instance from :meth:`state_dict`; None if a value has another type.
 
         Args:
-            state: The fields by name. Earlier versions wrote ``path`` in place of ``name``.
+            state: The fields by name. Earlier versions wrote ``path`` instead of ``name``.
 
         >>> SavedCheckpoint.from_state({"name": "ep1.pt", "batch": 100, "number": 0, "score": None}).batch
         100
@@ -72,13 +72,13 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept; the newest always is, since resumption needs it.
+    """Retention policy; the newest checkpoint is always kept, since resuming needs it.
 
     Attributes:
-        newest: How many of the newest; -1 is all.
-        best: How many of those with the best score.
-        every: Keep every so-manieth for ever, counted from the first; 0 is none.
-        mode: Whether a small score is good ("min") or a large one ("max").
+        newest: Number of newest checkpoints to keep; -1 keeps all.
+        best: Number of checkpoints with the best score to keep.
+        every: Keep every n-th checkpoint forever, counted from the first; 0 keeps none.
+        mode: Whether a lower ("min") or a higher ("max") score is better.
 
     >>> saved = [SavedCheckpoint(f"{i}.pt", i, i, score) for i, score in enumerate([3.0, 1.0, 2.0, 4.0])]
     >>> [one.name for one in Retention(newest=1, best=1, mode="min").superfluous(saved)]
@@ -91,7 +91,7 @@ class Retention:
     mode: Literal["min", "max"] = "min"
 
     def superfluous(self, saved: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
-        """Return those that are not kept.
+        """Return the checkpoints to delete.
 
         Args:
             saved: In the order in which they were saved.
@@ -104,13 +104,13 @@ class Retention:
         return [one for one in saved if one.number not in kept]
 
     def ranked(self, saved: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
-        """Return those that have a score, the best first; of equal scores, the earlier first.
+        """Return the checkpoints with a score, best first; ties are ordered by age, oldest first.
 
         Args:
             saved: In the order in which they were saved.
         """
         sign = 1 if self.mode == "min" else -1
-        # A score that is no number is none of the best.
+        # NaN is never among the best.
         scored = [
             (sign * one.score, one.number, one) for one in saved if one.score is not None and not math.isnan(one.score)
         ]
@@ -118,18 +118,17 @@ class Retention:
 
 
 def retention_of(newest: int, best: int, every: int, mode: Literal["min", "max"], monitor: str | None) -> Retention:
-    """Return what is kept, as the arguments of a saver say.
+    """Create the retention policy from the arguments of :class:`.CheckpointSaver`.
 
     Args:
-        newest: ``num_checkpoints_to_keep``. With ``best`` or ``every``, which choose among those that are not kept
-            otherwise, -1 is 1.
+        newest: ``num_checkpoints_to_keep``. With ``best`` or ``every``, which select further checkpoints, -1 means 1.
         best: ``keep_best``.
         every: ``keep_every``.
-        mode: Whether a small or a large score is good.
-        monitor: Name of the metric that is the score, or None.
+        mode: Whether a lower or a higher score is better.
+        monitor: Name of the monitored metric, or None.
 
     Raises:
-        ValueError: They do not go together.
+        ValueError: The arguments are invalid or conflict.
 
     >>> retention_of(2, 0, 10, "min", None)
     Retention(newest=2, best=0, every=10, mode='min')
@@ -139,11 +138,15 @@ def retention_of(newest: int, best: int, every: int, mode: Literal["min", "max"]
     if newest < -1:
         raise ValueError(f"num_checkpoints_to_keep must be a number, or -1 for all; got {newest}.")
     if newest == 0 and not best:
-        raise ValueError("num_checkpoints_to_keep=0 would remove what was just saved; give 1 to keep the newest.")
+        raise ValueError(
+            "num_checkpoints_to_keep=0 would delete the checkpoint that was just saved; use 1 to keep the newest."
+        )
     if best < 0 or every < 0:
         raise ValueError(f"keep_best and keep_every must not be negative; got {best} and {every}.")
     if newest == -1 and (best or every):
         newest = 1
     if (best > 0) != (monitor is not None):
-        raise ValueError("keep_best and monitor go together: the number to keep, and 'eval/<metric>' to compare by.")
+        raise ValueError(
+            "keep_best and monitor must be given together: the number to keep, and 'eval/<metric>' to compare."
+        )
     return Retention(newest, best, every, one_of("mode", mode, ("min", "max")))

@@ -1,4 +1,4 @@
-"""Weights as safetensors: a file of tensors that other programs read too, and that cannot hold code."""
+"""Read and write weights as safetensors: tensor files that other programs read too, and that cannot contain code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from composer.checkpoint.file_format import DamagedCheckpointError, damage_of, r
 __all__ = ["check_format", "is_safetensors", "read_safetensors", "write_safetensors"]
 
 _SUFFIX = ".safetensors"
-# In the header of a file, before the name of a tensor that is not stored because it is another one.
+# Prefix, in the header, of the name of a tied tensor that is not stored again.
 _TIED = "tied:"
-# In the header: a checksum of each tensor and of the rest of the header, which the format does not have itself.
+# Header entry with checksums of each tensor and of the header, which the format itself lacks.
 _CHECKSUMS = "composer.crc32"
 
 
 def is_safetensors(path: Path | str) -> bool:
-    """Tell whether a name is that of a safetensors file.
+    """Return whether a name is that of a safetensors file.
 
     Args:
         path: The name.
@@ -40,39 +40,39 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".lzo", ".lz4", ".zst", ".tar", ".
 
 
 def check_format(argument: str, path: Path | str, *, weights_only: bool) -> None:
-    """Refuse a compressed file, and a safetensors file for more than weights.
+    """Raise for a compressed file, and for a safetensors file of more than weights.
 
     Args:
         argument: Name of the argument, for the message.
         path: Name of the file.
-        weights_only: Whether the file is to have the weights only.
+        weights_only: Whether only the weights are saved.
 
     Raises:
-        ValueError: Checkpoints are not written in this format, or it has no room for what is to be saved.
+        ValueError: The format is not supported, or cannot store the checkpoint.
 
     >>> check_format("filename", "weights.safetensors", weights_only=True)
     """
     if Path(path).suffix in _COMPRESSED:
         raise ValueError(
-            f"{argument}={str(path)!r}: checkpoints are not compressed, as weights hardly get smaller. Use '.pt'."
+            f"{argument}={str(path)!r}: compression is not supported, since weights hardly get smaller. Use '.pt'."
         )
     if is_safetensors(path) and not weights_only:
         raise ValueError(
-            f"{argument}={str(path)!r} is a safetensors file, which holds weights and nothing else. Save with "
-            f"weights_only=True, or under a name that ends in '.pt'."
+            f"{argument}={str(path)!r} is a safetensors file, which can only store weights. Use "
+            f"weights_only=True, or a name that ends in '.pt'."
         )
 
 
 def read_safetensors(path: Path | str) -> dict[str, Tensor]:
-    """Read weights into host memory; those that were one tensor when they were written are one again.
+    """Read weights into host memory; tied weights are tied again.
 
     Args:
         path: The file.
 
     Raises:
-        FileNotFoundError: There is none.
-        DamagedCheckpointError: It is cut off, or no safetensors file, or one of ours and not what was written; files
-            of other programs have no checksums.
+        FileNotFoundError: The file does not exist.
+        DamagedCheckpointError: It is truncated, not a safetensors file, or does not match the checksums that this
+            library writes; files of other programs have no checksums.
         MissingConditionalImportError: The package safetensors is not installed.
 
     >>> weight = torch.ones(2)
@@ -104,19 +104,19 @@ def read_safetensors(path: Path | str) -> dict[str, Tensor]:
 def write_safetensors(
     weights: Mapping[str, Any], path: Path | str, *, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write weights, whole or not at all.
+    """Write weights atomically.
 
-    Tensors that are one and the same are written once; the header tells which names they have beside. Other tensors
-    that overlap in memory are written each.
+    Tied weights are written once; the header has their other names. Other tensors that overlap in memory are written
+    separately.
 
     Args:
         weights: Tensors by name.
-        path: Where to; its folder is made.
-        metadata: Further text for the header.
+        path: The destination; its folder is created.
+        metadata: Further strings for the header.
 
     Raises:
-        OSError: It could not be written.
-        TypeError: Something among the weights is no tensor.
+        OSError: The file could not be written.
+        TypeError: A weight is not a tensor.
         MissingConditionalImportError: The package safetensors is not installed.
 
     >>> write_safetensors({"weight": torch.ones(2)}, tmp_path / "a.safetensors", metadata={"format": "pt"})
@@ -128,19 +128,19 @@ def write_safetensors(
     header = {"format": "pt", **(metadata or {})}
     names: dict[Any, str] = {}
     stored: dict[str, Tensor] = {}
-    taken: set[int] = set()
+    storages: set[int] = set()
     for name, value in weights.items():
         if not isinstance(value, Tensor):
             raise TypeError(
-                f"A safetensors file holds tensors, but {name!r} is {type(value).__name__}. Save under a name that "
-                f"ends in '.pt', or leave it out with ignore_keys=['state/model/{name}']."
+                f"A safetensors file can only store tensors, but {name!r} is {type(value).__name__}. Use a name that "
+                f"ends in '.pt', or exclude it with ignore_keys=['state/model/{name}']."
             )
-        place = (value.device, value.dtype, value.data_ptr(), value.shape, value.stride())
-        if value.numel() and place in names:
-            header[_TIED + name] = names[place]
+        memory = (value.device, value.dtype, value.data_ptr(), value.shape, value.stride())
+        if value.numel() and memory in names:
+            header[_TIED + name] = names[memory]
             continue
-        names[place] = name
-        stored[name] = _alone(value.detach(), taken)
+        names[memory] = name
+        stored[name] = _alone(value.detach(), storages)
     checksums = {name: _crc32(name, tensor) for name, tensor in stored.items()}
     header[_CHECKSUMS] = json.dumps({"header": _crc32_of_text(header), "tensors": checksums})
     with replacing(path) as temporary:
@@ -153,22 +153,20 @@ def write_safetensors(
 
 
 def _compare(path: Path, weights: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """Compare what was read with the checksums in the header, if it has them."""
+    """Verify the weights by the checksums in the header, if it has them."""
     if _CHECKSUMS not in header:
         return
-    said = json.loads(header[_CHECKSUMS])
+    expected = json.loads(header[_CHECKSUMS])
     rest = {name: text for name, text in header.items() if name != _CHECKSUMS}
-    if said["header"] != _crc32_of_text(rest) or said["tensors"].keys() != weights.keys():
-        raise ValueError("it differs from what was written")
-    damaged = [repr(name) for name, tensor in weights.items() if _crc32(name, tensor) != said["tensors"][name]]
+    if expected["header"] != _crc32_of_text(rest) or expected["tensors"].keys() != weights.keys():
+        raise ValueError("its checksum does not match")
+    damaged = [repr(name) for name, tensor in weights.items() if _crc32(name, tensor) != expected["tensors"][name]]
     if damaged:
-        raise DamagedCheckpointError(
-            f"{str(path)!r} is damaged: the checksums of {', '.join(damaged)} are not those of what was written."
-        )
+        raise DamagedCheckpointError(f"{str(path)!r} is damaged: the checksums of {', '.join(damaged)} do not match.")
 
 
 def _crc32(name: str, tensor: Tensor) -> int:
-    """Of a tensor in host memory, its dtype and shape included."""
+    """Return the checksum of a tensor in host memory, including dtype and shape."""
     value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
     content: Any = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
     return zlib.crc32(content, value)
@@ -178,11 +176,11 @@ def _crc32_of_text(header: Mapping[str, str]) -> int:
     return zlib.crc32(json.dumps(sorted(header.items())).encode())
 
 
-def _alone(tensor: Tensor, taken: set[int]) -> Tensor:
-    """The tensor in memory that has nothing else, as the format wants it."""
+def _alone(tensor: Tensor, storages: set[int]) -> Tensor:
+    """Return the tensor in a separate storage, as the format requires."""
     tensor = tensor.to("cpu").contiguous()
     storage = tensor.untyped_storage()
-    if storage.data_ptr() in taken or storage.nbytes() != tensor.numel() * tensor.element_size():
+    if storage.data_ptr() in storages or storage.nbytes() != tensor.numel() * tensor.element_size():
         tensor = tensor.clone(memory_format=torch.contiguous_format)
-    taken.add(tensor.untyped_storage().data_ptr())
+    storages.add(tensor.untyped_storage().data_ptr())
     return tensor

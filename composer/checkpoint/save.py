@@ -1,4 +1,4 @@
-"""Collecting what a checkpoint holds, and writing it."""
+"""Save a checkpoint: collect the state of a run, and write it to a file, a sharded folder, or a remote URI."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
 from composer.checkpoint import file_format
-from composer.checkpoint.contents import PARTS
-from composer.checkpoint.excluded_weights import record_left_out
+from composer.checkpoint.contents import STATE_ENTRIES
+from composer.checkpoint.excluded_weights import exclude_and_record
 from composer.checkpoint.filters import IgnoreKeys
-from composer.checkpoint.folder_conflicts import REST
+from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.plain_values import plain
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
-from composer.checkpoint.sharded_tensors import has_sharded, whole
-from composer.checkpoint.sharded_writer import divide, files_of_process, write
+from composer.checkpoint.sharded_tensors import has_sharded_tensors, unshard
+from composer.checkpoint.sharded_writer import files_of_rank, shard_checkpoint, write_sharded
 from composer.core.name_placeholders import format_name
 from composer.storage.atomic_upload import deliver
 from composer.storage.uris import is_remote, local_path
@@ -31,15 +31,15 @@ __all__ = ["collect", "folders_for", "get_save_filename", "save_checkpoint", "te
 def collect(
     state: State, *, weights_only: bool = False, ignore_keys: IgnoreKeys = None, metrics: bool = False
 ) -> dict[str, Any]:
-    """Return what a checkpoint of a run holds; its tensors are those of the run, not copies.
+    """Return the content of a checkpoint; its tensors are those of the run, not copies.
 
-    All processes must call this.
+    All ranks must call this.
 
     Args:
         state: The state of the run.
         weights_only: Whether to leave out what only training needs.
         ignore_keys: What else to leave out, see :func:`.drop`.
-        metrics: Whether to keep the state of the metrics.
+        metrics: Whether to include the state of the metrics.
 
     Raises:
         TypeError: A state has a value without a plain form, see :func:`.plain`.
@@ -48,22 +48,22 @@ def collect(
     >>> sorted(collect(State(model=torch.nn.Linear(1, 1)), weights_only=True)["state"])
     ['integrations', 'metadata', 'model']
     """
-    # First: to tell the place in the data may mean to fetch the next batch.
-    numbers = None if weights_only else rng.get_rng_state()
-    parts = [part for part in PARTS if part.with_weights or not weights_only]
+    # First, since finding the position in the data may fetch the next batch.
+    rng_state = None if weights_only else rng.get_rng_state()
+    entries = [entry for entry in STATE_ENTRIES if entry.with_weights or not weights_only]
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     if engine is not None:
-        parts = [part for part in parts if part.name not in ("model", "optimizers")]
-    taken = {part.name: part.take(state) for part in parts if metrics or not part.on_request}
-    content: dict[str, Any] = {"state": {name: value for name, value in taken.items() if value is not None}}
+        entries = [entry for entry in entries if entry.name not in ("model", "optimizers")]
+    values = {entry.name: entry.get(state) for entry in entries if metrics or not entry.on_request}
+    content: dict[str, Any] = {"state": {name: value for name, value in values.items() if value is not None}}
     if engine is not None and weights_only:
         content["state"]["model"] = engine.weights()
     elif engine is not None:
         content["engine"] = engine.description()
-    if numbers is not None:
-        content["rng"] = numbers
-    record_left_out(content, ignore_keys)
-    # The states of random generators are plain, and have thousands of numbers.
+    if rng_state is not None:
+        content["rng"] = rng_state
+    exclude_and_record(content, ignore_keys)
+    # Random states are plain already, and have thousands of numbers.
     return {name: value if name == "rng" else plain(value, (name,)) for name, value in content.items()}
 
 
@@ -74,26 +74,26 @@ def save_checkpoint(
     weights_only: bool = False,
     ignore_keys: IgnoreKeys = None,
 ) -> str | None:
-    """Write a checkpoint of a run; all processes must call this.
+    """Save a checkpoint of a run; all ranks must call this.
 
-    The first process writes a file, with whole tensors. Where ``state.checkpoint_folders`` says so, each writes its
-    part to a folder that stands beside where the file would.
+    Rank 0 writes a file with full (unsharded) tensors. If ``state.checkpoint_folders`` is set, each rank writes its
+    shards to a folder next to where the file would be.
 
     Args:
         state: The state of the run.
-        filename: Where to, a path or URI; may have names in braces such as ``{run_name}``, ``{epoch}`` and ``{batch}``.
-            One that ends in ".safetensors" is written in that format, which has room for weights only. Of a folder the
-            last part has another name, see :class:`.CheckpointFolders`.
+        filename: Path or URI; may have placeholders such as ``{run_name}``, ``{epoch}`` and ``{batch}``. A name that
+            ends in ".safetensors" selects that format, which holds weights only. For a sharded folder the last path
+            component is replaced, see :class:`.CheckpointFolders`.
         weights_only: Whether to leave out what only training needs.
         ignore_keys: What else to leave out, see :func:`.drop`.
 
     Returns:
-        The path, or None on the other processes.
+        The path; None on other ranks than rank 0.
 
     Raises:
-        OSError: It could not be written; a checkpoint that was there is as it was.
+        OSError: It could not be written; an existing checkpoint is unchanged.
         TypeError: A state has a value that could not be read back; the error names it.
-        ValueError: A safetensors file is to have more than weights.
+        ValueError: A safetensors file is requested for more than weights.
 
     >>> from composer import State
     >>> path = save_checkpoint(State(model=torch.nn.Linear(1, 1)), str(tmp_path / "ep{epoch}.pt"))
@@ -108,8 +108,8 @@ def save_checkpoint(
     if (folders := folders_for(state, filename, weights_only=weights_only)) is not None:
         _save_folder(content, path, folders)
         return path if is_first else None
-    if has_sharded(content):
-        content = whole(content)
+    if has_sharded_tensors(content):
+        content = unshard(content)
     if not is_first:
         return None
     if not is_remote(path):
@@ -123,11 +123,11 @@ def save_checkpoint(
 
 
 def write_file(content: dict[str, Any], path: Path | str) -> None:
-    """Write the content of a checkpoint in the format that the end of its name tells, whole or not at all.
+    """Write the content of a checkpoint atomically, in the format given by the file extension.
 
     Args:
         content: As :func:`collect` returns it.
-        path: Where to; with the end ".safetensors" the weights are written in that format, else all with torch.
+        path: The destination; ".safetensors" writes the weights in that format, any other name a ``torch.save`` file.
 
     Raises:
         OSError: It could not be written.
@@ -145,11 +145,11 @@ def write_file(content: dict[str, Any], path: Path | str) -> None:
 def get_save_filename(
     state: State, filename: str | Path = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
 ) -> str:
-    """Return the path of a checkpoint that is saved now, of a folder where checkpoints are folders.
+    """Return the path of a checkpoint that is saved now: of the file, or of the sharded folder.
 
     Args:
         state: The state of the run.
-        filename: May have names in braces such as ``{run_name}``, ``{epoch}`` and ``{batch}``.
+        filename: May have placeholders such as ``{run_name}``, ``{epoch}`` and ``{batch}``.
         weights_only: Whether it has weights only.
 
     >>> from composer import State
@@ -161,12 +161,12 @@ def get_save_filename(
 
 
 def folders_for(state: State, filename: str | Path, *, weights_only: bool = False) -> CheckpointFolders | None:
-    """Return how a checkpoint is divided among processes; None where it is one file.
+    """Return how a checkpoint is sharded; None if it is a single file.
 
     Args:
         state: The state of the run.
-        filename: Name of the file; those of safetensors are always one.
-        weights_only: Whether it has weights only, which engines hand out in one piece.
+        filename: Name of the file; a safetensors checkpoint is always a single file.
+        weights_only: Whether it has weights only, which engines return unsharded.
 
     >>> from composer import State
     >>> folders_for(State(model=torch.nn.Linear(1, 1)), "ep1.pt") is None
@@ -179,7 +179,7 @@ def folders_for(state: State, filename: str | Path, *, weights_only: bool = Fals
 
 
 def template_for(state: State, filename: str | Path, *, weights_only: bool = False) -> str:
-    """Return the name of checkpoints, of folders that stand where the files would where checkpoints are folders.
+    """Return the name template of checkpoints: of the files, or of the sharded folders in their place.
 
     Args:
         state: The state of the run.
@@ -197,18 +197,20 @@ def template_for(state: State, filename: str | Path, *, weights_only: bool = Fal
 
 
 def _save_folder(content: dict[str, Any], path: str, folders: CheckpointFolders) -> None:
-    """Write a folder here, or elsewhere: each process sends its files, and what tells of all comes last."""
+    """Write a sharded folder; for a URI each rank uploads its files, and the manifest is uploaded last."""
     if not is_remote(path):
-        write(divide(content), Path(path), planner=folders.save_planner, engine=folders.engine)
+        write_sharded(shard_checkpoint(content), Path(path), planner=folders.save_planner, engine=folders.engine)
         return
     with tempfile.TemporaryDirectory(prefix="composer-") as above:
         local = Path(above, path.rpartition("/")[2])
-        write(divide(content), local, apart=True, planner=folders.save_planner, engine=folders.engine)
-        names = files_of_process(local)
+        write_sharded(
+            shard_checkpoint(content), local, per_rank_folder=True, planner=folders.save_planner, engine=folders.engine
+        )
+        names = files_of_rank(local)
         for name in names:
-            if name != REST:
+            if name != MANIFEST:
                 deliver(local / name, f"{path}/{name}")
         dist.barrier()
-        if REST in names:
-            deliver(local / REST, f"{path}/{REST}")
+        if MANIFEST in names:
+            deliver(local / MANIFEST, f"{path}/{MANIFEST}")
         dist.barrier()

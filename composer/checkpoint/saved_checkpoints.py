@@ -1,4 +1,4 @@
-"""The list of checkpoints that a run has saved in its folder, from which retention deletes superfluous ones.
+"""The list of checkpoints that a run has saved in its folder; retention deletes the superfluous ones.
 
 The list is part of each checkpoint, so that a resumed run continues it. A loaded list is not trusted to name files to
 delete: see :meth:`SavedList.load_state_dict`.
@@ -16,7 +16,7 @@ from composer.checkpoint.name_templates import is_plain, pattern
 from composer.checkpoint.remote_folder import RemoteCheckpoints
 from composer.checkpoint.retention import BestCheckpoint, Retention, SavedCheckpoint
 
-__all__ = ["SavedList", "place_of"]
+__all__ = ["SavedList", "folder_key"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ class SavedList:
 
     Args:
         retention: Decides which checkpoints are kept.
-        place: Identifies the folder and its checkpoint names among several savers of a run, also after the run is
-            copied to another folder; see :func:`place_of`.
+        folder_key: Identifies the folder and its checkpoint names among several savers of a run, also after the run is
+            copied to another folder; see :func:`folder_key`.
 
     Attributes:
         entries: Checkpoints to keep, oldest first.
@@ -43,9 +43,9 @@ class SavedList:
     (['ba2.pt'], ['ba1.pt'])
     """
 
-    def __init__(self, retention: Retention, place: str = "") -> None:
+    def __init__(self, retention: Retention, folder_key: str = "") -> None:
         self.retention = retention
-        self.place = place
+        self.folder_key = folder_key
         self.begin(None, (), None)
 
     def begin(
@@ -59,7 +59,7 @@ class SavedList:
             run_name: The run name that the user gave; None if it is generated on each start.
         """
         self._folder, self._templates, self._run_name = folder, tuple(templates), run_name
-        self._saved_place = self.place
+        self._saved_folder_key = self.folder_key
         self.entries: list[SavedCheckpoint] = []
         self.obsolete: list[str] = []
         self.damaged: list[str] = []
@@ -129,14 +129,14 @@ class SavedList:
         self.damaged = list(dict.fromkeys([*self.damaged, *names]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the lists, the run name and the place."""
+        """Return the lists, the run name and the folder key."""
         return {
             "saved": [one.state_dict() for one in self.entries],
             "obsolete": list(self.obsolete),
             "damaged": list(self.damaged),
             "number": self._number,
             "run_name": self._run_name,
-            "place": self._saved_place,
+            "place": self._saved_folder_key,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
@@ -153,7 +153,7 @@ class SavedList:
             self._run_name = state.get("run_name")
         self.begin(self._folder, self._templates, self._run_name)
         if self._folder is None:
-            self._saved_place = state.get("place", self.place)
+            self._saved_folder_key = state.get("place", self.folder_key)
         if state.get("run_name", self._run_name) != self._run_name:
             _log.info("The checkpoint is of another run, whose checkpoints are left alone.")
             return False
@@ -161,20 +161,22 @@ class SavedList:
         self._number = number if isinstance(number, int) else 0
         has_paths = "run_name" not in state
 
-        def own(value: Any) -> str | None:
+        def accepted_name(value: Any) -> str | None:
             if has_paths and isinstance(value, str):
                 value = self.name_of(value)
-            return value if isinstance(value, str) and self._own(value) else None
+            return value if isinstance(value, str) and self._matches_run(value) else None
 
         def names(key: str) -> list[str]:
             values = state.get(key, ())
-            return [name for one in values if (name := own(one)) is not None] if isinstance(values, list) else []
+            return (
+                [name for one in values if (name := accepted_name(one)) is not None] if isinstance(values, list) else []
+            )
 
         self.obsolete, self.damaged = names("obsolete"), names("damaged")
         saved = state.get("saved", ())
         for entry in saved if isinstance(saved, list) else ():
             made = SavedCheckpoint.from_state(entry)
-            name = None if made is None else own(made.name)
+            name = None if made is None else accepted_name(made.name)
             if made is not None and name is not None:
                 self.entries.append(replace(made, name=name))
         if isinstance(self._folder, LocalCheckpoints):  # a remote folder is listed when training begins
@@ -182,23 +184,23 @@ class SavedList:
         return True
 
     def path_of(self, name: str) -> str:
-        """Return the path or URI of a checkpoint in the folder; a name that is none of one there is returned itself.
+        """Return the path or URI of a checkpoint in the folder; any other name is returned unchanged.
 
         Args:
             name: Its name relative to the folder.
         """
-        return self._path(name) if self._own(name) else name
+        return self._path(name) if self._matches_run(name) else name
 
     def name_of(self, path: str) -> str | None:
-        """Return the name of a checkpoint relative to the folder; None if it is not in there.
+        """Return the name of a checkpoint relative to the folder; None if it is not in the folder.
 
         Args:
             path: Its path or URI.
         """
         return None if self._folder is None else self._folder.name_of(path)
 
-    def _own(self, name: str) -> bool:
-        """Return whether a name is one that this run gives its checkpoints."""
+    def _matches_run(self, name: str) -> bool:
+        """Return whether a name matches the checkpoint names of this run."""
         is_named_so = self._folder is None or any(pattern(one).fullmatch(name) for one in self._templates)
         return is_plain(name) and is_named_so
 
@@ -206,14 +208,17 @@ class SavedList:
         return name if self._folder is None else self._folder.path_of(name)
 
 
-def place_of(folder: str, filename: str) -> str:
+def folder_key(folder: str, filename: str) -> str:
     """Return the last component of a folder with the checkpoint name template: the same for a copy of the run.
 
     Args:
         folder: A path or URI with placeholders; user and password are left out.
         filename: Template of the checkpoint names.
 
-    >>> place_of("/data/night/best", "ep{epoch}.pt"), place_of("sftp://ann:secret@host/", "ep{epoch}.pt")
+    >>> (
+    ...     folder_key("/data/night/best", "ep{epoch}.pt"),
+    ...     folder_key("sftp://ann:secret@host/", "ep{epoch}.pt"),
+    ... )
     ('best/ep{epoch}.pt', 'host/ep{epoch}.pt')
     """
     return f"{folder.rstrip('/').rpartition('/')[2].rpartition('@')[2]}/{filename}"

@@ -1,4 +1,4 @@
-"""Reading checkpoints that are folders: what is needed of each tensor, where it is needed."""
+"""Read sharded checkpoints (folders): each rank reads only the shards that it needs, resharded to its layout."""
 
 from __future__ import annotations
 
@@ -14,32 +14,40 @@ from torch import Tensor
 from composer import dist
 from composer.checkpoint import file_format
 from composer.checkpoint.file_format import DamagedCheckpointError, damage_of
-from composer.checkpoint.folder_conflicts import REST
-from composer.checkpoint.folder_metadata import METADATA, check_stored, read_metadata
+from composer.checkpoint.folder_conflicts import MANIFEST
+from composer.checkpoint.folder_metadata import METADATA, check_tensor_files, read_metadata
 from composer.checkpoint.folder_tensors import read_into
-from composer.checkpoint.on_all_ranks import Shared, replaced
-from composer.checkpoint.sharded_writer import MARK, checksum
+from composer.checkpoint.on_all_ranks import BroadcastTensor, map_nodes
+from composer.checkpoint.sharded_writer import TENSOR_KEY, checksum
 
 if TYPE_CHECKING:
     from composer.checkpoint.sharded_tensors import Layout
 
-__all__ = ["Stored", "awaited", "check_folder", "fetch", "is_folder", "open_folder", "read_folder"]
+__all__ = [
+    "StoredTensor",
+    "is_sharded_checkpoint",
+    "load_tensors",
+    "open_sharded",
+    "pending_tensors",
+    "read_sharded",
+    "verify_sharded",
+]
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A tensor in a folder, which is not read yet.
+class StoredTensor:
+    """A tensor in a sharded checkpoint that has not been read yet.
 
     Attributes:
         folder: The folder.
-        name: What it is called there.
-        shape: Its shape.
+        name: Name of the tensor in the files.
+        shape: Shape of the full tensor.
         dtype: Its dtype.
-        dims: Along which dimension each axis of the devices divided it when it was saved, or None where none did.
-        checked: Whether the files that have it were compared with checksums.
-        metadata: What the folder says of its tensors, if that was read.
+        dims: The dimension along which each mesh axis sharded it when it was saved; None if it was not sharded.
+        checked: Whether the checksums of its files were verified.
+        metadata: The metadata of the folder, if it was read.
 
-    >>> Stored(Path("ep1"), "weight", (2,), torch.float32).dims is None
+    >>> StoredTensor(Path("ep1"), "weight", (2,), torch.float32).dims is None
     True
     """
 
@@ -52,107 +60,109 @@ class Stored:
     metadata: Any = field(default=None, compare=False, repr=False)
 
 
-def is_folder(path: Path | str) -> bool:
-    """Tell whether a path is that of a folder of ``torch.distributed.checkpoint``.
+def is_sharded_checkpoint(path: Path | str) -> bool:
+    """Return whether a path is a folder in the format of ``torch.distributed.checkpoint``.
 
     Args:
         path: The path.
 
-    >>> is_folder(tmp_path)
+    >>> is_sharded_checkpoint(tmp_path)
     False
     """
     return (Path(path) / METADATA).is_file()
 
 
-def open_folder(folder: Path | str, *, together: bool = False) -> dict[str, Any]:
-    """Return the content of a folder in the form of a checkpoint, with a :class:`Stored` for each tensor in the files.
+def open_sharded(folder: Path | str, *, all_ranks: bool = False) -> dict[str, Any]:
+    """Return the content of a sharded checkpoint, with a :class:`StoredTensor` for each tensor in the files.
 
-    A folder that another program has written is taken for weights: those below ``"state"`` and ``"model"``, below
-    ``"model"``, or all.
+    A folder that another program has written is read as weights: those below ``"state"`` and ``"model"``, below
+    ``"model"``, or all tensors.
 
     Args:
         folder: The folder.
-        together: Whether all processes call this, and share the work of checking the files.
+        all_ranks: Whether all ranks call this and split the verification of checksums.
 
     Raises:
-        FileNotFoundError: There is none.
-        DamagedCheckpointError: It is not what was written.
+        FileNotFoundError: There is no checkpoint.
+        DamagedCheckpointError: It is corrupted.
         UnsafeCheckpointError: Reading it would run code.
 
-    >>> from composer.checkpoint.sharded_writer import divide, write
-    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
-    >>> open_folder(tmp_path / "ep1")["state"]["model"]["weight"].shape
+    >>> from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
+    >>> write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> open_sharded(tmp_path / "ep1")["state"]["model"]["weight"].shape
     (2,)
     """
     folder = Path(folder).resolve()
-    if not is_folder(folder) and not (folder / REST).is_file():
+    if not is_sharded_checkpoint(folder) and not (folder / MANIFEST).is_file():
         raise FileNotFoundError(f"There is no checkpoint in {str(folder)!r}: it has no file {METADATA!r}.")
-    if not (folder / REST).is_file():
-        if os.path.lexists(folder / REST):  # or the weights would be taken for those of another program
-            raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {REST!r} is not a file. Load an earlier one.")
+    if not (folder / MANIFEST).is_file():
+        if os.path.lexists(folder / MANIFEST):  # else it would be read as weights of another program
+            raise DamagedCheckpointError(
+                f"{str(folder)!r} is damaged: {MANIFEST!r} is not a file. Load an earlier one."
+            )
         return {"state": {"model": _foreign_weights(folder)}}
-    rest = check_folder(folder, together=together)
-    if not is_folder(folder):
+    rest = verify_sharded(folder, all_ranks=all_ranks)
+    if not is_sharded_checkpoint(folder):
         if "engine" not in rest["content"]:
             raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {METADATA!r} is missing. Load an earlier one.")
-        return {**rest["content"], "folder": str(folder)}  # for the engine that has written it
+        return {**rest["content"], "folder": str(folder)}  # for the engine that wrote it
     metadata = read_metadata(folder)
 
     def stored(node: Any) -> Any:
-        if not isinstance(node, dict) or MARK not in node:
+        if not isinstance(node, dict) or TENSOR_KEY not in node:
             return node
-        with damage_of(repr(str(folder / REST)), "its content"):
-            name, dims = node[MARK], node["dims"]
+        with damage_of(repr(str(folder / MANIFEST)), "its content"):
+            name, dims = node[TENSOR_KEY], node["dims"]
             if type(name) is not str or not (dims is None or set(map(type, dims)) <= {int, type(None)}):
                 raise ValueError(f"it has {node!r} in place of a tensor")
-        return _stored(folder, name, metadata, dims, rest["files"])
+        return _stored_tensor(folder, name, metadata, dims, rest["files"])
 
-    return replaced(rest["content"], stored)
+    return map_nodes(rest["content"], stored)
 
 
-def read_folder(folder: Path | str) -> dict[str, Any]:
-    """Read a folder with all of its tensors, whole and in host memory.
+def read_sharded(folder: Path | str) -> dict[str, Any]:
+    """Read a sharded checkpoint with full tensors in host memory.
 
     Args:
         folder: The folder.
 
     Raises:
-        FileNotFoundError: There is none.
-        DamagedCheckpointError: It is not what was written.
+        FileNotFoundError: There is no checkpoint.
+        DamagedCheckpointError: It is corrupted.
         UnsafeCheckpointError: Reading it would run code.
 
-    >>> from composer.checkpoint.sharded_writer import divide, write
-    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
-    >>> read_folder(tmp_path / "ep1")
+    >>> from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
+    >>> write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> read_sharded(tmp_path / "ep1")
     {'state': {'model': {'weight': tensor([1., 1.])}}}
     """
-    return fetch(open_folder(folder))
+    return load_tensors(open_sharded(folder))
 
 
-def fetch(tree: Any, layout: Layout | None = None, planner: Any = None) -> Any:
-    """Return nested containers with tensors in place of each :class:`Stored` and :class:`.Shared`.
+def load_tensors(tree: Any, layout: Layout | None = None, planner: Any = None) -> Any:
+    """Return nested containers with each :class:`StoredTensor` and :class:`.BroadcastTensor` loaded.
 
-    For the latter all processes must call this.
+    If there are any of the latter, all ranks must call this.
 
     Args:
-        tree: The containers, a checkpoint or a part of one.
-        layout: How the tensors are to lie; None is whole, in host memory.
+        tree: The containers: a checkpoint or entries of one.
+        layout: How the tensors are sharded; None loads full tensors into host memory.
         planner: A ``LoadPlanner`` that decides what is read, or None.
 
     Raises:
-        DamagedCheckpointError: A file does not have what it should.
+        DamagedCheckpointError: A file does not match the metadata.
 
-    >>> fetch({"weight": Shared((1,), torch.float32, torch.ones(1)), "epoch": 1})
+    >>> load_tensors({"weight": BroadcastTensor((1,), torch.float32, torch.ones(1)), "epoch": 1})
     {'weight': tensor([1.]), 'epoch': 1}
     """
     made: dict[int, Tensor] = {}
     read: dict[str, Tensor] = {}
     folder: Path | None = None
     checked, metadata = False, None
-    for path, one in awaited(tree):
-        if isinstance(one, Shared):
-            whole = one.receive()
-            made[id(one)] = whole if layout is None else layout.placed(whole, path)
+    for path, one in pending_tensors(tree):
+        if isinstance(one, BroadcastTensor):
+            full = one.receive()
+            made[id(one)] = full if layout is None else layout.shard(full, path)
             continue
         folder, checked, metadata = one.folder, one.checked, one.metadata
         if one.name not in read:
@@ -161,15 +171,15 @@ def fetch(tree: Any, layout: Layout | None = None, planner: Any = None) -> Any:
         made[id(one)] = read[one.name]
     if folder is not None:
         read_into(read, folder, planner, checked=checked, metadata=metadata)
-    return replaced(tree, lambda node: made.get(id(node), node)) if made else tree
+    return map_nodes(tree, lambda node: made.get(id(node), node)) if made else tree
 
 
-def check_folder(folder: Path, *, together: bool = False) -> dict[str, Any]:
-    """Compare the files of a folder with what was written, and return what the file beside the tensors holds.
+def verify_sharded(folder: Path, *, all_ranks: bool = False) -> dict[str, Any]:
+    """Verify the checksums of the files in a folder, and return the manifest.
 
     Args:
         folder: The folder.
-        together: Whether all processes call this. Those of a node share the work, and all raise.
+        all_ranks: Whether all ranks call this. The ranks of a node split the work, and all ranks raise.
 
     Returns:
         The checkpoint without its tensors as ``"content"``, and size and checksum of the other files as ``"files"``.
@@ -178,61 +188,63 @@ def check_folder(folder: Path, *, together: bool = False) -> dict[str, Any]:
         DamagedCheckpointError: A file is missing or differs.
         UnsafeCheckpointError: Reading it would run code.
 
-    >>> from composer.checkpoint.sharded_writer import divide, write
-    >>> write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
-    >>> sorted(check_folder(tmp_path / "ep1")["files"])
+    >>> from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
+    >>> write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    >>> sorted(verify_sharded(tmp_path / "ep1")["files"])
     ['.metadata', '__0_0.distcp']
     """
     rest: dict[str, Any] = {}
     failure: Exception | None = None
     damaged: list[str] = []
     try:
-        rest = file_format.read(folder / REST)
-        with damage_of(repr(str(folder / REST)), "its list of files"):
+        rest = file_format.read(folder / MANIFEST)
+        with damage_of(repr(str(folder / MANIFEST)), "its list of files"):
             files = _checked_files(folder, rest)
-        first, step = (dist.get_local_rank(), dist.get_local_world_size()) if together else (0, 1)
+        first, step = (dist.get_local_rank(), dist.get_local_world_size()) if all_ranks else (0, 1)
         damaged = [text for name in sorted(files)[first::step] if (text := _damage(folder / name, files[name]))]
     except Exception as error:
         failure, damaged = error, [str(error)]
-    everywhere = dist.all_gather_object(damaged) if together else [damaged]
+    everywhere = dist.all_gather_object(damaged) if all_ranks else [damaged]
     if failure is not None:
         raise failure
-    if told := sorted({text for texts in everywhere for text in texts}):
-        raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {'; '.join(told)}. Load an earlier checkpoint.")
+    if messages := sorted({text for texts in everywhere for text in texts}):
+        raise DamagedCheckpointError(f"{str(folder)!r} is damaged: {'; '.join(messages)}. Load an earlier checkpoint.")
     return rest
 
 
-def awaited(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Stored | Shared]]:
-    """Iterate over what stands in place of tensors, with its keys.
+def pending_tensors(
+    node: Any, path: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], StoredTensor | BroadcastTensor]]:
+    """Iterate over the tensors that are not loaded yet, with their keys.
 
     Args:
-        node: A checkpoint, or a part of one.
-        path: Keys that stand before those.
+        node: A checkpoint or entries of one.
+        path: Prefix of the keys.
 
-    >>> list(awaited({"weight": torch.ones(1)}))
+    >>> list(pending_tensors({"weight": torch.ones(1)}))
     []
     """
-    if isinstance(node, (Stored, Shared)):
+    if isinstance(node, (StoredTensor, BroadcastTensor)):
         yield path, node
     elif isinstance(node, dict):
         for key, value in cast("dict[Any, Any]", node).items():
-            yield from awaited(value, (*path, key))
+            yield from pending_tensors(value, (*path, key))
     elif isinstance(node, (list, tuple)):
         for number, value in enumerate(cast("list[Any]", node)):
-            yield from awaited(value, (*path, number))
+            yield from pending_tensors(value, (*path, number))
 
 
 def _checked_files(folder: Path, rest: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """The files that a folder should have, if what says so is as it was written."""
+    """Return size and checksum of the files that a folder should have, after validating the list."""
     files = rest.get("files")
     if not isinstance(rest.get("content"), dict) or not isinstance(files, dict):
-        raise ValueError("it has none, or nothing beside it")
+        raise ValueError("it has no list of files, or no content")
     for name, written in cast("dict[Any, Any]", files).items():
         if type(name) is not str or Path(name).name != name:
-            raise ValueError(f"{name!r} is no plain name of a file, and is not followed")
+            raise ValueError(f"{name!r} is not a plain file name, and is not followed")
         if type(written) is not dict or {key: type(value) for key, value in written.items()} != _WRITTEN:
-            raise ValueError(f"it does not tell size and checksum of {name!r}")
-    if is_folder(folder) and METADATA not in files:
+            raise ValueError(f"it has no size and checksum of {name!r}")
+    if is_sharded_checkpoint(folder) and METADATA not in files:
         raise ValueError(f"{METADATA!r} is not among them")
     return cast("dict[str, dict[str, int]]", files)
 
@@ -246,31 +258,33 @@ def _damage(path: Path, written: Mapping[str, int]) -> str | None:
     if path.stat().st_size != written["size"]:
         return f"{path.name!r} has {path.stat().st_size} bytes of {written['size']}"
     if checksum(path) != written:
-        return f"the checksum of {path.name!r} is not that of what was written"
+        return f"the checksum of {path.name!r} does not match"
     return None
 
 
-def _stored(folder: Path, name: str, metadata: Any, dims: Any = None, files: Mapping[str, Any] | None = None) -> Stored:
+def _stored_tensor(
+    folder: Path, name: str, metadata: Any, dims: Any = None, files: Mapping[str, Any] | None = None
+) -> StoredTensor:
     one = metadata.state_dict_metadata.get(name)
     if not hasattr(one, "size"):
-        raise DamagedCheckpointError(f"{str(folder)!r} is damaged: it does not have the tensor {name!r}.")
-    check_stored(folder, name, metadata, None if files is None else tuple(files))
+        raise DamagedCheckpointError(f"{str(folder)!r} is damaged: it lacks the tensor {name!r}.")
+    check_tensor_files(folder, name, metadata, None if files is None else tuple(files))
     dims = None if dims is None else tuple(dims)
-    return Stored(folder, name, tuple(one.size), one.properties.dtype, dims, files is not None, metadata)
+    return StoredTensor(folder, name, tuple(one.size), one.properties.dtype, dims, files is not None, metadata)
 
 
 def _foreign_weights(folder: Path) -> dict[str, Any]:
-    """The weights in a folder that has nothing of ours."""
+    """Return the weights in a folder that another program has written."""
     metadata = read_metadata(folder)
     described = [name for name, one in metadata.state_dict_metadata.items() if hasattr(one, "size")]
     paths: dict[str, Any] = metadata.planner_data or {}
     for above in (("state", "model"), ("model",), ("app", "model")):
-        # By the keys where these are told, as a name may have dots of its own.
+        # By the recorded keys if there are any, since a name may contain dots.
         found = {
-            ".".join(map(str, paths[name][len(above) :])): _stored(folder, name, metadata)
+            ".".join(map(str, paths[name][len(above) :])): _stored_tensor(folder, name, metadata)
             for name in described
             if len(paths.get(name, ())) > len(above) and tuple(paths[name][: len(above)]) == above
         }
         if found:
             return found
-    return {name: _stored(folder, name, metadata) for name in described}
+    return {name: _stored_tensor(folder, name, metadata) for name in described}

@@ -1,4 +1,4 @@
-"""Tensors that are divided among processes: made whole to be saved, and divided again when they are loaded."""
+"""Unshard ``DTensor`` values (FSDP, tensor parallelism) to save full tensors, and shard full tensors to load them."""
 
 from __future__ import annotations
 
@@ -10,42 +10,30 @@ from torch import Tensor, nn
 
 from composer import dist, trees
 from composer.checkpoint.staging import PLAIN
+from composer.dist.dtensor import is_sharded
 
-__all__ = ["Layout", "has_sharded", "is_sharded", "part_of", "shard_like", "whole"]
-
-
-def is_sharded(value: Any) -> bool:
-    """Tell whether something is a tensor of which this process holds a part: a ``DTensor``.
-
-    Args:
-        value: Anything.
-
-    >>> is_sharded(torch.ones(1))
-    False
-    """
-    # Its class is not asked for, as importing that takes most of a second.
-    return isinstance(value, Tensor) and hasattr(value, "placements")
+__all__ = ["Layout", "has_sharded_tensors", "shard_bounds", "shard_like", "unshard"]
 
 
-def has_sharded(content: Any) -> bool:
-    """Tell whether there is a divided tensor among others.
+def has_sharded_tensors(content: Any) -> bool:
+    """Return whether nested containers have a sharded tensor.
 
     Args:
         content: Nested dicts, lists and tuples.
 
-    >>> has_sharded({"weight": torch.ones(1)})
+    >>> has_sharded_tensors({"weight": torch.ones(1)})
     False
     """
-    return dist.is_initialized() and _has_divided(content)  # as it takes processes that have met
+    return dist.is_initialized() and _contains_sharded(content)  # sharding needs a process group
 
 
-def part_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the place in the whole of what this process holds: where it begins, and how long it is in each dimension.
+def shard_bounds(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the offsets and sizes of the local shard in the full tensor.
 
     Args:
-        tensor: A divided tensor, or one of which this process has all.
+        tensor: A sharded or unsharded tensor.
 
-    >>> part_of(torch.ones(2, 3))
+    >>> shard_bounds(torch.ones(2, 3))
     ((0, 0), (2, 3))
     """
     if not is_sharded(tensor):
@@ -55,33 +43,33 @@ def part_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 @torch.no_grad()
-def whole(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy in the memory of the first process's host, in which divided tensors are whole.
+def unshard(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy with full tensors in the host memory of rank 0.
 
-    All processes must call this. Tensors are gathered one by one, so that a device has never more than one of them.
+    All ranks must call this. Tensors are all-gathered one by one, so a device never holds more than one full tensor.
 
     Args:
-        content: Nested containers, the same on all processes but for what they hold of each tensor.
+        content: Nested containers, the same on all ranks except for the local shards.
 
     Returns:
-        The copy; on the other processes it has empty tensors.
+        The copy; on other ranks it has empty tensors.
 
-    >>> whole({"weight": torch.ones(2)})
+    >>> unshard({"weight": torch.ones(2)})
     {'weight': tensor([1., 1.])}
     """
     is_first = dist.get_global_rank() == 0
-    nothing = torch.empty(0)
+    empty = torch.empty(0)
     copies: dict[Any, Tensor] = {}
 
     def copied(tensor: Tensor) -> Tensor:
-        # Tied weights are gathered twice, as only a process that holds a part of them sees that they are one.
-        gathered = cast("Any", tensor).full_tensor() if is_sharded(tensor) else tensor
+        # Tied weights are all-gathered twice: a rank with an empty shard cannot detect that they are tied.
+        full = cast("Any", tensor).full_tensor() if is_sharded(tensor) else tensor
         if not is_first:
-            return nothing
-        held = cast("Any", tensor).to_local() if is_sharded(tensor) else tensor
-        key = (held.device, held.dtype, held.data_ptr(), held.shape, held.stride(), tensor.shape)
-        if key not in copies or not held.numel():
-            copies[key] = gathered.detach().to("cpu", copy=gathered is tensor)
+            return empty
+        local = cast("Any", tensor).to_local() if is_sharded(tensor) else tensor
+        key = (local.device, local.dtype, local.data_ptr(), local.shape, local.stride(), tensor.shape)
+        if key not in copies or not local.numel():
+            copies[key] = full.detach().to("cpu", copy=full is tensor)
         return copies[key]
 
     return trees.map_tensors(copied, content)
@@ -89,23 +77,23 @@ def whole(content: dict[str, Any]) -> dict[str, Any]:
 
 @torch.no_grad()
 def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return this process's part of a whole tensor, divided in the same way as another.
+    """Shard a full tensor in the same way as another tensor.
 
     Args:
-        tensor: The whole, on any device; only what this process is to hold is read.
+        tensor: The full tensor, on any device; only the local shard is read.
         other: A tensor of the same shape.
 
     >>> shard_like(torch.ones(2), torch.zeros(2))
     tensor([1., 1.])
     """
     made: Any = torch.empty_like(other.detach(), dtype=tensor.dtype)
-    offsets, sizes = part_of(made)
-    held = tensor[tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))]
-    (made.to_local() if is_sharded(made) else made).copy_(held)
+    offsets, sizes = shard_bounds(made)
+    local = tensor[tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))]
+    (made.to_local() if is_sharded(made) else made).copy_(local)
     return made
 
 
-def _has_divided(node: Any) -> bool:
+def _contains_sharded(node: Any) -> bool:
     if isinstance(node, Tensor):
         return is_sharded(node)
     if isinstance(node, dict):
@@ -114,15 +102,15 @@ def _has_divided(node: Any) -> bool:
         values = cast("list[Any]", node)
     else:
         return False
-    # Training waits meanwhile, so the hundreds of numbers of a random generator are not looked at one by one.
-    return not PLAIN.issuperset(map(type, values)) and any(map(_has_divided, values))
+    # Training waits for this, so the hundreds of numbers of a random state are not inspected one by one.
+    return not PLAIN.issuperset(map(type, values)) and any(map(_contains_sharded, values))
 
 
 class Layout:
-    """How the tensors of a checkpoint are to lie in this run.
+    """How the tensors of a checkpoint are sharded in this run.
 
-    What is kept for a parameter, under its name, is divided as the parameter is: optimizers' states, averages of
-    weights, the weights themselves. All else is whole in each process.
+    A tensor stored under the name of a parameter is sharded like the parameter: weights, optimizer state, averaged
+    weights. All other tensors are replicated.
 
     Args:
         model: The model.
@@ -133,24 +121,24 @@ class Layout:
 
     def __init__(self, model: nn.Module) -> None:
         named = {**dict(model.named_parameters(remove_duplicate=False)), **model.state_dict(keep_vars=True)}
-        self._divided: dict[Any, Any] = {name: value for name, value in named.items() if is_sharded(value)}
+        self._sharded: dict[Any, Any] = {name: value for name, value in named.items() if is_sharded(value)}
 
     @property
     def is_unsharded(self) -> bool:
-        """Whether each process has all of the model."""
-        return not self._divided
+        """Whether the model is not sharded."""
+        return not self._sharded
 
     def empty(
         self, path: Sequence[Any], shape: Sequence[int], dtype: torch.dtype, dims: Sequence[int | None] | None
     ) -> Tensor:
-        """Return a tensor without values as one of the checkpoint is to lie.
+        """Return an uninitialized tensor, sharded as the tensor of the checkpoint should be.
 
         Args:
-            path: The keys under which the checkpoint has it.
-            shape: Of the whole.
+            path: The keys of the tensor in the checkpoint.
+            shape: Shape of the full tensor.
             dtype: Its dtype.
-            dims: Along which dimension the axes of the devices divided it when it was saved, each with None where all
-                had it; None for one that was not divided.
+            dims: The dimension along which each mesh axis sharded it when it was saved, None for an axis that
+                replicated it; None for a tensor that was not sharded.
         """
         parameter = self._parameter(path)
         if parameter is None:
@@ -159,40 +147,40 @@ class Layout:
             return torch.empty_like(parameter.detach(), dtype=dtype)
         if dims is None:
             return torch.empty(tuple(shape), dtype=dtype)
-        return _empty_beside(parameter, shape, dtype, dims)
+        return _empty_on_mesh(parameter, shape, dtype, dims)
 
-    def placed(self, tree: Any, path: Sequence[Any] = ()) -> Any:
-        """Return nested containers with their whole tensors divided as they are to lie.
+    def shard(self, tree: Any, path: Sequence[Any] = ()) -> Any:
+        """Return nested containers with their full tensors sharded for this run.
 
         Args:
-            tree: The containers, whose tensors are whole or divided already.
-            path: The keys under which a checkpoint has them.
+            tree: The containers; tensors that are sharded already stay as they are.
+            path: The keys of the containers in the checkpoint.
         """
         if self.is_unsharded:
             return tree
         if isinstance(tree, dict):
             items = cast("dict[Any, Any]", tree).items()
-            return {key: self.placed(value, (*path, key)) for key, value in items}
+            return {key: self.shard(value, (*path, key)) for key, value in items}
         if isinstance(tree, (list, tuple)):
-            values = [self.placed(value, (*path, at)) for at, value in enumerate(cast("list[Any]", tree))]
+            values = [self.shard(value, (*path, at)) for at, value in enumerate(cast("list[Any]", tree))]
             return values if isinstance(tree, list) else tuple(values)
         parameter = self._parameter(path) if isinstance(tree, Tensor) and not is_sharded(tree) else None
         if parameter is None:
             return tree
         if parameter.shape == tree.shape:
             return shard_like(tree, parameter)
-        # Such as the factors of a second moment, beside gradients with which optimizers compute.
+        # Such as the factors of a second moment (Adafactor), which optimizers combine with sharded gradients.
         if "optimizers" in path[:2] and tree.dim() > 0:
-            return shard_like(tree, _empty_beside(parameter, tree.shape, tree.dtype, ()))
+            return shard_like(tree, _empty_on_mesh(parameter, tree.shape, tree.dtype, ()))
         return tree
 
     def _parameter(self, path: Sequence[Any]) -> Any:
-        """The divided parameter that something is kept for."""
-        return next((self._divided[key] for key in reversed(path) if key in self._divided), None)
+        """Return the sharded parameter that an entry belongs to."""
+        return next((self._sharded[key] for key in reversed(path) if key in self._sharded), None)
 
 
-def _empty_beside(parameter: Any, shape: Sequence[int], dtype: torch.dtype, dims: Sequence[int | None]) -> Tensor:
-    """A tensor on the devices of a parameter, divided by the same axes if these are as many as they were."""
+def _empty_on_mesh(parameter: Any, shape: Sequence[int], dtype: torch.dtype, dims: Sequence[int | None]) -> Tensor:
+    """Return an empty tensor on the mesh of a parameter, sharded as saved if the number of mesh axes is the same."""
     from torch.distributed.tensor import Placement, Replicate, Shard, empty
 
     mesh = parameter.device_mesh

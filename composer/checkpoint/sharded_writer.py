@@ -1,7 +1,7 @@
-"""Checkpoints of several files: folders of ``torch.distributed.checkpoint``, to which each process writes its part.
+"""Write sharded checkpoints: folders in the format of ``torch.distributed.checkpoint`` (DCP), one file per rank.
 
-The tensors are in the files of that format, and load on any number of processes. All else is in one file of ours beside
-them, with the checksums of the others; it is written last.
+The tensors are in DCP files, which load on any number of ranks. Everything else is in one additional file, the
+manifest, with the checksums of the other files; it is written last.
 """
 
 from __future__ import annotations
@@ -24,32 +24,40 @@ from torch import Tensor
 
 from composer import dist
 from composer.checkpoint import file_format
-from composer.checkpoint.folder_conflicts import REST
-from composer.checkpoint.on_all_ranks import by_all
-from composer.checkpoint.sharded_tensors import is_sharded, part_of
-from composer.checkpoint.swap import exchange
+from composer.checkpoint.folder_conflicts import MANIFEST
+from composer.checkpoint.on_all_ranks import run_on_all_ranks
+from composer.checkpoint.sharded_tensors import is_sharded, shard_bounds
+from composer.checkpoint.swap import swap_paths
 
 if TYPE_CHECKING:
     from composer.core.checkpoint_folders import CheckpointEngine
 
-__all__ = ["MARK", "Divided", "Place", "checksum", "divide", "files_of_process", "write"]
+__all__ = [
+    "TENSOR_KEY",
+    "ShardMetadata",
+    "ShardedCheckpoint",
+    "checksum",
+    "files_of_rank",
+    "shard_checkpoint",
+    "write_sharded",
+]
 
-MARK = "tensor of torch.distributed.checkpoint"
-"""The key of what stands in that file in place of a tensor."""
+TENSOR_KEY = "tensor of torch.distributed.checkpoint"
+"""The key of the placeholder for a tensor in the manifest."""
 
-_WHAT = "write its part of the checkpoint"
+_ACTION = "write its shards of the checkpoint"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where in a checkpoint the part of a tensor belongs that this process has.
+class ShardMetadata:
+    """Position of the local shard of a tensor in a checkpoint.
 
     Attributes:
         path: The keys of the tensor.
-        shape: Of the whole.
-        offsets: Where the part begins in the whole.
+        shape: Shape of the full tensor.
+        offsets: Offsets of the shard in the full tensor.
 
-    >>> Place(("state", "model", "weight"), (4, 2), (2, 0)).name
+    >>> ShardMetadata(("state", "model", "weight"), (4, 2), (2, 0)).name
     'state.model.weight'
     """
 
@@ -59,40 +67,40 @@ class Place:
 
     @property
     def name(self) -> str:
-        """What the tensor is called in the files."""
+        """The name of the tensor in the files."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True)
-class Divided:
-    """The content of a checkpoint as this process writes it.
+class ShardedCheckpoint:
+    """The content of a checkpoint that this rank writes.
 
     Attributes:
-        rest: All but the tensors, with marks in their place.
-        tensors: Of those, what this process has, by name; not copies.
-        places: Where each belongs.
+        rest: Everything except the tensors, with placeholders in their place.
+        tensors: The local shards by name; not copies.
+        metadata: Position of each shard.
 
-    >>> divide({"state": {"model": {"weight": torch.ones(2)}}}).rest["state"]["model"]["weight"]
+    >>> shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}).rest["state"]["model"]["weight"]
     {'tensor of torch.distributed.checkpoint': 'state.model.weight', 'dims': None}
     """
 
     rest: dict[str, Any]
     tensors: dict[str, Tensor]
-    places: dict[str, Place]
+    metadata: dict[str, ShardMetadata]
 
 
-def divide(content: dict[str, Any]) -> Divided:
-    """Take the tensors out of a checkpoint that are to be in files of their own: weights, and all that is divided.
+def shard_checkpoint(content: dict[str, Any]) -> ShardedCheckpoint:
+    """Split a checkpoint into local shards of its weights and ``DTensor`` values, and everything else.
 
     Args:
         content: As :func:`.collect` returns it.
 
-    >>> divided = divide({"state": {"model": {"weight": torch.ones(2)}, "epoch": 1}})
-    >>> divided.tensors, divided.places["state.model.weight"].shape
+    >>> checkpoint = shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}, "epoch": 1}})
+    >>> checkpoint.tensors, checkpoint.metadata["state.model.weight"].shape
     ({'state.model.weight': tensor([1., 1.])}, (2,))
     """
     is_first = dist.get_global_rank() == 0
-    divided = Divided({}, {}, {})
+    checkpoint = ShardedCheckpoint({}, {}, {})
     names: dict[Any, str] = {}
 
     def walk(node: Any, path: tuple[str, ...]) -> Any:
@@ -104,48 +112,48 @@ def divide(content: dict[str, Any]) -> Divided:
         if not isinstance(node, Tensor) or not (is_sharded(node) or path[:2] == ("state", "model")):
             return node
         held: Any = node.detach()
-        place = Place(path, tuple(node.shape), part_of(held)[0])
+        metadata = ShardMetadata(path, tuple(node.shape), shard_bounds(held)[0])
         dims = [getattr(one, "dim", None) for one in held.placements] if is_sharded(held) else None
         local: Tensor = held.to_local() if dims is not None else held
-        # What all have, one writes; of what is divided, some may have nothing.
+        # Rank 0 writes replicated tensors. A rank may have an empty shard.
         if is_first or (dims is not None and local.numel()):
-            divided.tensors[place.name], divided.places[place.name] = local, place
-        # Tied weights are written under each name, for others that read them, and read here under the first.
+            checkpoint.tensors[metadata.name], checkpoint.metadata[metadata.name] = local, metadata
+        # Tied weights are written under each name for other programs; this library reads the first.
         memory = (local.device, local.dtype, local.data_ptr(), local.shape, local.stride(), node.shape)
-        return {MARK: names.setdefault(memory, place.name) if local.numel() else place.name, "dims": dims}
+        return {TENSOR_KEY: names.setdefault(memory, metadata.name) if local.numel() else metadata.name, "dims": dims}
 
     with torch.no_grad():
-        divided.rest.update(walk(content, ()))
-    return divided
+        checkpoint.rest.update(walk(content, ()))
+    return checkpoint
 
 
-def write(
-    divided: Divided,
+def write_sharded(
+    checkpoint: ShardedCheckpoint,
     folder: Path,
     *,
-    apart: bool = False,
+    per_rank_folder: bool = False,
     group: torch_dist.ProcessGroup | None = None,
     planner: Any = None,
     engine: CheckpointEngine | None = None,
 ) -> None:
-    """Write a checkpoint to a folder, under a temporary name until it is complete; all processes must call this.
+    """Write a checkpoint to a folder, under a temporary name until it is complete; all ranks must call this.
 
-    A crash at any moment leaves other checkpoints as they were.
+    A crash at any time leaves other checkpoints unchanged.
 
     Args:
-        divided: What this process writes.
-        folder: Where to; one that is there is replaced.
-        apart: Whether the folder is this process's own, which gets only what this process writes, rather than one that
-            all processes share.
-        group: By which the processes agree; None is the one of all.
-        planner: A ``SavePlanner``; None is one that lets each tensor be written once.
-        engine: What writes the tensors, which are its own, in its format; None where they are among what is written.
+        checkpoint: What this rank writes.
+        folder: The destination; an existing checkpoint is replaced.
+        per_rank_folder: Whether each rank writes to a separate folder (such as a local staging folder), rather than to
+            a shared one.
+        group: Process group for the collectives; None is the default group.
+        planner: A ``SavePlanner``; None is the default, which writes each tensor once.
+        engine: Writes its own tensors in its own format (DeepSpeed); None if the tensors are in the checkpoint.
 
     Raises:
-        OSError: One of the processes could not write its part; all raise.
+        OSError: A rank could not write its shards; all ranks raise.
 
     >>> content = {"state": {"model": {"weight": torch.ones(2)}, "epoch": 1}}
-    >>> write(divide(content), tmp_path / "ep1")
+    >>> write_sharded(shard_checkpoint(content), tmp_path / "ep1")
     >>> sorted(path.name for path in (tmp_path / "ep1").iterdir())
     ['.metadata', '__0_0.distcp', 'composer.pt']
     """
@@ -155,38 +163,38 @@ def write(
     begun = folder.with_name(f".{folder.name}.{token[0]}.tmp")
 
     def described() -> dict[str, Any]:
-        return {name: checksum(begun / name) for name in files_of_process(begun)}
+        return {name: checksum(begun / name) for name in files_of_rank(begun)}
 
     def completed() -> None:
         if is_first:
             files = {name: entry for table in tables for name, entry in table.items()}
-            file_format.write({"content": divided.rest, "files": files}, begun / REST)
-        if is_first or apart:
+            file_format.write({"content": checkpoint.rest, "files": files}, begun / MANIFEST)
+        if is_first or per_rank_folder:
             _rename(begun, folder)
 
     try:
-        by_all(lambda: begun.mkdir(parents=True, exist_ok=True), _WHAT, group)
+        run_on_all_ranks(lambda: begun.mkdir(parents=True, exist_ok=True), _ACTION, group)
         if engine is None:
-            _write_tensors(divided, begun, group, planner)
+            _write_tensors(checkpoint, begun, group, planner)
         else:
             engine.save(begun)
-        tables = by_all(described, _WHAT, group)
-        by_all(completed, _WHAT, group)
+        tables = run_on_all_ranks(described, _ACTION, group)
+        run_on_all_ranks(completed, _ACTION, group)
     except BaseException:
-        if is_first or apart:
+        if is_first or per_rank_folder:
             shutil.rmtree(begun, ignore_errors=True)
         raise
 
 
-def files_of_process(folder: Path) -> list[str]:
-    """Return the names of the files in a folder that this process has written, the one that tells of the others last.
+def files_of_rank(folder: Path) -> list[str]:
+    """Return the names of the files in a folder that this rank has written, the manifest last.
 
     Args:
         folder: The folder.
 
     >>> (tmp_path / "__0_0.distcp").touch(), (tmp_path / "__1_0.distcp").touch()
     (None, None)
-    >>> files_of_process(tmp_path)
+    >>> files_of_rank(tmp_path)
     ['__0_0.distcp']
     """
     rank = dist.get_global_rank()
@@ -194,7 +202,7 @@ def files_of_process(folder: Path) -> list[str]:
     if rank == 0:
         patterns += ["mp_rank_*", "zero_to_*.py", "latest"]
     found = sorted(path.name for pattern in patterns for path in folder.glob(pattern))
-    return [*found, *(name for name in (".metadata", REST) if rank == 0 and (folder / name).is_file())]
+    return [*found, *(name for name in (".metadata", MANIFEST) if rank == 0 and (folder / name).is_file())]
 
 
 def checksum(path: Path) -> dict[str, int]:
@@ -214,38 +222,68 @@ def checksum(path: Path) -> dict[str, int]:
     return {"size": size, "crc32": value}
 
 
-def _write_tensors(divided: Divided, folder: Path, group: Any, planner: Any) -> None:
+def _write_tensors(checkpoint: ShardedCheckpoint, folder: Path, group: Any, planner: Any) -> None:
     dcp: Any = importlib.import_module("torch.distributed.checkpoint")
     nested: dict[str, Any] = {}
-    for name, tensor in divided.tensors.items():
-        *above, last = divided.places[name].path
+    for name, tensor in checkpoint.tensors.items():
+        *above, last = checkpoint.metadata[name].path
         node = nested
         for key in above:
             node = node.setdefault(key, {})
-        node[last] = _as_part(tensor, divided.places[name])
+        node[last] = _as_shard(tensor, checkpoint.metadata[name])
     with _quiet():
         try:
             dcp.save(nested, storage_writer=dcp.FileSystemWriter(folder), planner=planner, process_group=group)
         except dcp.CheckpointException as failure:
-            # It is none of the exceptions that users catch, and says little of what has gone wrong.
+            # Users do not catch CheckpointException, and its message says little about the cause.
             rank, (error, _) = next(iter(failure.failures.items()))
             error.add_note(f"This happened on rank {rank}.")
             raise error from None
 
 
-def _as_part(tensor: Tensor, place: Place) -> Tensor:
-    """The tensor, made to tell where it belongs."""
-    from composer.checkpoint._part import Part
+class _Shard(Tensor):
+    """A local shard that tells ``torch.distributed.checkpoint`` its position; on any device, without a device mesh.
 
-    part = tensor.as_subclass(Part)
-    part.whole_shape, part.offsets = torch.Size(place.shape), torch.Size(place.offsets)
-    return part
+    Attributes:
+        full_shape: Shape of the full tensor.
+        offsets: Offsets of the shard in the full tensor.
+    """
+
+    full_shape: torch.Size
+    offsets: torch.Size
+
+    # The names of these methods are a protocol of torch, whose module takes long to import.
+    def __create_chunk_list__(self) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
+        return [ChunkStorageMetadata(self.offsets, self.shape)]
+
+    def __create_write_items__(self, fqn: str, object: _Shard) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+        data = TensorWriteData(
+            chunk=self.__create_chunk_list__()[0],
+            properties=TensorProperties(dtype=self.dtype),
+            size=self.full_shape,
+        )
+        return [WriteItem(MetadataIndex(fqn, self.offsets), WriteItemType.SHARD, tensor_data=data)]
+
+    def __get_tensor_shard__(self, index: Any) -> Tensor:
+        return self.as_subclass(Tensor)
+
+
+def _as_shard(tensor: Tensor, metadata: ShardMetadata) -> Tensor:
+    """Return the tensor as a :class:`_Shard` with its position."""
+    shard = tensor.as_subclass(_Shard)
+    shard.full_shape, shard.offsets = torch.Size(metadata.shape), torch.Size(metadata.offsets)
+    return shard
 
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
-    """Without the warning that a single process gets, which no process group is made for."""
-    if dist.is_initialized():  # a thread may be at work, and the list of warnings is that of the whole process
+    """Suppress the warning that torch gives without a process group."""
+    if dist.is_initialized():  # this may be a background thread, and warning filters are global
         yield
         return
     with warnings.catch_warnings():
@@ -254,13 +292,15 @@ def _quiet() -> Generator[None]:
 
 
 def _rename(begun: Path, folder: Path) -> None:
-    """Give the folder its name; what has the name keeps it until then, where the system can exchange two."""
+    """Rename a folder to its final name, and remove the old one; atomic if the system can swap two paths."""
     file_format.sync_folder(begun)
     before = begun
     if folder.is_dir() and not folder.is_symlink() and not _is_checkpoint(folder):
-        raise FileExistsError(f"{str(folder)!r} is there and no checkpoint; it is not replaced. Give another name.")
+        raise FileExistsError(
+            f"{str(folder)!r} exists and is not a checkpoint, so it is not replaced. Give another name."
+        )
     if os.path.lexists(folder):
-        if not exchange(begun, folder):
+        if not swap_paths(begun, folder):
             before = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
             folder.rename(before)
             begun.rename(folder)
@@ -274,5 +314,5 @@ def _rename(begun: Path, folder: Path) -> None:
 
 
 def _is_checkpoint(folder: Path) -> bool:
-    """Whether a folder may be replaced: it is a checkpoint, perhaps a damaged one, or empty."""
-    return any((folder / name).is_file() for name in (REST, ".metadata")) or not any(folder.iterdir())
+    """Return whether a folder may be replaced: it is a checkpoint, maybe a corrupted one, or empty."""
+    return any((folder / name).is_file() for name in (MANIFEST, ".metadata")) or not any(folder.iterdir())

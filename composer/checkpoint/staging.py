@@ -1,4 +1,4 @@
-"""Copies of a state in host memory, so that training can go on while they are written."""
+"""Copy device tensors to host memory for an asynchronous checkpoint, so that training can continue meanwhile."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import Tensor, nn
 
 from composer.checkpoint.host_memory import FlatBuffer
 
-__all__ = ["DICTS", "PLAIN", "Snapshot"]
+__all__ = ["DICTS", "PLAIN", "HostCopy"]
 
 PLAIN = frozenset({bool, float, int, str, type(None)})
-"""Types with nothing to copy; the states of random generators have hundreds of them."""
+"""Immutable types, which need no copy; random states have hundreds of them."""
 
 DICTS = frozenset({collections.OrderedDict, collections.Counter})
-"""Subclasses of dict that stay what they are: they are known to all readers, and scripts rely on what they do."""
+"""Subclasses of dict that are kept: all readers know them, and scripts rely on their behavior."""
 
 
-class Snapshot:
-    """Copies nested containers with their tensors to the host, into the same memory each time.
+class HostCopy:
+    """Copies nested containers and their tensors to the host, into the same memory each time.
 
-    Memory that is used again is several times as fast as new memory, which the system has to map page by page. On an
-    accelerator the copies go to pinned memory, all on their way at once. Dense tensors are in one :class:`.FlatBuffer`
-    for each type of device. Tensors that share their elements share them in the copy too.
+    Reused memory is several times as fast as new memory, which the system has to map page by page. From an
+    accelerator, tensors are copied asynchronously to pinned memory. Dense tensors are in one :class:`.FlatBuffer` per
+    device type. Tensors that share elements share them in the copy too.
 
-    >>> snapshot, weight = Snapshot(), torch.ones(2)
-    >>> copy = snapshot.take({"a": weight, "b": [weight, 1]})
+    >>> host_copy, weight = HostCopy(), torch.ones(2)
+    >>> copy = host_copy.copy({"a": weight, "b": [weight, 1]})
     >>> _ = weight.zero_()
     >>> copy["a"], copy["b"][0] is copy["a"]
     (tensor([1., 1.]), True)
@@ -36,23 +36,23 @@ class Snapshot:
     def __init__(self) -> None:
         self._buffers: dict[str, FlatBuffer] = {}
 
-    def take(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy, complete when this returns; the one before is overwritten.
+    def copy(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return a finished copy; the previous copy is overwritten.
 
         Args:
             content: Plain values, see :func:`.plain`, and tensors.
         """
-        taking = _Taking(self._buffers)
-        copy = taking.copy(content)
-        taking.fill()
+        copying = _CopyPass(self._buffers)
+        copy = copying.copy(content)
+        copying.fill()
         return copy
 
 
-class _Taking:
+class _CopyPass:
     """One copy: first its structure, then all elements in one call.
 
     Args:
-        buffers: Those of before, by the type of the device; those without tensors are dropped.
+        buffers: Buffers of the previous copy by device type; unused ones are dropped.
     """
 
     def __init__(self, buffers: dict[str, FlatBuffer]) -> None:
@@ -64,13 +64,13 @@ class _Taking:
         self._aliases: list[tuple[Tensor, Tensor]] = []
 
     def copy(self, node: Any) -> Any:
-        """The same containers, with memory in place of the tensors."""
+        """Return copies of the containers, with unfilled tensors."""
         if isinstance(node, Tensor):
             return self._as_in(node, self._tensor(node))
         if isinstance(node, dict):
-            kind, items = type(node), cast("dict[Any, Any]", node).items()
+            cls, items = type(node), cast("dict[Any, Any]", node).items()
             copied = {key: value if type(value) in PLAIN else self.copy(value) for key, value in items}
-            return kind(copied) if kind in DICTS else copied
+            return cls(copied) if cls in DICTS else copied
         if isinstance(node, (list, tuple)):
             values = cast("list[Any]", node)
             if PLAIN.issuperset(map(type, values)):
@@ -83,9 +83,9 @@ class _Taking:
 
     @torch.no_grad()
     def fill(self) -> None:
-        """Copy the elements; complete when this returns."""
-        for kind in self._buffers.keys() - self._used.keys():
-            del self._buffers[kind]
+        """Copy all elements, and wait until they have arrived."""
+        for cls in self._buffers.keys() - self._used.keys():
+            del self._buffers[cls]
         self._buffers.update(self._used)
         for buffer in self._used.values():
             buffer.allocate()
@@ -99,11 +99,11 @@ class _Taking:
                 torch.accelerator.synchronize(device)
 
     def _as_in(self, node: Tensor, target: Tensor) -> Tensor:
-        """The copy as the same kind of tensor, which a file names: a parameter, or one that requires gradients."""
+        """Return the copy as a parameter or as a tensor that requires gradients, if the original is one."""
         is_parameter = type(node) is nn.Parameter
         if node.layout != torch.strided or not (is_parameter or node.requires_grad):
             return target
-        # Its memory may be another tensor's too, which does not require gradients.
+        # Another tensor, which does not require gradients, may share its memory.
         alias = nn.Parameter(target, node.requires_grad) if is_parameter else target.detach().requires_grad_()
         self._aliases.append((alias, target))
         return alias
@@ -114,17 +114,17 @@ class _Taking:
             if id(node) not in self._copies:
                 self._copies[id(node)] = tensor.to("cpu", copy=True)
             return self._copies[id(node)]
-        if not tensor.numel():  # without an address; in a file it may not seem to share that of its neighbor
+        if not tensor.numel():  # has no address; in a file it must not seem to share that of its neighbor
             return torch.empty_like(tensor, device="cpu").as_subclass(Tensor)
-        # A lazy conjugate differs from its base by a bit only.
+        # A lazy conjugate differs from its base only by a bit.
         bits = tensor.is_conj(), tensor.is_neg()
         key = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride(), bits)
         if key in self._copies:
             return self._copies[key]
-        kind = tensor.device.type
-        buffer = self._used.get(kind)
+        cls = tensor.device.type
+        buffer = self._used.get(cls)
         if buffer is None:
-            buffer = self._used[kind] = self._buffers.get(kind) or FlatBuffer(kind)
+            buffer = self._used[cls] = self._buffers.get(cls) or FlatBuffer(cls)
         self._copies[key] = target = buffer.tensor_like(tensor)
         self._sources.append(tensor)
         self._targets.append(target)
@@ -132,6 +132,6 @@ class _Taking:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements are all that there is, in memory of the tensor's own."""
+    """Return whether a tensor is plain strided memory, without wrapped or nested tensors."""
     wraps = hasattr(type(tensor), "__tensor_flatten__")
     return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized or wraps)

@@ -1,4 +1,4 @@
-"""State dicts of models, optimizers and runs, for loops of one's own and for other formats."""
+"""State dicts of models, optimizers and runs, for custom training loops and other checkpoint formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from composer import dist, trees
 from composer._text import one_of
 from composer._version import __version__
-from composer.checkpoint.contents import PARTS
+from composer.checkpoint.contents import STATE_ENTRIES
 from composer.checkpoint.optimizer_states import optimizer_state
 from composer.devices import Device
 from composer.precision import Precision
@@ -49,23 +49,23 @@ def get_model_state_dict(
 
     Args:
         model: The model.
-        sharded_state_dict: Whether each process is to get the parts that it holds; only for models that are divided.
-        precision: Of the floating numbers: "fp32", "fp16", "bf16" or a dtype. Whole numbers stay what they are.
-        include_keys: Patterns of the names to take; None is all.
-        ignore_keys: Patterns of the names to leave out; not with ``include_keys``.
-        cpu_offload: Whether the tensors go to the host; None leaves them where they are.
+        sharded_state_dict: Whether each rank gets its local shards; requires a sharded model.
+        precision: Dtype of floating-point tensors: "fp32", "fp16", "bf16" or a dtype. Integers are unchanged.
+        include_keys: Glob patterns of the names to include; None includes all.
+        ignore_keys: Glob patterns of the names to exclude; not with ``include_keys``.
+        cpu_offload: Whether to move the tensors to the host; None keeps their device.
 
     Raises:
-        ValueError: Both kinds of patterns are given, the precision is unknown, or the model is not divided.
+        ValueError: Both include and ignore keys are given, the precision is unknown, or the model is not sharded.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     >>> state = get_model_state_dict(model, precision="bf16", include_keys="1.*")
     >>> state["1.weight"].dtype, state["1.num_batches_tracked"].dtype
     (torch.bfloat16, torch.int64)
     """
-    wanted = _filter(include_keys, ignore_keys)
+    selected = _filter(include_keys, ignore_keys)
     _check_sharding(model, sharded_state_dict)
-    weights = {name: value for name, value in model.state_dict().items() if wanted(name)}
+    weights = {name: value for name, value in model.state_dict().items() if selected(name)}
     return {name: _converted(value, precision, cpu_offload) for name, value in weights.items()}
 
 
@@ -78,19 +78,19 @@ def get_optim_state_dict(
     ignore_keys: str | Sequence[str] | None = None,
     cpu_offload: bool | None = None,
 ) -> dict[str, Any]:
-    """Return the state of an optimizer by the names of the parameters.
+    """Return the state of an optimizer by parameter name.
 
     Args:
-        model: Names the parameters.
+        model: Provides the parameter names.
         optimizer: The optimizer.
-        sharded_state_dict: Whether each process is to get the parts that it holds; only for models that are divided.
-        precision: Of the floating numbers of the parameters' states: "fp32", "fp16", "bf16" or a dtype.
-        include_keys: Patterns of the names of the parameters to take; None is all.
-        ignore_keys: Patterns of those to leave out; not with ``include_keys``.
-        cpu_offload: Whether the tensors go to the host; None leaves them where they are.
+        sharded_state_dict: Whether each rank gets its local shards; requires a sharded model.
+        precision: Dtype of floating-point tensors in the state: "fp32", "fp16", "bf16" or a dtype.
+        include_keys: Glob patterns of the parameter names to include; None includes all.
+        ignore_keys: Glob patterns of the parameter names to exclude; not with ``include_keys``.
+        cpu_offload: Whether to move the tensors to the host; None keeps their device.
 
     Raises:
-        ValueError: Both kinds of patterns are given, the precision is unknown, or the model is not divided.
+        ValueError: Both include and ignore keys are given, the precision is unknown, or the model is not sharded.
 
     >>> model = nn.Linear(1, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -98,7 +98,7 @@ def get_optim_state_dict(
     >>> state["param_groups"][0]["params"]
     ['weight']
     """
-    wanted = _filter(include_keys, ignore_keys)
+    selected = _filter(include_keys, ignore_keys)
     _check_sharding(model, sharded_state_dict)
     state = optimizer_state(model, optimizer)
     return {
@@ -106,10 +106,10 @@ def get_optim_state_dict(
         "state": {
             name: trees.map_collection(value, lambda leaf: _converted(leaf, precision, cpu_offload))
             for name, value in state["state"].items()
-            if wanted(name)
+            if selected(name)
         },
         "param_groups": [
-            {**group, "params": [name for name in group["params"] if wanted(name)]} for group in state["param_groups"]
+            {**group, "params": [name for name in group["params"] if selected(name)]} for group in state["param_groups"]
         ],
     }
 
@@ -121,14 +121,14 @@ def get_metadata_state_dict(
     device: Device | None = None,
     device_train_microbatch_size: int | float | None = None,
 ) -> dict[str, Any]:
-    """Return what is worth knowing of a run later: versions, sizes, and what is given.
+    """Return metadata of a run: versions, world size, and the given values.
 
     Args:
-        model: Its class is told.
-        sharded_state_dict: Told as it is.
-        precision: Told by its name.
-        device: Told by its name.
-        device_train_microbatch_size: Told as it is.
+        model: The model; its class name is included.
+        sharded_state_dict: Included as it is.
+        precision: Included by name.
+        device: Included by name.
+        device_train_microbatch_size: Included as it is.
 
     >>> get_metadata_state_dict(nn.Linear(1, 1), precision="amp_bf16")["model_name"]
     'Linear'
@@ -138,18 +138,18 @@ def get_metadata_state_dict(
         "torch_version": str(torch.__version__),
         "world_size": dist.get_world_size(),
     }
-    told = {
+    values = {
         "model_name": None if model is None else type(model).__qualname__,
         "sharded_state_dict": sharded_state_dict,
         "precision": None if precision is None else Precision(precision).value,
         "device": None if device is None else device.name,
         "device_train_microbatch_size": device_train_microbatch_size,
     }
-    return found | {name: value for name, value in told.items() if value is not None}
+    return found | {name: value for name, value in values.items() if value is not None}
 
 
 def get_resumption_state_dict(state: State) -> dict[str, Any]:
-    """Return what it takes to go on with a training, beside the model and the optimizers.
+    """Return the state that is needed to resume training, in addition to the model and the optimizers.
 
     Args:
         state: The state of the run.
@@ -158,26 +158,28 @@ def get_resumption_state_dict(state: State) -> dict[str, Any]:
     >>> sorted(get_resumption_state_dict(State(model=nn.Linear(1, 1))))[:3]
     ['algorithms', 'callbacks', 'dataset_state']
     """
-    left_out = ("model", "optimizers", "integrations", "metadata")
-    found = {part.name: part.take(state) for part in PARTS if part.name not in left_out and not part.on_request}
+    excluded = ("model", "optimizers", "integrations", "metadata")
+    found = {
+        entry.name: entry.get(state) for entry in STATE_ENTRIES if entry.name not in excluded and not entry.on_request
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _filter(include: str | Sequence[str] | None, ignore: str | Sequence[str] | None) -> Any:
-    """Whether a name is wanted."""
+    """Return a function that selects names."""
     if include is not None and ignore is not None:
         raise ValueError(f"Give include_keys or ignore_keys, not both; got {include!r} and {ignore!r}.")
     patterns = trees.ensure_tuple(ignore if include is None else include)
 
-    def wanted(name: str) -> bool:
+    def selected(name: str) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) == (include is not None)
 
-    return wanted
+    return selected
 
 
 def _check_sharding(model: nn.Module, sharded: bool) -> None:
     if sharded and not any(hasattr(parameter, "placements") for parameter in model.parameters()):
-        raise ValueError("sharded_state_dict=True, but the model is not divided among processes; leave it out.")
+        raise ValueError("sharded_state_dict=True, but the model is not sharded; use sharded_state_dict=False.")
 
 
 def _converted(value: Any, precision: str | torch.dtype, to_host: bool | None) -> Any:

@@ -1,4 +1,4 @@
-"""``State.state_dict`` and ``State.load_state_dict``, in the form of a checkpoint."""
+"""Implement ``State.state_dict`` and ``State.load_state_dict`` in the checkpoint format."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from composer.core.algorithm_order import AlgorithmPass
 from composer.core.logger import Logger
 from composer.core.state import State
 
-__all__ = ["CheckpointForm", "register"]
+__all__ = ["CheckpointSerializer", "register"]
 
 
-class CheckpointForm:
+class CheckpointSerializer:
     """Collects and restores a state as checkpoints do.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
-    >>> saved = CheckpointForm().collect(state)
+    >>> saved = CheckpointSerializer().collect(state)
     >>> sorted(saved["model"])
     ['bias', 'weight']
     """
 
     def collect(self, state: State) -> dict[str, Any]:
-        """Return what a checkpoint has under ``"state"``.
+        """Return the entry ``"state"`` of a checkpoint.
 
         Args:
             state: The state of the run.
@@ -45,10 +45,10 @@ class CheckpointForm:
 
         Args:
             state: The state of the run.
-            logger: Passed to algorithms that are applied again.
-            saved: What a checkpoint has under ``"state"``; edited.
-            strict: Whether the names of the weights must be the same.
-            exclude_algorithms: Names of algorithms that are not applied again.
+            logger: Passed to recreated algorithms.
+            saved: The entry ``"state"`` of a checkpoint; edited.
+            strict: Whether the names of the weights must match exactly.
+            exclude_algorithms: Names of algorithms that are not recreated.
             algorithm_passes: Reorder the algorithms.
         """
         restore(
@@ -62,10 +62,10 @@ class CheckpointForm:
 
 
 def register() -> None:
-    """Have states use this form.
+    """Make :class:`.State` use this serializer.
 
     >>> register()
     >>> "timestamp" in State(model=torch.nn.Linear(1, 1)).state_dict()
     True
     """
-    State._serializer = CheckpointForm()
+    State._serializer = CheckpointSerializer()

@@ -1,4 +1,4 @@
-"""Exchanging what two names stand for, in one step."""
+"""Atomically swap two files or directories (``renameat2`` with ``RENAME_EXCHANGE``)."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["exchange"]
+__all__ = ["swap_paths"]
 
 # From <fcntl.h> and <linux/fs.h>.
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
-# What kernels and file systems answer that do not know how.
+# Errors of kernels and file systems that do not support it.
 _UNABLE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange two files or folders: at each moment both names stand for something.
+def swap_paths(one: Path, other: Path) -> bool:
+    """Swap two files or folders atomically, so that both paths exist at any time.
 
     Args:
         one: The path of a file or folder.
         other: Another on the same file system.
 
     Returns:
-        Whether it is done; otherwise the system cannot do that, and nothing has changed.
+        Whether they were swapped; otherwise the system does not support it, and nothing has changed.
 
     Raises:
-        OSError: One of them is not there, or may not be renamed.
+        OSError: A path does not exist, or may not be renamed.
 
     >>> (tmp_path / "a").touch(), (tmp_path / "b").mkdir()
     (None, None)
-    >>> exchange(tmp_path / "a", tmp_path / "b") == (tmp_path / "a").is_dir()
+    >>> swap_paths(tmp_path / "a", tmp_path / "b") == (tmp_path / "a").is_dir()
     True
     """
     rename = _renameat2()
@@ -51,7 +51,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 @functools.cache
 def _renameat2() -> Callable[..., int] | None:
-    """The function of the C library, where it has one."""
+    """Return the function of the C library, or None if it has none."""
     if os.name != "posix":
         return None
     library: Any = ctypes.CDLL(None, use_errno=True)

@@ -76,12 +76,12 @@ def check_index(described: Outline, sizes: Mapping[str, int]) -> set[str]:
     seen = _Seen(sizes)
     for node in described.nodes:
         if type(node) is Persistent:
-            seen.storages.add(_stored(node, seen).key)
+            seen.storages.add(_checked_storage(node, seen).key)
         elif type(node) is Call:
             _check_call(node, seen)
     most = _MOST_REPEATS * sum(sizes.values()) + _ALWAYS_ALLOWED
     if (total := sum(seen.views.values())) > most:
-        raise ValueError(f"its tensors are said to have {total} bytes, many times what is stored")
+        raise ValueError(f"its tensors claim to have {total} bytes, many times what is stored")
     return seen.storages
 
 
@@ -97,15 +97,15 @@ def storage_of(node: Persistent) -> Storage:
     >>> storage_of(Persistent(("storage", Named("torch.FloatStorage"), "0", "cpu", 2)))
     Storage(key='0', size=8, itemsize=4)
     """
-    said: tuple[Any, ...] = node.key if type(node.key) is tuple else ()
-    if len(said) not in (5, 6) or said[0] not in ("storage", b"storage") or not isinstance(said[1], Named):
-        raise ValueError("it refers to something that is no storage")
-    _, kind, key, location, length = said[:5]
-    itemsize = _itemsizes().get(kind.name)
+    fields: tuple[Any, ...] = node.key if type(node.key) is tuple else ()
+    if len(fields) not in (5, 6) or fields[0] not in ("storage", b"storage") or not isinstance(fields[1], Named):
+        raise ValueError("it refers to an object that is not a storage")
+    _, cls, key, location, length = fields[:5]
+    itemsize = _itemsizes().get(cls.name)
     if itemsize is None:
-        raise ValueError(f"it refers to a storage of an unknown type {kind.name!r}")
+        raise ValueError(f"it refers to a storage of an unknown type {cls.name!r}")
     if type(key) not in (str, bytes) or type(location) not in (str, bytes) or not _is_count(length):
-        raise ValueError("it refers to a storage without saying which")
+        raise ValueError("it refers to a storage without a valid key, location or size")
     return Storage(key.decode() if type(key) is bytes else key, length * itemsize, itemsize)
 
 
@@ -134,7 +134,7 @@ def paths_of_storages(node: Any, path: str = "") -> list[tuple[str, str]]:
     return [found for key, value in pairs for found in paths_of_storages(value, f"{path}/{key}".lstrip("/"))]
 
 
-def _stored(node: Any, seen: _Seen) -> Storage:
+def _checked_storage(node: Any, seen: _Seen) -> Storage:
     if type(node) is not Persistent:
         raise ValueError("it has a tensor without a storage")
     storage = storage_of(node)
@@ -152,26 +152,26 @@ def _check_call(call: Call, seen: _Seen) -> None:
     if check is not None:
         check(call, seen)
     elif name in _uninitialized():
-        raise ValueError(f"it makes {name!r} of nothing")
+        raise ValueError(f"it creates an uninitialized {name!r}")
 
 
 def _has(call: Call, count: int, *more: int, states: int = 0, items: bool = False) -> tuple[Any, ...]:
     """Return the arguments of a call after checking their number, and that it has no unexpected states or items."""
     args = call.args
     if len(args) not in (count, *more) or len(call.states) > states or (call.items and not items):
-        raise ValueError(f"it makes {call.name!r} in another way than torch does")
+        raise ValueError(f"it constructs {call.name!r} in another way than torch does")
     return args
 
 
 def _check_tensor(call: Call, seen: _Seen) -> None:
     storage, offset, size, stride, _, hooks = _has(call, 6, 7)[:6]
     _check_hooks(hooks)
-    _check_view(_stored(storage, seen), offset, size, stride, None, seen)
+    _check_view(_checked_storage(storage, seen), offset, size, stride, None, seen)
 
 
 def _check_first_tensor(call: Call, seen: _Seen) -> None:
     storage, offset, size, stride = _has(call, 4)
-    _check_view(_stored(storage, seen), offset, size, stride, None, seen)
+    _check_view(_checked_storage(storage, seen), offset, size, stride, None, seen)
 
 
 def _check_typed_tensor(call: Call, seen: _Seen) -> None:
@@ -180,13 +180,13 @@ def _check_typed_tensor(call: Call, seen: _Seen) -> None:
     if not isinstance(found, torch.dtype):
         raise ValueError("it has a tensor of an unknown dtype")
     _check_hooks(hooks)
-    _check_view(_stored(storage, seen), offset, size, stride, found.itemsize, seen)
+    _check_view(_checked_storage(storage, seen), offset, size, stride, found.itemsize, seen)
 
 
 def _check_quantized(call: Call, seen: _Seen) -> None:
     storage, offset, size, stride, _, _, hooks = _has(call, 7)
     _check_hooks(hooks)
-    _check_view(_stored(storage, seen), offset, size, stride, None, seen)
+    _check_view(_checked_storage(storage, seen), offset, size, stride, None, seen)
 
 
 def _check_view(storage: Storage, offset: Any, size: Any, stride: Any, itemsize: int | None, seen: _Seen) -> None:
@@ -225,14 +225,14 @@ def _check_parameter_with_state(call: Call, seen: _Seen) -> None:
 def _check_of_type(call: Call, seen: _Seen) -> None:
     function, _, args, state = _has(call, 4)
     if not isinstance(function, Named) or not function.name.startswith("torch._utils._rebuild_"):
-        raise ValueError("it has a tensor that is made in another way than torch does")
+        raise ValueError("it has a tensor that is constructed in another way than torch does")
     _check_call(Call(function, args), seen)
     _check_attributes(state)
 
 
 def _check_is_tensor(node: Any) -> None:
     if not isinstance(node, Call) or "_rebuild_" not in node.name:
-        raise ValueError("it has a parameter that is no tensor")
+        raise ValueError("it has a parameter that is not a tensor")
 
 
 def _check_attributes(state: Any) -> None:
@@ -240,10 +240,10 @@ def _check_attributes(state: Any) -> None:
         if part is None:
             continue
         if type(part) is not dict:
-            raise ValueError("it has a tensor with a state that is none")
+            raise ValueError("it has a tensor with an invalid state")
         for name in cast("dict[Any, Any]", part):
             if type(name) is not str or hasattr(Tensor, name) or name in _OF_SUBCLASSES:
-                raise ValueError(f"it gives a tensor the attribute {name!r}")
+                raise ValueError(f"it sets the attribute {name!r} of a tensor")
 
 
 # Attributes by which distributed tensors are recognized.
@@ -254,7 +254,7 @@ def _check_ordered(call: Call, seen: _Seen) -> None:
     _has(call, 0, 1, states=1, items=True)
     # The metadata that torch stores with a state dict.
     if call.states and (type(call.states[0]) is not dict or set(call.states[0]) - {"_metadata", b"_metadata"}):
-        raise ValueError("it gives a dict attributes")
+        raise ValueError("it sets attributes of a dict")
 
 
 def _check_bytes(call: Call, seen: _Seen) -> None:
@@ -276,23 +276,23 @@ def _check_encoded(call: Call, seen: _Seen) -> None:
 
 def _check_size(call: Call, seen: _Seen) -> None:
     if not _are_counts(_has(call, 1)[0]):
-        raise ValueError("it has a size that is none")
+        raise ValueError("it has an invalid size")
 
 
 def _check_dtype(call: Call, seen: _Seen) -> None:
-    kind, *rest = _has(call, 3, states=1)
+    cls, *rest = _has(call, 3, states=1)
     state = call.states[0] if call.states else (3, "<", None, None, None, -1, -1, 0)
     fits = type(state) is tuple and len(state) == 8 and state[0] == 3 and state[2:] == (None, None, None, -1, -1, 0)
-    if type(kind) is str and not _NUMBER.fullmatch(kind):
-        raise CodeError(f"it has an array of {kind!r}, which are no numbers")
-    if type(kind) is not str or rest != [False, True] or not fits or state[1] not in ("<", ">", "|", "="):
+    if type(cls) is str and not _NUMBER.fullmatch(cls):
+        raise CodeError(f"it has an array of {cls!r}, which is not a numeric dtype")
+    if type(cls) is not str or rest != [False, True] or not fits or state[1] not in ("<", ">", "|", "="):
         raise ValueError("it has an array of an unknown dtype")
 
 
 def _check_array(call: Call, seen: _Seen) -> None:
-    kind, shape, code = _has(call, 3, states=1)
-    if not isinstance(kind, Named) or kind.name != "numpy.ndarray" or shape != (0,) or _length(code) != 1:
-        raise ValueError("it has an array that is made in another way than numpy does")
+    cls, shape, code = _has(call, 3, states=1)
+    if not isinstance(cls, Named) or cls.name != "numpy.ndarray" or shape != (0,) or _length(code) != 1:
+        raise ValueError("it has an array that is constructed in another way than numpy does")
     if not call.states:
         return
     state = call.states[0]
@@ -311,7 +311,7 @@ def _check_scalar(call: Call, seen: _Seen) -> None:
 
 def _check_elements(dtype: Any, count: int, content: Any) -> None:
     if not isinstance(dtype, Call) or dtype.name != "numpy.dtype" or not _NUMBER.fullmatch(str(dtype.args[0])):
-        raise ValueError("it has an array of what are no numbers")
+        raise ValueError("it has an array of a dtype that is not numeric")
     itemsize = int(re.sub(r"\D", "", dtype.args[0]) or 1)
     if _length(content) != count * itemsize:
         raise ValueError(f"it has an array of {count} numbers without their {count * itemsize} bytes")
@@ -327,7 +327,7 @@ def _length(content: Any) -> int:
 
 
 def _refuse(call: Call, seen: _Seen) -> None:
-    raise ValueError(f"it makes {call.name!r}, which no checkpoint holds")
+    raise ValueError(f"it makes {call.name!r}, which is not allowed in a checkpoint")
 
 
 def _is_size(node: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Check checkpoint files with a function of the user's before they are read (``CHECKPOINT_VALIDATION_FUNCTION``)."""
+"""Validate checkpoint files with a custom function before they are read (``CHECKPOINT_VALIDATION_FUNCTION``)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _VARIABLE = "CHECKPOINT_VALIDATION_FUNCTION"
 
 
 def validation_function() -> Callable[..., Any] | None:
-    """Return the function that ``CHECKPOINT_VALIDATION_FUNCTION`` names as ``module.function``; None if it is not set.
+    """Import the function that ``CHECKPOINT_VALIDATION_FUNCTION`` names (``module.function``); None if it is not set.
 
     Raises:
-        ValueError: The variable has no such form.
-        ImportError: There is no such module.
+        ValueError: The variable does not have this form.
+        ImportError: The module does not exist.
         AttributeError: The module has no such function.
 
     >>> validation_function() is None
@@ -37,11 +37,11 @@ def validation_function() -> Callable[..., Any] | None:
 
 
 def ensure_valid(path: AnyPath, specs: Sequence[tuple[int, int]] | None = None) -> AnyPath:
-    """Return the path of a checkpoint file after the user's function, if there is one, has found it valid.
+    """Return the path of a checkpoint file after the custom function, if there is one, has accepted it.
 
     Args:
         path: The file.
-        specs: Offsets and lengths of what is going to be read, in bytes; None is all of the file.
+        specs: Offsets and lengths of the byte ranges to read; None is the entire file.
 
     Raises:
         ValueError: The function returned False.
@@ -51,5 +51,5 @@ def ensure_valid(path: AnyPath, specs: Sequence[tuple[int, int]] | None = None) 
     """
     validate = validation_function()
     if validate is not None and not validate(path, specs):
-        raise ValueError(f"The checkpoint {str(path)!r} is not valid, as {os.environ[_VARIABLE]} found.")
+        raise ValueError(f"The checkpoint {str(path)!r} is invalid: {os.environ[_VARIABLE]} returned False.")
     return path

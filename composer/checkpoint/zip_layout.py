@@ -5,7 +5,7 @@ method or offset) can make it skip a record and return uninitialized memory as w
 determined in every release of torch since 1.6: records are stored uncompressed and without gaps, each between a local
 header and a data descriptor, and the directory repeats the same values. So the fields are not validated one by one: the
 headers that torch would write for the given names, sizes and checksums are constructed and compared byte by byte.
-Together with the checksum of each record, this covers every byte of a file.
+InCollective with the checksum of each record, this covers every byte of a file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def records(file: BinaryIO, size: int) -> list[Record]:
         size: Size of the file in bytes.
 
     Raises:
-        ValueError: Some bytes differ from what ``torch.save`` writes; the message says which.
+        ValueError: Some bytes differ from what ``torch.save`` writes; the message names the first difference.
 
     >>> import io
     >>> file = io.BytesIO()
@@ -110,7 +110,7 @@ def _directory(file: BinaryIO, size: int) -> tuple[int, list[tuple[str, int, int
         raise ValueError("its end is missing")
     end = _bytes(file, size - _END_SIZE, _END_SIZE)
     if end[76:80] != b"PK\x05\x06" or end[:4] != b"PK\x06\x06":
-        raise ValueError("its end is missing, or is not that of a file of torch.save")
+        raise ValueError("its end is missing, or differs from what torch.save writes")
     count, length, begin = struct.unpack_from("<QQQ", end, 32)
     if end != _end(count, length, begin, size) or begin + length != size - _END_SIZE:
         raise ValueError("the end of its directory differs from what torch.save writes")

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line: ``composer`` starts distributed training, and has the commands ``checkpoint`` and ``env``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``composer checkpoint``: what is in a checkpoint, and the same in another form."""
+"""``composer checkpoint``: inspect a checkpoint, or convert it to another format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["add_to"]
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to those of a parser.
+    """Add the command to a parser.
 
     Args:
         commands: What ``add_subparsers`` of the parser returned.
@@ -27,24 +27,24 @@ def add_to(commands: Any) -> None:
     >>> parser.parse_args(["checkpoint", "inspect", "ep1.pt"]).path
     PosixPath('ep1.pt')
     """
-    group = commands.add_parser("checkpoint", help="look into checkpoints and convert them")
+    group = commands.add_parser("checkpoint", help="inspect and convert checkpoints")
     actions = group.add_subparsers(title="actions", required=True, metavar="ACTION")
 
-    inspect = actions.add_parser("inspect", help="show what a checkpoint holds", description="Show its parts.")
-    inspect.add_argument("path", type=Path, help="a checkpoint, which may be a folder, or a safetensors file")
+    inspect = actions.add_parser("inspect", help="show the contents of a checkpoint", description="Show its contents.")
+    inspect.add_argument("path", type=Path, help="a checkpoint (file or folder) or a safetensors file")
     inspect.add_argument("--weights", action="store_true", help="list every tensor of the model")
     inspect.set_defaults(run=_inspect)
 
     convert = actions.add_parser(
         "convert",
-        help="write a checkpoint in another form",
-        description="The form goes by the name: x.pt is a file, x.dcp a folder such as several processes write, "
-        "x.safetensors a safetensors file, a name without an end the folder of a Hugging Face model. The last two have "
-        "the weights alone.",
+        help="convert a checkpoint to another format",
+        description="The suffix of the destination selects the format: x.pt is a single file, x.dcp a sharded "
+        "checkpoint folder, x.safetensors a safetensors file, a name without a suffix the folder of a Hugging Face "
+        "model. The last two contain only the weights.",
     )
-    convert.add_argument("source", type=Path, help="what to read")
-    convert.add_argument("destination", type=Path, help="what to write")
-    convert.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    convert.add_argument("source", type=Path, help="the checkpoint to read")
+    convert.add_argument("destination", type=Path, help="the file or folder to write")
+    convert.add_argument("--overwrite", action="store_true", help="replace an existing file")
     convert.set_defaults(run=_convert)
 
 
@@ -65,16 +65,16 @@ def _inspect(given: argparse.Namespace) -> None:
     console = Console(highlight=False, soft_wrap=True)
     files = [path for path in given.path.iterdir() if path.is_file()] if given.path.is_dir() else [given.path]
     console.print(f"[bold]{escape(str(given.path))}[/bold], {_bytes(sum(path.stat().st_size for path in files))}")
-    parts = {**state, **{name: value for name, value in content.items() if name != "state"}}
-    rows = [[name, _describe(value), *_sizes(value)] for name, value in parts.items()]
-    console.print(_table(["part", "holds", "tensors", "size"], rows))
+    entries = {**state, **{name: value for name, value in content.items() if name != "state"}}
+    rows = [[name, _describe(value), *_sizes(value)] for name, value in entries.items()]
+    console.print(_table(["entry", "contents", "tensors", "size"], rows))
     for title, value in (
         ("timestamp", state.get("timestamp", {}).get("Timestamp", {})),
         ("saved by", _versions(state)),
     ):
-        told = ", ".join(f"{name} {one}" for name, one in value.items() if one or name in ("epoch", "batch"))
-        if told:
-            console.print(f"{title}: {escape(printable(told))}")
+        text = ", ".join(f"{name} {one}" for name, one in value.items() if one or name in ("epoch", "batch"))
+        if text:
+            console.print(f"{title}: {escape(printable(text))}")
     if given.weights:
         weights = [[n, str(tuple(w.shape)), str(w.dtype).removeprefix("torch.")] for n, w in _named(state["model"])]
         console.print(_table(["weight", "shape", "dtype"], weights))
@@ -94,32 +94,32 @@ def _table(columns: list[str], rows: list[list[str]]) -> Any:
 
 
 def _describe(value: Any) -> str:
-    """A few words on a part."""
+    """Return a short description of an entry."""
     if isinstance(value, dict):
         return ", ".join(map(str, list(value)[:3])) + (f" and {len(value) - 3} more" if len(value) > 3 else "")
     if isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
         return ", ".join(str(name) for name, _ in value)
     if isinstance(value, list):
-        return plural(len(value), "process") if len(value) == 1 else f"{len(value)} processes"
+        return plural(len(value), "rank")
     return str(value)
 
 
 def _sizes(value: Any) -> tuple[str, str]:
-    """The number of tensors and the bytes that they take; shared memory counts once."""
-    from composer.checkpoint.sharded_reader import awaited
+    """Return the number of tensors and their size in bytes; shared memory counts once."""
+    from composer.checkpoint.sharded_reader import pending_tensors
 
     found = [leaf for leaf in trees.leaves(value) if isinstance(leaf, Tensor)]
     storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() for leaf in found}
-    stored = [one for _, one in awaited(value)]
-    size = sum(storages.values()) + sum(math.prod(one.shape) * one.dtype.itemsize for one in stored)
-    return (str(len(found) + len(stored)), _bytes(size)) if found or stored else ("", "")
+    unread = [one for _, one in pending_tensors(value)]
+    size = sum(storages.values()) + sum(math.prod(one.shape) * one.dtype.itemsize for one in unread)
+    return (str(len(found) + len(unread)), _bytes(size)) if found or unread else ("", "")
 
 
 def _versions(state: dict[str, Any]) -> dict[str, Any]:
     metadata = state.get("metadata", {})
-    of_predecessor = metadata.get("composer_env_info", {})
+    predecessor = metadata.get("composer_env_info", {})
     names = {"composer": "composer_version", "torch": "torch_version", "precision": "precision", "ranks": "world_size"}
-    return {name: metadata.get(key, of_predecessor.get(key)) for name, key in names.items()}
+    return {name: metadata.get(key, predecessor.get(key)) for name, key in names.items()}
 
 
 def _named(model: Any) -> Iterator[tuple[str, Any]]:

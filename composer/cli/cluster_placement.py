@@ -1,4 +1,4 @@
-"""Where SLURM or MPI has put this process: which node, of how many, and how many processes it started on each."""
+"""Read the placement of this process (node, rank, world size) from SLURM (``srun``) or MPI (``mpirun``) variables."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Place", "find_place", "first_host", "tasks_per_node"]
+__all__ = ["TaskPlacement", "find_placement", "first_host", "tasks_per_node"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of a process among those that another launcher started.
+class TaskPlacement:
+    """The placement of a process that another launcher has started.
 
     Args:
-        launcher: Its name, for messages.
-        rank: Number of this process among all, from 0.
+        launcher: Name of the launcher, for messages.
+        rank: Rank of this process, from 0.
         world_size: Number of processes on all nodes.
-        local_rank: Number of this process on its node, from 0.
+        local_rank: Rank of this process on its node, from 0.
         local_world_size: Number of processes on this node.
-        node_rank: Number of this node, from 0.
+        node_rank: Rank of this node, from 0.
         num_nodes: Number of nodes.
-        host: Name of the first node; ``None`` where the launcher does not tell.
-        port: A port which all processes of this job find out alike; ``None`` where the launcher does not name the job.
+        host: Name of the first node; ``None`` if the launcher does not provide it.
+        port: A port that is the same for all processes of the job; ``None`` if the launcher does not name the job.
 
-    >>> Place(
+    >>> TaskPlacement(
     ...     "SLURM", rank=3, world_size=4, local_rank=1, local_world_size=2, node_rank=1, num_nodes=2
     ... ).host
     """
@@ -61,34 +61,36 @@ _MPI = {
 }
 
 
-def find_place(environ: Mapping[str, str]) -> Place | None:
-    """Return the place that ``srun`` or ``mpirun`` gave this process, ``None`` where neither started it.
+def find_placement(environ: Mapping[str, str]) -> TaskPlacement | None:
+    """Return the placement of a process started by ``srun`` or ``mpirun``, or ``None`` for other processes.
 
-    Within a batch script of SLURM, outside of ``srun``, there is none: the script runs once, on the first node.
+    In a SLURM batch script, outside of ``srun``, it is ``None``, since the script runs once, on the first node.
 
     Args:
         environ: The environment variables.
 
     Raises:
-        ValueError: A variable is no whole number, or MPI dealt the ranks out to the nodes in turns or unevenly.
+        ValueError: A variable is not an integer, or MPI placed the ranks on nodes in turns or unevenly.
 
     >>> names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    >>> place = find_place(dict(zip([f"OMPI_COMM_WORLD_{name}" for name in names], ["5", "8", "1", "4"])))
-    >>> place.rank, place.node_rank, place.num_nodes
+    >>> placement = find_placement(
+    ...     dict(zip([f"OMPI_COMM_WORLD_{name}" for name in names], ["5", "8", "1", "4"]))
+    ... )
+    >>> placement.rank, placement.node_rank, placement.num_nodes
     (5, 1, 2)
-    >>> find_place({}) is None
+    >>> find_placement({}) is None
     True
     """
-    # Inside a job of SLURM, mpirun has itself started by srun and hands its variables on.
+    # Check MPI first: in a SLURM job, mpirun itself is started by srun and passes on its variables.
     for launcher, (rank, size, local_rank, local_size, job) in _MPI.items():
         if all(name in environ for name in (rank, size, local_rank, local_size)):
             numbers = [_number(environ, name) for name in (rank, size, local_rank, local_size)]
-            return _of_mpi(launcher, environ, job, *numbers)
-    return _of_slurm(environ) if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ else None
+            return _mpi_placement(launcher, environ, job, *numbers)
+    return _slurm_placement(environ) if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ else None
 
 
 def first_host(nodes: str) -> str:
-    """Return the first name of a list of nodes as SLURM writes it.
+    """Return the first host name of a SLURM node list.
 
     Args:
         nodes: For example ``"node[01-03,07],big5"``.
@@ -101,13 +103,13 @@ def first_host(nodes: str) -> str:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """Return the number of processes on each node from how SLURM writes it.
+    """Parse the number of processes on each node from SLURM's format.
 
     Args:
         text: For example ``"8(x2),4"``.
 
     Raises:
-        ValueError: It is written otherwise.
+        ValueError: The text has another format.
 
     >>> tasks_per_node("8(x2),4")
     [8, 8, 4]
@@ -121,16 +123,14 @@ def tasks_per_node(text: str) -> list[int]:
     return tasks
 
 
-def _of_slurm(environ: Mapping[str, str]) -> Place:
+def _slurm_placement(environ: Mapping[str, str]) -> TaskPlacement:
     node_rank = _number(environ, "SLURM_NODEID")
     tasks = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", environ["SLURM_STEP_NUM_TASKS"]))
     if node_rank >= len(tasks):
-        raise ValueError(
-            f"SLURM_NODEID is {node_rank}, but SLURM_STEP_TASKS_PER_NODE tells of {len(tasks)} nodes only."
-        )
+        raise ValueError(f"SLURM_NODEID is {node_rank}, but SLURM_STEP_TASKS_PER_NODE lists only {len(tasks)} nodes.")
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
     job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
-    return Place(
+    return TaskPlacement(
         "SLURM",
         rank=_number(environ, "SLURM_PROCID"),
         world_size=_number(environ, "SLURM_STEP_NUM_TASKS"),
@@ -143,7 +143,7 @@ def _of_slurm(environ: Mapping[str, str]) -> Place:
     )
 
 
-def _of_mpi(
+def _mpi_placement(
     launcher: str,
     environ: Mapping[str, str],
     job_names: tuple[str, ...],
@@ -151,16 +151,17 @@ def _of_mpi(
     world_size: int,
     local_rank: int,
     local_world_size: int,
-) -> Place:
+) -> TaskPlacement:
     job = next((environ[name] for name in job_names if name in environ), None)
     num_nodes = world_size // local_world_size
-    # MPI does not number the nodes, which follows from the rank only where ranks fill one node after the other.
+    # MPI does not number the nodes; the rank determines the node only if ranks fill one node after the other.
     if rank % local_world_size != local_rank or world_size % local_world_size:
         raise ValueError(
-            f"{launcher} put rank {rank} of {world_size} on its node as number {local_rank} of {local_world_size}. Let "
-            "ranks fill one node after the other, as many on each (mpirun --map-by slot)."
+            f"{launcher} placed rank {rank} of {world_size} on its node as local rank {local_rank} of "
+            f"{local_world_size}. Ranks must fill one node after the other, with equally many on each node (mpirun "
+            f"--map-by slot)."
         )
-    return Place(
+    return TaskPlacement(
         launcher,
         rank=rank,
         world_size=world_size,
@@ -174,7 +175,7 @@ def _of_mpi(
 
 
 def _port(job: str) -> int:
-    """A port made of the name of a job: below those that systems deal out by themselves, 32768 and up on Linux."""
+    """Return a port derived from a job name, below the ephemeral ports (32768 and up on Linux)."""
     return 20000 + zlib.crc32(job.encode()) % 12000
 
 
@@ -182,6 +183,8 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     try:
         return int(environ[name])
     except KeyError:
-        raise ValueError(f"The environment variable {name} is not set, though others of its launcher are.") from None
+        raise ValueError(
+            f"The environment variable {name} is not set, although other variables of its launcher are."
+        ) from None
     except ValueError:
-        raise ValueError(f"The environment variable {name} must be a whole number, but is {environ[name]!r}.") from None
+        raise ValueError(f"The environment variable {name} must be an integer, but is {environ[name]!r}.") from None

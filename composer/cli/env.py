@@ -1,4 +1,4 @@
-"""``composer env``: what a report of a problem needs to say about the machine and the software."""
+"""``composer env``: report the system, GPUs and library versions for a bug report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["add_to", "main"]
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to those of a parser.
+    """Add the command to a parser.
 
     Args:
         commands: What ``add_subparsers`` of the parser returned.
@@ -25,14 +25,14 @@ def add_to(commands: Any) -> None:
     True
     """
     command = commands.add_parser("env", help=COMMANDS["env"], description="Report the environment.")
-    _complete(command)
+    _add_arguments(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command ``composer_collect_env``, which is ``composer env`` under its former name.
+    """Run the command ``composer_collect_env``, the former name of ``composer env``.
 
     Args:
-        arguments: What was written after its name; None takes that of the process.
+        arguments: The command-line arguments; None for those of the process.
 
     Returns:
         The exit code.
@@ -43,13 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0
     """
     parser = argparse.ArgumentParser(prog="composer_collect_env", description="Report the environment.")
-    _complete(parser)
+    _add_arguments(parser)
     given = parser.parse_args(arguments)
     given.run(given)
     return 0
 
 
-def _complete(parser: argparse.ArgumentParser) -> None:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
     parser.set_defaults(run=_report)
 

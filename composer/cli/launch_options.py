@@ -1,4 +1,4 @@
-"""The options of the launcher."""
+"""The command-line options of the launcher, and its help text."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from composer.cli.launch_rank import FORMAT_NAMES
 
 __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 
-# The words that are commands, and no script to launch.
+# Words that are subcommands rather than scripts to launch.
 COMMANDS = {
-    "checkpoint": "look into checkpoints and convert them",
-    "env": "report versions, accelerators and what else a report of a problem needs",
+    "checkpoint": "inspect and convert checkpoints",
+    "env": "report versions, accelerators and other details for a bug report",
 }
 
-# The words that are programs of ours, launched as modules.
+# Words that are programs of this package, launched as modules.
 PROGRAMS = {"train": "composer.hparams"}
 
 _USAGE = "composer [-n N] [OPTION ...] SCRIPT [ARGUMENT ...]"
 
 _DESCRIPTION = """\
-Run a program in several processes, the ranks, which find each other: one for each accelerator of this machine, or on
-several machines. When one fails the others are ended, its traceback is shown, and its exit code is passed on."""
+Run a program in multiple processes (ranks): one for each accelerator of this host, or on multiple nodes. If a rank
+fails, the others are terminated, its traceback is shown, and its exit code is returned."""
 
 _COMMANDS = [
-    ("composer SCRIPT", "launch a program; the options below are about this"),
-    ("composer train", "launch the training that a YAML file describes; see composer train --help"),
-    ("composer checkpoint inspect", "show what a checkpoint holds"),
-    ("composer checkpoint convert", "write a checkpoint in another form"),
+    ("composer SCRIPT", "launch a program, with the options below"),
+    ("composer train", "launch a run that is described by a YAML file; see composer train --help"),
+    ("composer checkpoint inspect", "show the contents of a checkpoint"),
+    ("composer checkpoint convert", "convert a checkpoint to another format"),
     ("composer env", COMMANDS["env"]),
 ]
 
@@ -42,18 +42,18 @@ _EXAMPLES = [
     ("composer train.py --lr 0.1", "as many ranks as there are accelerators"),
     ("composer -n 8 train.py --lr 0.1", "8 ranks"),
     ("composer -n 8 -m package.train", "a module, as python -m does"),
-    ("composer -n 8 train run.yaml --seed 3", "what a file of hyperparameters describes"),
+    ("composer -n 8 train run.yaml --seed 3", "a run described by a YAML file"),
     ("composer -n 8 --nnodes 2 --node_rank 0 --master_addr HOST --master_port 29500 train.py", "two nodes"),
     ("composer -n 8 --nnodes 1:4 --max-restarts 3 --rdzv-endpoint HOST:29500 train.py", "an elastic run"),
-    ("srun --ntasks-per-node=1 composer -n 8 train.py", "or with a task for each rank: srun composer train.py"),
+    ("srun --ntasks-per-node=1 composer -n 8 train.py", "or with one task per rank: srun composer train.py"),
 ]
 
 _CLOSE = """\
-In the names of options _ and - are the same. A script named like a command is launched by its path: composer ./env"""
+In option names _ and - are equivalent. To launch a script that is named like a command, use its path: composer ./env"""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Answers a mistyped option with the right one."""
+    """A parser whose usage errors are one line, without the full help."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -61,12 +61,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what was given, each option under its name; leave the program with code 2 where it cannot be understood.
+    """Parse the command line; exit with code 2 on a usage error, with a suggestion for mistyped options.
 
     Args:
-        arguments: What was written after ``composer``.
+        arguments: The arguments after ``composer``.
 
-    The words of ``PROGRAMS`` become the modules that they stand for.
+    Words in ``PROGRAMS`` are replaced with their modules.
 
     >>> given = parse(["-n", "2", "train.py", "-n", "3"])
     >>> given.nproc, given.script, given.arguments
@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the launcher's options, whose text is that of ``composer --help``.
+    """Return the parser of the launcher's options, which also prints ``composer --help``.
 
     >>> print(parser().format_usage().strip())
     usage: composer [-n N] [OPTION ...] SCRIPT [ARGUMENT ...]
@@ -97,15 +97,15 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--version", action="version", version=f"composer {__version__}")
-    _option(made, "-v", "--verbose", action="store_true", help="tell what the launcher does")
+    _option(made, "-v", "--verbose", action="store_true", help="log what the launcher does")
     _add_program(made)
-    _add_places(made.add_argument_group("several nodes", "Each has a default in the environment, in SLURM or in MPI."))
-    _add_elastic(made.add_argument_group("elastic runs", "What ends is started again; nodes may come and go."))
+    _add_multi_node(made.add_argument_group("multiple nodes", "Defaults come from the environment, SLURM or MPI."))
+    _add_elastic(made.add_argument_group("elastic runs", "Failed ranks are restarted; nodes may join and leave."))
     return made
 
 
 def _two_columns(title: str, rows: Sequence[tuple[str, str]], width: int) -> str:
-    """Lay out what is typed and what it does; where there is no room beside, the latter goes below."""
+    """Format commands and descriptions in two columns; a description goes below a command that is too long."""
     column = max((len(left) for left, _ in rows if len(left) <= width // 2), default=0) + 4
     lines = [f"{title}:"]
     for left, right in rows:
@@ -123,52 +123,56 @@ def _add_program(made: argparse.ArgumentParser) -> None:
         help="ranks on this node; 'auto', the default, is one for each accelerator, or LOCAL_WORLD_SIZE",
     )  # fmt: skip
     _option(made, "-m", "--module_mode", action="store_true", help="SCRIPT is the name of a module, as in python -m")
-    _option(made, "-c", "--command_mode", action="store_true", help="SCRIPT is a command, not of Python")
+    _option(made, "-c", "--command_mode", action="store_true", help="SCRIPT is a command, not a Python script")
     patterns = ", ".join(f"{{{name}}}" for name in FORMAT_NAMES)
     _option(
         made, "--stdout", metavar="PATTERN",
-        help="files for the standard output of ranks; the first one of a node writes to the terminal. "
-        f"The names {patterns} are filled in. By default files in a temporary folder, which a failure leaves there",
+        help="files for the stdout of ranks, except local rank 0, which writes to the terminal. "
+        f"The placeholders {patterns} are replaced. Default: files in a temporary folder, which is kept on failure",
     )  # fmt: skip
-    _option(made, "--stderr", metavar="PATTERN", help="the same for standard error; may be the same files")
+    _option(made, "--stderr", metavar="PATTERN", help="files for the stderr of ranks; may be the same files")
     _option(
         made, "--grace_period", type=int, metavar="SECONDS",
-        help="after SIGTERM, Ctrl-C and other signals, which are passed on, ranks may save for so long before they are "
-        "killed (default 120; some versions of torch fix it at 30)",
+        help="time that ranks have to save and exit after SIGTERM, Ctrl-C and other signals, which are forwarded to "
+        "them, before they are killed (default 120; some versions of torch always use 30)",
     )  # fmt: skip
     made.add_argument("script", metavar="SCRIPT", help="the program that each rank runs")
     made.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments; ~ and $NAME are filled in"
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments; ~ and $NAME are expanded"
     )
 
 
-def _add_places(group: Any) -> None:
+def _add_multi_node(group: Any) -> None:
     _option(group, "--nnodes", metavar="N[:MAX]", help="number of nodes; N:MAX for an elastic run")
     _option(group, "--world_size", type=int, metavar="N", help="ranks on all nodes (WORLD_SIZE)")
-    _option(group, "--node_rank", type=int, metavar="I", help="number of this node, from 0 (NODE_RANK)")
-    _option(group, "--base_rank", type=int, metavar="I", help="number of the first rank of this node (BASE_RANK)")
-    _option(group, "--master_addr", metavar="HOST", help="the first node, as all others reach it (MASTER_ADDR)")
-    _option(group, "--master_port", type=int, metavar="PORT", help="a free port there (MASTER_PORT)")
-    _option(group, "--local_addr", metavar="HOST", help="this node, as the others reach it, where its name will not do")
+    _option(group, "--node_rank", type=int, metavar="I", help="rank of this node, from 0 (NODE_RANK)")
+    _option(group, "--base_rank", type=int, metavar="I", help="global rank of the first rank of this node (BASE_RANK)")
+    _option(
+        group, "--master_addr", metavar="HOST", help="address of the first node, reachable by all others (MASTER_ADDR)"
+    )
+    _option(group, "--master_port", type=int, metavar="PORT", help="a free port on the first node (MASTER_PORT)")
+    _option(group, "--local_addr", metavar="HOST", help="address of this node, if others cannot reach it by its name")
 
 
 def _add_elastic(group: Any) -> None:
     _option(
         group, "--max_restarts", type=int, default=0, metavar="N",
-        help="how often all ranks are started again after one failed (default 0)",
+        help="how often all ranks are restarted after a failure (default 0)",
     )  # fmt: skip
-    _option(group, "--rdzv_endpoint", metavar="HOST:PORT", help="where nodes meet; it numbers them")
-    _option(group, "--rdzv_backend", metavar="NAME", help="how: c10d (default), etcd-v2, or one that is registered")
-    _option(group, "--rdzv_id", metavar="NAME", help="name of the run, where several meet at one place")
+    _option(group, "--rdzv_endpoint", metavar="HOST:PORT", help="rendezvous address, which assigns node ranks")
+    _option(
+        group, "--rdzv_backend", metavar="NAME", help="rendezvous backend: c10d (default), etcd-v2, or a registered one"
+    )
+    _option(group, "--rdzv_id", metavar="NAME", help="name of the run, if several runs use one rendezvous address")
     _option(group, "--rdzv_conf", metavar="KEY=VALUE,...", help="settings of the backend, such as join_timeout=600")
     _option(
         group, "--monitor_interval", type=float, default=0.1, metavar="SECONDS",
-        help="how often ranks and nodes are looked after (default 0.1)",
+        help="interval at which ranks and nodes are checked (default 0.1)",
     )  # fmt: skip
 
 
 def _option(group: Any, *names: str, **settings: Any) -> None:
-    """Add an option under names in which ``_`` and ``-`` are the same."""
+    """Add an option whose names may be written with ``_`` or ``-``."""
     action = group.add_argument(*names, **settings)
     for name in names:
         for other in {name.replace("_", "-"), "--" + name[2:].replace("-", "_")} - {name}:

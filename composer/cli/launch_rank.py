@@ -1,6 +1,6 @@
-"""What a rank does before its program: it binds its life to the launcher's, opens its logs, and becomes the program.
+"""The start of each rank: tie its lifetime to the launcher, redirect its logs, and exec the user's program.
 
-Runs as a script of its own, ``launch_rank.py PID COMMAND...``, with nothing but the standard library, so that it takes
+Runs as a separate script, ``launch_rank.py PID COMMAND...``, with the standard library only, so that it takes
 milliseconds.
 """
 
@@ -17,25 +17,25 @@ __all__ = [
     "FORMAT_NAMES",
     "STDERR_FILE",
     "STDOUT_FILE",
-    "become",
+    "exec_program",
     "expand",
     "log_files",
     "rank_environment",
     "usable_cores",
 ]
 
-# Environment variables by which the launcher says where a rank writes; the program does not see them.
+# Environment variables with the log files of a rank; removed before the program starts.
 STDOUT_FILE = "COMPOSER_LAUNCHER_STDOUT"
 STDERR_FILE = "COMPOSER_LAUNCHER_STDERR"
 
-# What the patterns of these files may name.
+# Placeholders in the patterns of these files.
 FORMAT_NAMES = ("rank", "local_rank", "world_size", "local_world_size", "node_rank")
 
 _PR_SET_PDEATHSIG = 1
 
 
 def usable_cores() -> int:
-    """Return the number of processor cores that this process may use.
+    """Return the number of CPU cores that this process may use.
 
     >>> usable_cores() >= 1
     True
@@ -46,13 +46,13 @@ def usable_cores() -> int:
 
 
 def rank_environment(local_world_size: int, environ: Mapping[str, str], bound: bool = False) -> dict[str, str]:
-    """Return the environment variables that each rank gets beside those of its place.
+    """Return further environment variables of each rank, in addition to its rank and world size.
 
     Args:
-        local_world_size: Number of processes on this node. Several share its cores, unless ``OMP_NUM_THREADS`` is set:
-            each then takes its part, where torch would take all.
+        local_world_size: Number of ranks on this node. If there are several and ``OMP_NUM_THREADS`` is not set, the
+            cores are split evenly among them; by default each would use all cores.
         environ: The environment variables of the launcher.
-        bound: The cores that this process may use are those of one rank, and not of all on the node.
+        bound: Whether this process is bound to the cores of one rank, rather than to those of all ranks of the node.
 
     >>> rank_environment(2, {"OMP_NUM_THREADS": "3"})
     {'PYTHONUNBUFFERED': '1'}
@@ -66,15 +66,15 @@ def rank_environment(local_world_size: int, environ: Mapping[str, str], bound: b
 
 
 def log_files(stdout: str | None, stderr: str | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that say where a rank writes, and make the folders.
+    """Return the environment variables with the log files of a rank, and create their folders.
 
     Args:
-        stdout: Pattern of the file for standard output; ``None`` leaves that as it is.
-        stderr: The same for standard error.
-        environ: The environment variables of the rank, which fill in the names.
+        stdout: Pattern of the file for stdout; ``None`` for no redirection.
+        stderr: Pattern of the file for stderr; ``None`` for no redirection.
+        environ: The environment variables of the rank, which replace the placeholders.
 
     Raises:
-        OSError: A folder cannot be made.
+        OSError: A folder cannot be created.
 
     >>> environ = {name.upper(): "1" for name in FORMAT_NAMES}
     >>> log_files("rank{rank:02}.txt", None, environ)
@@ -93,7 +93,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     """Return arguments with ``~`` and ``$NAME`` replaced, as a shell on the node of the rank would.
 
     Args:
-        arguments: Those of the program. What is no variable stays as it is.
+        arguments: The arguments of the program. Undefined variables stay unchanged.
 
     >>> os.environ["EXAMPLE"] = "7"
     >>> expand(["run-$EXAMPLE", "${EXAMPLE}th", "$NO_SUCH_VARIABLE", "50$"])
@@ -103,17 +103,17 @@ def expand(arguments: Sequence[str]) -> list[str]:
     return [os.path.expandvars(os.path.expanduser(argument)) for argument in arguments]  # noqa: PTH111 - paths or not
 
 
-def become(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Replace this process by a program; return only by an error.
+def exec_program(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Replace this process with a program (``exec``); return only by raising an error.
 
     Args:
         command: The program and its arguments, which are expanded.
-        environ: Its environment variables, over those of this process.
+        environ: Environment variables that are added to those of this process.
 
     Raises:
-        OSError: There is no such program, or it cannot be run.
+        OSError: The program does not exist or cannot be run.
 
-    >>> become(["/no/such/program"], {})
+    >>> exec_program(["/no/such/program"], {})
     Traceback (most recent call last):
     ...
     FileNotFoundError: [Errno 2] No such file or directory
@@ -123,11 +123,11 @@ def become(command: Sequence[str], environ: Mapping[str, str]) -> None:
     sys.stderr.flush()
     for stream, name in ((1, STDOUT_FILE), (2, STDERR_FILE)):
         if path := os.environ.pop(name, ""):
-            # Appended: a restart keeps what was written before it, and both streams may go to one file.
+            # Append, since a restart must keep earlier output, and both streams may go to one file.
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.dup2(file, stream)
             os.close(file)
-    # Python ignores these, and a program would inherit that.
+    # Python ignores these signals, which the program would inherit.
     ignored = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)]
     before = [signal.signal(signum, signal.SIG_DFL) for signum in ignored]
     try:
@@ -137,22 +137,22 @@ def become(command: Sequence[str], environ: Mapping[str, str]) -> None:
             signal.signal(signum, handler)
 
 
-def _bind_to(launcher: int) -> None:
-    """Have the kernel end this process when the launcher ends, however it ends; Linux keeps that over ``exec``."""
+def _kill_with_parent(launcher: int) -> None:
+    """Make the kernel kill this process when the launcher exits for any reason; on Linux this survives ``exec``."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != launcher:  # it ended before that
+    if os.getppid() != launcher:  # the launcher has already exited
         raise SystemExit(128 + signal.SIGKILL)
 
 
 def _main(arguments: Sequence[str]) -> int:
     launcher, *command = arguments
     try:
-        _bind_to(int(launcher))
-        become(command, {})
+        _kill_with_parent(int(launcher))
+        exec_program(command, {})
     except OSError as error:
         print(f"composer: cannot run {command[0]!r}: {error}", file=sys.stderr)  # noqa: T201 - this is a program
     return 126

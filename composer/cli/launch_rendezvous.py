@@ -54,15 +54,15 @@ class LoopbackRendezvous(RendezvousHandler):
         """Create a store for the next attempt, and release that of the previous one.
 
         Raises:
-            RuntimeError: The port is taken.
+            RuntimeError: The port is in use.
         """
         self._store = None
         try:
             self._store = store = loopback_store(self._port, _TIMEOUT)
         except OSError as error:
             raise RuntimeError(
-                f"port {self._port} of this node is taken ({error.strerror}), perhaps by an earlier run that still "
-                f"lives. Leave --master_port and MASTER_PORT out, and a free one is found."
+                f"port {self._port} of this node is in use ({error.strerror}), perhaps by an earlier run that has not "
+                f"exited. Leave out --master_port and MASTER_PORT to use a free port."
             ) from error
         return RendezvousInfo(PrefixStore(self._run_id, store), 0, 1, RendezvousStoreInfo(LOOPBACK, store.port))
 

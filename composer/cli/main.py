@@ -1,4 +1,4 @@
-"""The command ``composer``: launches programs, and has some tools."""
+"""The command ``composer``: dispatch to the launcher or to a subcommand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: What was written after its name; None takes that of the process.
+        arguments: The command-line arguments; None for those of the process.
 
     Returns:
         The exit code.
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] not in COMMANDS:
         return launcher.main(arguments)
-    # They import torch, for which help and mistakes of the launcher should not wait.
+    # These import torch, which would delay the launcher's help and usage errors.
     from composer.cli import checkpoint, env
 
     parser = argparse.ArgumentParser(prog="composer", description="Tools for training with composer.")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given.run(given)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        # What the user can mend; the lines of our code would not help.
+        # Errors that the user can fix; a traceback would not help.
         print(f"composer: {mask_text(error)}", file=sys.stderr)  # noqa: T201 - this is a program
         return 1
     return 0

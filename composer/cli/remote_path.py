@@ -1,4 +1,4 @@
-"""``composer_validate_remote_path``: whether a URI can be read from this machine, and what is there."""
+"""``composer_validate_remote_path``: check that a URI can be read from this host, and list its files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """List the files below a URI.
 
     Args:
-        arguments: What was written after the name of the command; None takes that of the process.
+        arguments: The command-line arguments; None for those of the process.
 
     Returns:
-        The exit code: 1 where the URI cannot be read.
+        The exit code: 1 if the URI cannot be read.
 
     >>> from composer.storage import Folder
     >>> Folder("memory://validated").write_text("run/ep1.pt", "weights")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         names = list_remote_objects(uri)
     except Exception as error:
-        # The clients of stores have errors of many kinds; each is the answer to what was asked.
+        # Storage clients raise errors of many types; every one is the result of the check.
         reason = mask_text(error, secrets_in(uri))
         print(f"composer: {mask_text(uri)} cannot be read: {reason}", file=sys.stderr)  # noqa: T201 - this is a program
         return 1

@@ -1,4 +1,29 @@
-"""What a run is made of: time, events, the state, the engine, and the base classes that listen to it."""
+"""State, Engine, Event and Time of a run, and the base classes of algorithms, callbacks, loggers and models.
+
+The modules in reading order:
+
+- ``time``, ``timestamp``, ``interval``: durations such as "10ep", training progress, actions every N batches or epochs.
+- ``event``, ``hooks``: the events of the training loop, and the hook methods named after them.
+- ``state``: model, optimizers, data and progress of a run; ``_state_data``, ``_state_names``, ``_state_saved`` and
+  ``state_html`` hold the data, the old attribute names, the ``state_dict`` and the notebook view; ``phase`` holds what
+  differs between training, evaluation and prediction; ``stop_reason`` records why a run stopped early.
+- ``algorithm``, ``callback``, ``logger_destination``, ``model``: base classes for extensions; ``serializable`` is the
+  checkpoint interface, ``traits`` and ``distributed_support`` declare order, conflicts and support for sharded weights.
+- ``engine``: calls the hooks at each event. ``event_plan`` selects them, ``algorithm_order`` sorts algorithms,
+  ``match_and_apply`` calls user-defined ``match`` and ``apply``, ``handler_owner`` marks who a handler belongs to,
+  ``listener_check``, ``hook_names``, ``unused_methods`` and ``unused_overrides`` detect misspelled hooks,
+  ``algorithm_trace`` and ``model_changes`` record what algorithms did, ``watched_list`` detects added callbacks.
+- ``logger``: queues metrics for all destinations; ``_log_record`` copies them from the device, ``run_notices`` reports
+  run events in one line, ``metric_names``, ``metric_values`` and ``metric_direction`` find and compare metrics.
+- ``data_spec``, ``evaluator``, ``types``: how batches are counted and split, and the evaluation data; ``microbatches``
+  splits batches for gradient accumulation, ``user_counts`` checks numbers of samples and tokens, ``default_split`` is
+  an alias, ``device_transfer`` copies batches to the device.
+- ``epoch_iterators``, ``epoch_iterator``: iterate over an epoch and resume in the middle of it; ``data_sharding`` and
+  ``sample_order`` shard samples among ranks, ``random_order`` shuffles, ``first_batch_rng`` restores random state,
+  ``loader_workers`` starts and stops DataLoader workers, ``infinite_data`` detects data without an end.
+- ``name_placeholders``, ``file_names``, ``run_files``, ``checkpoint_folders``: file names such as "ep{epoch}.pt",
+  files of earlier runs, and sharded checkpoint folders; ``parameter_size`` counts elements and bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was logged at one moment, on its way to the destinations."""
+"""A queued log record; its device tensors are copied to the host in one transfer per device and dtype."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp
 
 
-class Entry:
-    """What was logged at one moment; shared by all queues, so that its tensors are read once."""
+class LogRecord:
+    """A queued log record, shared by the queues of all destinations, so that its tensors are copied only once."""
 
     __slots__ = ("as_numbers", "metrics", "pending", "step", "timestamp")
 
@@ -30,8 +30,8 @@ class Entry:
         self.pending = True
 
 
-def snapshot(value: Any) -> Any:
-    """What a value is now, since the caller may change it before anyone reads it."""
+def copy_value(value: Any) -> Any:
+    """Copy a value, since the caller may modify it before delivery."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, (list, tuple, dict)):
@@ -39,38 +39,38 @@ def snapshot(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def read(entries: Sequence[Entry], losses: Container[str] = ()) -> int | None:
-    """Copy the tensors of entries to the host: one transfer for each device and dtype.
+def copy_to_host(records: Sequence[LogRecord], losses: Container[str] = ()) -> int | None:
+    """Copy the tensors of records to the host: one transfer for each device and dtype.
 
-    A tensor of one element becomes a number in entries that ask for numbers, and stays a tensor of its shape in others.
+    A tensor of one element becomes a number in records with ``as_numbers``, and keeps its shape in others.
 
     Returns:
         The first step at which one of ``losses`` is NaN, or None.
     """
     nan_since: int | None = None
-    groups: dict[tuple[torch.device, torch.dtype, bool], list[tuple[Entry, str, Tensor]]] = defaultdict(list)
-    for entry in entries:
-        if entry.pending:
-            entry.pending = False
-            for name, value in entry.metrics.items():
+    groups: dict[tuple[torch.device, torch.dtype, bool], list[tuple[LogRecord, str, Tensor]]] = defaultdict(list)
+    for record in records:
+        if record.pending:
+            record.pending = False
+            for name, value in record.metrics.items():
                 if isinstance(value, Tensor) and value.numel() == 1:
-                    groups[value.device, value.dtype, entry.as_numbers].append((entry, name, value))
+                    groups[value.device, value.dtype, record.as_numbers].append((record, name, value))
                 elif isinstance(value, (Tensor, list, tuple, dict)):
-                    entry.metrics[name] = trees.map_tensors(_to_host, value)
+                    record.metrics[name] = trees.map_tensors(_to_host, value)
     for (_, _, as_numbers), values in groups.items():
-        together = torch.stack([value.detach().reshape(()) for _, _, value in values])
+        stacked = torch.stack([value.detach().reshape(()) for _, _, value in values])
         if not as_numbers:
-            for (entry, name, value), element in zip(values, together.cpu(), strict=True):
-                # A copy, since a view would keep all of them in memory, and in a file where it is saved.
-                entry.metrics[name] = element.reshape(value.shape).clone()
+            for (record, name, value), element in zip(values, stacked.cpu(), strict=True):
+                # Cloned, since a view would keep the storage of all of them in memory, and in saved files.
+                record.metrics[name] = element.reshape(value.shape).clone()
             continue
-        for (entry, name, _), number in zip(values, together.tolist(), strict=True):
-            entry.metrics[name] = number
-            if number != number and name in losses and (nan_since is None or entry.step < nan_since):
-                nan_since = entry.step
+        for (record, name, _), number in zip(values, stacked.tolist(), strict=True):
+            record.metrics[name] = number
+            if number != number and name in losses and (nan_since is None or record.step < nan_since):
+                nan_since = record.step
     return nan_since
 
 
 def _to_host(tensor: Tensor) -> Tensor:
-    """A copy, since a metric may go on counting in the tensor that it returned."""
+    """Return a copy, since a metric may continue to update the tensor that it returned."""
     return tensor.detach().to("cpu", copy=True)

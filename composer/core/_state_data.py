@@ -1,4 +1,4 @@
-"""The data, the progress and the metric values of a state: what a loop sets while it runs."""
+"""The part of State that a loop sets: data loaders, timestamps of training and evaluation, and metric values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer.core.data_sharding import WHOLE, DataShard
+from composer.core.data_sharding import FULL_SHARD, DataShard
 from composer.core.data_spec import DataSpec, ensure_data_spec
 from composer.core.metric_values import MetricValues
 from composer.core.phase import Phase, TrainerMode
@@ -28,10 +28,10 @@ __all__ = ["StateData"]
 
 
 class StateData(ABC):
-    """What a state knows of the data.
+    """Data, progress and metric values of a :class:`.State`.
 
-    Each part is made when it is first asked for, so that a class of a script's own that leaves out the constructor, as
-    doubles in tests do, has them too.
+    Each attribute is created on first access, so that a subclass that skips the constructor, such as a test double,
+    has it too.
 
     >>> from composer import State
     >>> class Double(State):
@@ -42,42 +42,42 @@ class StateData(ABC):
     """
 
     rank_zero_seed: int
-    data_shard: DataShard = WHOLE
+    data_shard: DataShard = FULL_SHARD
     microbatch_size: int | None = None
 
     @cached_property
     def seed_rank(self) -> int:
-        """What the seed of this process is above that of the run."""
+        """Offset of this rank's seed from the seed of the run."""
         return dist.get_global_rank()
 
     @property
     def seed(self) -> int:
-        """Seed of this process."""
+        """Seed of this rank."""
         return self.rank_zero_seed + self.seed_rank
 
     @cached_property
     def train_phase(self) -> Phase:
-        """Data and progress of the training."""
+        """Data and progress of training."""
         return Phase(TrainerMode.TRAIN, "train")
 
     @cached_property
     def eval_phase(self) -> Phase:
-        """Data and progress of the evaluation."""
+        """Data and progress of evaluation."""
         return Phase(TrainerMode.EVAL)
 
     @cached_property
     def predict_phase(self) -> Phase:
-        """Data and progress of the prediction."""
+        """Data and progress of prediction."""
         return Phase(TrainerMode.PREDICT, "predict")
 
     @cached_property
     def phase(self) -> Phase:
-        """The active one of the three."""
+        """The active phase: training, evaluation or prediction."""
         return self.train_phase
 
     @property
     def timestamp(self) -> Timestamp:
-        """How far training has come."""
+        """Progress of training."""
         return self.train_phase.timestamp
 
     @timestamp.setter
@@ -86,7 +86,7 @@ class StateData(ABC):
 
     @property
     def eval_timestamp(self) -> Timestamp:
-        """How far the evaluation has come."""
+        """Progress of the evaluation."""
         return self.eval_phase.timestamp
 
     @eval_timestamp.setter
@@ -95,7 +95,7 @@ class StateData(ABC):
 
     @property
     def predict_timestamp(self) -> Timestamp:
-        """How far the prediction has come."""
+        """Progress of the prediction."""
         return self.predict_phase.timestamp
 
     @predict_timestamp.setter
@@ -104,7 +104,7 @@ class StateData(ABC):
 
     @property
     def device_train_microbatch_size(self) -> int | None:
-        """Number of samples that go through the model at once; the loader's batch size where none was given."""
+        """Number of samples per forward pass; the loader's batch size if none was given."""
         if self.microbatch_size is not None or self.train_phase.loader is None:
             return self.microbatch_size
         return self.train_phase.loader.__batch_size__
@@ -115,7 +115,7 @@ class StateData(ABC):
 
     @property
     def grad_accum(self) -> int:
-        """Old name for the number of microbatches in a full batch."""
+        """Number of microbatches in a full batch (gradient accumulation); an old name."""
         size = None if self.train_phase.loader is None else self.train_phase.loader.__batch_size__
         return 1 if size is None or self.microbatch_size is None else math.ceil(size / self.microbatch_size)
 
@@ -125,15 +125,15 @@ class StateData(ABC):
         dataloader_label: str | None = None,
         dataloader_len: int | Time = -1,
     ) -> None:
-        """Set the data of the phase that is active.
+        """Set the data of the active phase.
 
         Args:
-            dataloader: The data, or None for none.
+            dataloader: The data, or None to remove it.
             dataloader_label: Its label; required with data.
-            dataloader_len: Number of batches in a pass; -1 is all.
+            dataloader_len: Number of batches per epoch; -1 is all.
 
         Raises:
-            ValueError: There is data without a label.
+            ValueError: Data is given without a label.
         """
         phase = self.phase
         if dataloader is None:
@@ -176,9 +176,9 @@ class StateData(ABC):
 
     @property
     def dataloader_len(self) -> Time | None:
-        """Number of batches in a pass of the active phase, or None where it is not known.
+        """Number of batches per epoch in the active phase, or None if unknown.
 
-        Set to a number or a time in batches; -1 is all. More than there are become all, with a warning.
+        Set to a number or a time in batches; -1 is all. A number larger than the data is reduced, with a warning.
         """
         return None if self.phase.length is None else Time.from_batch(self.phase.length)
 
@@ -193,7 +193,7 @@ class StateData(ABC):
             self.phase.length = full
             return
         if full is not None and count > full:
-            message = f"The data has {full} batches in a pass, fewer than the {count} asked for; {full} are used."
+            message = f"The data has {full} batches per epoch, fewer than dataloader_len={count}; {full} are used."
             warnings.warn(message, ComposerWarning, stacklevel=2)
             count = full
         self.phase.length = count
@@ -205,12 +205,12 @@ class StateData(ABC):
 
     @cached_property
     def eval_metrics(self) -> dict[str, dict[str, Metric]]:
-        """Metrics of evaluation data by label and name."""
+        """Metrics of the evaluation data by label and name."""
         return {}
 
     @cached_property
     def metric_outputs(self) -> dict[str, Any]:
-        """What ``update_metric`` returned."""
+        """The values that ``update_metric`` returned."""
         return {}
 
     @cached_property
@@ -220,12 +220,12 @@ class StateData(ABC):
 
     @cached_property
     def train_values(self) -> dict[str, Any]:
-        """What the metrics of the training data had last computed."""
+        """The last computed values of the training metrics."""
         return {}
 
     @cached_property
     def eval_values(self) -> dict[str, dict[str, Any]]:
-        """What the metrics of evaluation data had last computed, by label and name."""
+        """The last computed values of the evaluation metrics by label and name."""
         return {}
 
     @cached_property
@@ -238,9 +238,9 @@ class StateData(ABC):
 
     @property
     def train_metric_values(self) -> dict[str, Any]:
-        """Values of the metrics of the training data by name, computed now; all processes have to ask.
+        """Values of the training metrics by name, computed on access; all ranks must access it.
 
-        What a script sets stays until its metric is updated.
+        A value that a script sets is kept until its metric is updated.
         """
         metrics = self.train_metrics or {}
         return self._train_metric_values.refresh({name: metric.compute() for name, metric in metrics.items()})
@@ -251,9 +251,9 @@ class StateData(ABC):
 
     @property
     def eval_metric_values(self) -> dict[str, Any]:
-        """Values of metrics that were evaluated by name, and by ``<label>/<name>``; of several labels the last.
+        """Values of the evaluated metrics by name (the last label wins) and by ``<label>/<name>``.
 
-        What a script sets stays until its metric is updated.
+        A value that a script sets is kept until its metric is updated.
         """
         values: dict[str, Any] = {}
         for label, metrics in self.eval_metrics.items():

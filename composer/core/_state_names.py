@@ -1,4 +1,4 @@
-"""Names by which scripts know parts of the state: old spellings, and how weights are sharded."""
+"""Attributes of State that scripts for older versions read: ``max_epochs``, and ``fsdp_*`` for sharded weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["StateNames"]
 
 
 class StateNames(ABC):
-    """Forwards to what a state holds.
+    """Old attribute names of a :class:`.State`, derived from its current attributes.
 
     >>> from composer import State
     >>> state = State(model=nn.Linear(1, 1), max_duration="3ep")
@@ -40,7 +40,7 @@ class StateNames(ABC):
 
     @property
     def _iteration_length(self) -> Time | None:
-        """Length of an iteration in epochs or tokens; set to a number of epochs, a time string or a time."""
+        """Duration of an iteration in epochs or tokens; set to a number of epochs, a time string or a time."""
         return self._iteration_time
 
     @_iteration_length.setter
@@ -52,7 +52,7 @@ class StateNames(ABC):
 
     @property
     def max_epochs(self) -> int:
-        """Old name of ``max_duration`` in epochs; a fraction set is cut off."""
+        """Old name of ``max_duration`` in epochs; a fractional value is truncated."""
         if self.max_duration is None or self.max_duration.unit is not TimeUnit.EPOCH:
             raise ValueError(f"max_epochs needs a max_duration in epochs, but it is {self.max_duration}.")
         return int(self.max_duration.value)
@@ -63,30 +63,30 @@ class StateNames(ABC):
 
     @property
     def fsdp_enabled(self) -> bool:
-        """Whether weights are divided among processes."""
+        """Whether weights are sharded among ranks."""
         return self.fsdp_config is not None
 
     @property
     def fsdp_config_version(self) -> int:
-        """2, torch's second form, where weights are divided; else 0."""
+        """2 (torch's FSDP2) if weights are sharded; else 0."""
         return 2 if self.fsdp_enabled else 0
 
     @property
     def fsdp_state_dict_type(self) -> str | None:
-        """Whether checkpoints of divided weights are one file, ``"full"``, or a folder, ``"sharded"``; else None."""
+        """``"full"`` (one file) or ``"sharded"`` (a folder) for checkpoints of sharded weights; else None."""
         return self.fsdp_config.state_dict_type if self.fsdp_enabled else None
 
     @property
     def fsdp_sharded_state_dict_enabled(self) -> bool:
-        """Whether each process saves its part of the weights."""
+        """Whether each rank saves its shard of the weights."""
         return self.fsdp_state_dict_type == "sharded"
 
     @property
     def load_monolith_rank0_only(self) -> bool:
-        """Whether only the first process reads a checkpoint that is one file."""
+        """Whether only rank 0 reads a checkpoint that is a single file."""
         return self.fsdp_enabled and self.fsdp_config.load_monolith_rank0_only
 
     @property
     def is_model_ddp(self) -> bool:
-        """Whether the model has to be looked for in ``state.model.module``; a :class:`.Trainer` never wraps it so."""
+        """Whether ``state.model`` is wrapped, with the model in ``.module``; a :class:`.Trainer` never wraps it."""
         return isinstance(self.model, DistributedDataParallel)

@@ -1,4 +1,4 @@
-"""The state of a run as a dict, for scripts that write and read checkpoints by themselves."""
+"""``State.state_dict`` and ``load_state_dict``, for scripts that write and read checkpoints themselves."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["StateSaved", "StateSerializer"]
 
 
 class StateSerializer(Protocol):
-    """What :mod:`composer.checkpoint` knows of the form of a checkpoint."""
+    """Converts a state to and from checkpoint contents; implemented by :mod:`composer.checkpoint`."""
 
     def collect(self, state: State) -> dict[str, Any]:
-        """Return the part ``"state"`` of a checkpoint."""
+        """Return the entry ``"state"`` of a checkpoint."""
         ...
 
     def restore(
@@ -30,17 +30,17 @@ class StateSerializer(Protocol):
         exclude_algorithms: Sequence[str] | None,
         algorithm_passes: Sequence[AlgorithmPass] | None,
     ) -> None:
-        """Load what :meth:`collect` returned."""
+        """Load the result of :meth:`collect`."""
         ...
 
 
 class StateSaved:
-    """Saves and loads a state by what :mod:`composer.checkpoint` has registered."""
+    """Saves and loads a state with the serializer that :mod:`composer.checkpoint` registers."""
 
     _serializer: ClassVar[StateSerializer | None] = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has under ``"state"``; its tensors are those of the run. All ranks must call this.
+        """Return the entry ``"state"`` of a checkpoint, with the tensors of the run. All ranks must call this.
 
         Raises:
             RuntimeError: :mod:`composer.trainer` is not imported.
@@ -55,17 +55,17 @@ class StateSaved:
         exclude_algorithms: Sequence[str] | None = None,
         algorithm_passes: Sequence[AlgorithmPass] | None = None,
     ) -> None:
-        """Load what :meth:`state_dict` returned.
+        """Load the result of :meth:`state_dict`.
 
         Args:
-            state: What it returned, or what a checkpoint has under ``"state"``; not changed.
+            state: That result, or the entry ``"state"`` of a checkpoint; not modified.
             logger: Passed to algorithms that are applied again.
-            strict: Whether the names of the weights must be the same.
+            strict: Whether the weight names must match exactly.
             exclude_algorithms: Names of algorithms that are not applied again.
-            algorithm_passes: Reorder the algorithms.
+            algorithm_passes: Functions that reorder the algorithms.
 
         Raises:
-            RuntimeError: :mod:`composer.trainer` is not imported, or the weights do not fit.
+            RuntimeError: :mod:`composer.trainer` is not imported, or the weights do not match the model.
         """
         _registered(self._serializer).restore(
             self,  # type: ignore[arg-type]
@@ -79,5 +79,5 @@ class StateSaved:
 
 def _registered(serializer: StateSerializer | None) -> StateSerializer:
     if serializer is None:
-        raise RuntimeError("State.state_dict and load_state_dict need composer.trainer; import it before.")
+        raise RuntimeError("State.state_dict and load_state_dict require composer.trainer; import it first.")
     return serializer

@@ -1,4 +1,4 @@
-"""Units of time that are written in other places, and how to write the time here."""
+"""Hints for time units of other libraries, such as "steps", and for wall-clock units such as "hours"."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ UNITS: Final = {
     **dict.fromkeys(("it", "its", "iters"), " Did you mean 'ba' (batch), or 'iter' (iteration)?"),
     **dict.fromkeys(("e", "epo", "epoc", "epocs"), " Did you mean 'ep' (epoch)?"),
 }
-"""Hints on what other libraries call a batch, an iteration or an epoch."""
+"""Hints for the names that other libraries use for a batch, an iteration or an epoch."""
 
 
 def wall_clock(number: str, unit: str) -> str | None:
-    """Return an amount of wall-clock time in the form that is taken; None where it is none.
+    """Return an amount of wall-clock time in the accepted format; None if the unit is no wall-clock unit.
 
     Args:
         number: The amount.

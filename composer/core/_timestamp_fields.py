@@ -1,4 +1,4 @@
-"""The fields of a timestamp, and what they hold for what a user may give."""
+"""The fields of a Timestamp, and the conversion of user input to counters and microseconds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from composer.core.time import Time, TimeUnit
 
 MICROSECOND = datetime.timedelta(microseconds=1)
 
-# Every field in the order of the constructor, and the unit it counts. Clocks hold whole microseconds, the resolution of
-# a timedelta, so that saving and loading gives an equal timestamp.
+# Every field in the order of the constructor, and its unit. Clocks hold integer microseconds, the resolution of a
+# timedelta, so that saving and loading gives an equal timestamp.
 UNITS = {
     "iteration": TimeUnit.ITERATION,
     "epoch": TimeUnit.EPOCH,
@@ -30,7 +30,7 @@ UNITS = {
 
 
 def as_field(name: str, value: Any) -> int:
-    """Return what the field ``name`` holds for ``value``; a clock may be None, which is no time."""
+    """Convert ``value`` for the field ``name``; a clock may be None, which is zero."""
     unit = UNITS[name]
     if unit is not TimeUnit.SECOND:
         return as_count(name, value, unit)
@@ -45,7 +45,7 @@ def as_field(name: str, value: Any) -> int:
 
 
 def as_count(name: str, value: Any, unit: TimeUnit) -> int:
-    """Return a count that was given as a number, a time or a time string."""
+    """Convert a number, a time or a time string to a count."""
     if type(value) is int and value >= 0:
         return value
     try:
@@ -60,5 +60,5 @@ def as_count(name: str, value: Any, unit: TimeUnit) -> int:
 
 
 def as_microseconds(duration: datetime.timedelta | float) -> int:
-    """Return a duration, given in seconds or as a timedelta, in whole microseconds."""
+    """Convert a duration in seconds, or a timedelta, to integer microseconds."""
     return duration // MICROSECOND if isinstance(duration, datetime.timedelta) else round(duration * 1_000_000)

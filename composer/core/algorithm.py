@@ -1,4 +1,4 @@
-"""Base class of the methods that change how a model is trained."""
+"""Algorithm, the base class of training methods such as MixUp or EMA, which edit the state at events."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ __all__ = ["Algorithm", "find_algorithm"]
 
 
 class Algorithm(Hooks, Serializable):
-    """A training method: edits :class:`.State` at events of the loop.
+    """A training method: edits the :class:`.State` at events of the loop.
 
-    Write one by methods named after the events, each ``(self, state, logger)``. Classes that define ``match`` and
-    ``apply`` instead work as well; their parameters are given by name, so that any subset and order of ``event``,
-    ``state`` and ``logger`` will do. Its place among other algorithms, its conflicts and how it works with sharded
-    weights are declared in ``__traits__``, see :class:`.Traits`.
+    Implement methods named after the events, each with the parameters ``(self, state, logger)``. Alternatively, define
+    ``match`` and ``apply``, with any subset and order of the parameters ``event``, ``state`` and ``logger``. Declare
+    the order among other algorithms, conflicts and support for sharded weights in ``__traits__``, see :class:`.Traits`.
 
     Attributes:
-        find_unused_parameters: Whether parameters may get no gradient in a step.
-        backwards_create_graph: Whether gradients have to be differentiable themselves.
+        find_unused_parameters: Whether some parameters may receive no gradient in a step.
+        backwards_create_graph: Whether gradients must be differentiable themselves.
 
     >>> class ScaleLoss(Algorithm):
     ...     def __init__(self, factor):
@@ -44,11 +43,11 @@ class Algorithm(Hooks, Serializable):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Tell whether loading a checkpoint of a run with this algorithm adds it where it is missing."""
+        """Return whether loading a checkpoint of a run with this algorithm adds the algorithm if it is missing."""
         return False
 
     def match(self, event: Event, state: State) -> bool:
-        """Tell whether :meth:`apply` is to be called.
+        """Return whether to call :meth:`apply` at an event.
 
         Args:
             event: The event that fires.
@@ -61,8 +60,8 @@ class Algorithm(Hooks, Serializable):
 
         Args:
             event: The event that fires.
-            state: The state of the run, to be edited in place.
-            logger: Takes metrics.
+            state: The state of the run, which is edited in place.
+            logger: Receives metrics.
 
         Returns:
             An exit code for the trace, or None.
@@ -71,17 +70,17 @@ class Algorithm(Hooks, Serializable):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps; by default how the algorithm was made."""
+        """Return the state to save in checkpoints; by default the ``repr``, with secrets masked."""
         return {"repr": mask_text(repr(self))}
 
     def __repr__(self) -> str:
-        """Show the constructor's arguments as far as they are kept under their own names."""
+        """Return the constructor call, with the arguments that are attributes of the same name."""
         names = [name for name in inspect.signature(type(self)).parameters if name in self.__dict__]
         return f"{type(self).__name__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in names)})"
 
 
 def find_algorithm(name: str) -> type[Algorithm] | None:
-    """Return the class of an algorithm by its name, among those that are imported; None if there is none.
+    """Return the imported algorithm class of that name, or None.
 
     Args:
         name: The name of the class.
@@ -91,7 +90,7 @@ def find_algorithm(name: str) -> type[Algorithm] | None:
     True
     """
     found = [Algorithm]
-    for kind in found:  # grows on the way
-        found.extend(kind.__subclasses__())
+    for cls in found:  # grows during the iteration
+        found.extend(cls.__subclasses__())
     # The latest of a name, as in a notebook where the cell that defines a class is run again.
-    return next((kind for kind in reversed(found[1:]) if kind.__name__ == name), None)
+    return next((cls for cls in reversed(found[1:]) if cls.__name__ == name), None)

@@ -1,4 +1,4 @@
-"""The order in which algorithms run at an event, and what no two of them may do at once."""
+"""Order the algorithms at an event (slots, algorithm passes), and warn about conflicting algorithms."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["AlgorithmPass", "Claim", "Slot", "arrange", "sort_to_back", "sort_to_front", "warn_of_conflicts"]
 
 AlgorithmPass: TypeAlias = Callable[[Sequence["Algorithm"], Event], Sequence["Algorithm"]]
-"""A user's reordering: gets the algorithms that listen to an event as they would run, returns the order wanted."""
+"""A user-defined reordering: receives the algorithms that listen to an event, in order, and returns the new order."""
 
 
 class Slot(IntEnum):
-    """Where in the order a kind of algorithm belongs, whatever order the user gave.
+    """Position of an algorithm in the order, regardless of the order that the user gave.
 
-    Examples are selected before they are augmented, augmented before their labels are softened; layers are replaced
-    before the precision of layers is lowered. Algorithms without a slot run after ``SELECT`` and before ``PRECISION``
-    at the place where the user put them among those of ``AUGMENT``.
+    Examples are selected before they are augmented, and augmented before their labels are softened; layers are
+    replaced before the precision of layers is lowered. Algorithms without a slot run with those of ``AUGMENT``, in the
+    user's order.
 
     >>> Slot.SELECT < Slot.AUGMENT < Slot.LABEL < Slot.SURGERY < Slot.PRECISION
     True
@@ -40,7 +40,7 @@ class Slot(IntEnum):
 
 
 class Claim(StrEnum):
-    """A thing that only one algorithm may do in a run.
+    """An effect that only one algorithm of a run may have.
 
     >>> Claim.LOSS_MIX
     <Claim.LOSS_MIX: 'loss_mix'>
@@ -53,7 +53,7 @@ _REMEDY = {Claim.LOSS_MIX: "Give interpolate_loss=True to one of them only"}
 
 
 def warn_of_conflicts(algorithms: Iterable[Algorithm]) -> None:
-    """Warn where several algorithms claim the same thing, or one says that it composes badly with another.
+    """Warn if several algorithms claim the same effect, or if one declares a conflict with another.
 
     Args:
         algorithms: All algorithms of a run.
@@ -70,7 +70,7 @@ def warn_of_conflicts(algorithms: Iterable[Algorithm]) -> None:
             pair = frozenset({name, other})
             if other in names and pair not in warned:
                 warned.add(pair)
-                warnings.warn(f"{name} composes badly with {other}: {reason}", NotIntendedUseWarning, stacklevel=3)
+                warnings.warn(f"{name} conflicts with {other}: {reason}", NotIntendedUseWarning, stacklevel=3)
 
 
 def _warn_of_shared_claims(algorithms: Iterable[Algorithm]) -> None:
@@ -88,15 +88,15 @@ def _warn_of_shared_claims(algorithms: Iterable[Algorithm]) -> None:
 
 
 def arrange(algorithms: Sequence[Algorithm], event: Event, passes: Iterable[AlgorithmPass]) -> list[Algorithm]:
-    """Put algorithms in the order in which they run at an event.
+    """Sort algorithms into the order in which they run at an event.
 
-    By slot first, the user's order within a slot; last to first where each is to undo what it did before; then
-    through the passes, which have the last word.
+    Algorithms are sorted by slot, in the user's order within a slot; the order is reversed at events where each undoes
+    its earlier changes. Then the passes are applied, which decide the final order.
 
     Args:
-        algorithms: Those that listen to the event, in the user's order.
+        algorithms: The algorithms that listen to the event, in the user's order.
         event: The event.
-        passes: The user's reorderings, applied one after the other; they may leave out algorithms and add others.
+        passes: The user's reorderings, applied one after the other; they may remove algorithms and add others.
 
     Raises:
         ValueError: A pass returned something other than algorithms.
@@ -109,13 +109,13 @@ def arrange(algorithms: Sequence[Algorithm], event: Event, passes: Iterable[Algo
         ordered.reverse()
     for algorithm_pass in passes:
         returned = algorithm_pass(list(ordered), event)
-        if isinstance(returned, Iterable):  # one that can be read only once too
+        if isinstance(returned, Iterable):  # also one-shot iterators
             returned = list(returned)
         if not isinstance(returned, list) or not all(callable(getattr(a, "apply", None)) for a in returned):
             name = getattr(algorithm_pass, "__name__", repr(algorithm_pass))
             raise ValueError(
-                f"algorithm_passes: {name} must return a list of algorithms, such as those that it got in another "
-                f"order; at {event.value} it got {ordered} and returned {returned!r}."
+                f"algorithm_passes: {name} must return a list of algorithms, such as its input in another order; at "
+                f"{event.value} it received {ordered} and returned {returned!r}."
             )
         ordered = returned
     return ordered

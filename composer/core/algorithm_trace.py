@@ -1,4 +1,4 @@
-"""What algorithms did, recorded on request."""
+"""Records of which algorithms ran at an event."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Trace:
     Attributes:
         name: Class name of the algorithm.
         event: The event, or None in an empty record.
-        exit_code: What ``apply`` returned.
-        order: Place in the order of the event, from 0.
-        run: Whether it ran or its ``match`` declined.
+        exit_code: The return value of ``apply``.
+        order: Position in the order of the event, from 0.
+        run: Whether it ran; false if its ``match`` returned false.
 
     >>> Trace(name="MixUp", event=Event.BEFORE_LOSS, order=0, run=True).run
     True

@@ -1,4 +1,4 @@
-"""Base class of what watches a run."""
+"""Callback, the base class of extensions that measure, log, save or stop a run at events of the training loop."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Callback"]
 
 
 class Callback(Hooks, Serializable):
-    """Acts at events without changing how the model is trained: measures, logs, saves, stops.
+    """Acts at events without changing how the model is trained: measures, logs, saves or stops.
 
-    Override methods named after events, or :meth:`run_event`, which sees all of them.
+    Override methods named after events, or :meth:`run_event`, which receives all events.
 
     >>> class PrintEpoch(Callback):
     ...     def epoch_start(self, state, logger):
@@ -31,27 +31,27 @@ class Callback(Hooks, Serializable):
     """
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
-        """Handle any event; calls the method named after it.
+        """Handle any event by calling the method named after it.
 
         Args:
             event: The event that fires.
             state: The state of the run.
-            logger: Takes metrics.
+            logger: Receives metrics.
         """
         getattr(self, event.value)(state, logger)
 
     def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
-        """Return what the engine is to call at an event in place of what it would call: to time, trace or guard it.
+        """Return the functions that the engine calls at an event instead of ``handlers``: to time, trace or guard them.
 
-        Asked once for each event that somebody listens to, when it first fires after a change of the lists of
-        algorithms and callbacks; not asked again in the steps that follow, so that a run without wrappers pays
-        nothing. Of several callbacks that wrap, the first in the list is outermost.
+        Called once for each event with listeners, when it first fires after the lists of algorithms and callbacks
+        changed; not called in the steps that follow, so that a run without wrappers has no overhead. If several
+        callbacks wrap an event, the first in the list is outermost.
 
         Args:
             event: The event.
-            handlers: What would be called, in order, each as ``handler(state, logger)``; those of this callback too.
-                Whose a handler is, :func:`.owner_of` tells; a function that stands in for it takes over the owner by
-                :func:`.owned`.
+            handlers: The functions that would be called, in order, each as ``handler(state, logger)``, including the
+                handlers of this callback. :func:`.owner_of` returns the algorithm, callback or logger of a handler;
+                mark a wrapper with the same owner using :func:`.owned`.
 
         >>> from composer import Engine, State
         >>> from composer.core.handler_owner import owned, owner_of
@@ -77,12 +77,12 @@ class Callback(Hooks, Serializable):
 
     @property
     def __location__(self) -> str | None:
-        """Path or URI of what this writes, shown in the summary of a run; None for nothing."""
+        """Path or URI that this callback writes to, shown in the summary of a run; None if it writes nothing."""
         return None
 
     @property
     def __remote_file_name__(self) -> str | None:
-        """Where this uploads what it writes to; for a URI the trainer adds a logger that uploads. None for nowhere."""
+        """Where this callback uploads its files; for a URI the trainer adds an uploading logger. None for no upload."""
         return None
 
     def close(self, state: State, logger: Logger) -> None:
@@ -90,8 +90,8 @@ class Callback(Hooks, Serializable):
 
         Args:
             state: The state of the run.
-            logger: Still takes metrics.
+            logger: Still receives metrics.
         """
 
     def post_close(self) -> None:
-        """Release what is held; called after every callback's :meth:`close`."""
+        """Release resources; called after :meth:`close` of every callback."""

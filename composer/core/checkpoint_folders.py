@@ -1,4 +1,4 @@
-"""How checkpoints are written where each process has a part of the weights."""
+"""Settings of sharded checkpoints: a folder to which each rank writes its shard of the weights."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["CheckpointEngine", "CheckpointFolders"]
 
 
 class CheckpointEngine(Protocol):
-    """What holds the weights and the optimizers of a run in place of the model; all processes call each method.
+    """An engine, such as DeepSpeed's, that manages weights and optimizers; all ranks call each method.
 
     >>> sorted(name for name in vars(CheckpointEngine) if not name.startswith("_"))
     ['description', 'load', 'save', 'weights']
     """
 
     def description(self) -> dict[str, Any]:
-        """Return what :meth:`load` has to know of a checkpoint that is saved now."""
+        """Return metadata of the checkpoint that :meth:`load` requires."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the whole weights by name in the first process; others need not."""
+        """Return the full, unsharded weights by name on rank 0; optional on other ranks."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write the part of this process.
+        """Write the shard of this rank.
 
         Args:
-            folder: Where to; it is there.
+            folder: An existing folder.
         """
         ...
 
@@ -46,31 +46,32 @@ class CheckpointEngine(Protocol):
         weights_only: bool,
         strict: bool,
     ) -> None:
-        """Take over what was saved.
+        """Load a saved checkpoint.
 
         Args:
-            folder: Has the files of all processes.
-            description: What :meth:`description` returned then.
-            read: Reads one of the files without running anything that it holds; takes its path, where its tensors go,
-                and as ``known`` the classes that it may hold beside plain values.
-            weights_only: Whether to leave the optimizers as they are.
-            strict: Whether the names of the weights must be the same.
+            folder: The folder with the files of all ranks.
+            description: The result of :meth:`description` when it was saved.
+            read: Safely reads one of the files, without executing pickled code; takes the path, the ``map_location`` of
+                tensors, and as ``known`` the allowed classes in addition to plain values.
+            weights_only: Whether to leave the optimizers unchanged.
+            strict: Whether the weight names must match exactly.
 
         Raises:
-            ValueError: It does not fit this run.
+            ValueError: The checkpoint does not match this run.
         """
         ...
 
 
 @dataclass(frozen=True)
 class CheckpointFolders:
-    """Checkpoints are folders, to which each process writes what it holds, rather than files that the first one writes.
+    """Settings of sharded checkpoints: folders to which each rank writes its shard, rather than files of rank 0.
 
     Attributes:
-        name: Of a folder, with ``{epoch}``, ``{batch}`` and the like.
-        save_planner: A ``SavePlanner`` of :mod:`torch.distributed.checkpoint` that decides who writes what, or None.
-        load_planner: A ``LoadPlanner`` that decides who reads what, or None.
-        engine: Holds weights and optimizers and writes and reads them itself, or None where they are the model's own.
+        name: Name template of a folder, with ``{epoch}``, ``{batch}`` and other placeholders.
+        save_planner: A ``SavePlanner`` of :mod:`torch.distributed.checkpoint` that decides what each rank writes, or
+            None.
+        load_planner: A ``LoadPlanner`` that decides what each rank reads, or None.
+        engine: An engine that manages, saves and loads weights and optimizers itself, or None.
 
     Raises:
         ValueError: The name has an unknown placeholder.

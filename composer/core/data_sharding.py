@@ -1,4 +1,4 @@
-"""Which part of the data a process gets, and which data has been divided already."""
+"""The data shard of a rank (data parallelism), and detection of loaders that are already sharded."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch.utils.data.distributed import DistributedSampler
 
 from composer import dist
 
-__all__ = ["WHOLE", "DataShard", "check_sharded_data", "is_data_sharded"]
+__all__ = ["FULL_SHARD", "DataShard", "check_sharded_data", "is_data_sharded"]
 
-# What samplers that give a process its part only have their part by.
-_PARTS = ("num_replicas", "rank", "world_size", "num_processes", "data_parallel_rank")
+# Attributes of samplers that yield only the shard of one rank.
+_SHARD_ATTRIBUTES = ("num_replicas", "rank", "world_size", "num_processes", "data_parallel_rank")
 
 
 @dataclass(frozen=True)
 class DataShard:
-    """The part of each batch of the whole job that a process gets.
+    """The shard of each global batch that a rank gets.
 
     Attributes:
-        rank: Which, from 0.
-        size: Of how many. Processes that have a layer's weights in parts between them get the same part of the data, so
-            there may be fewer parts than processes.
+        rank: Index of the shard, from 0.
+        size: Number of shards. Ranks of one tensor-parallel group get the same data shard, so there may be
+            fewer shards than ranks.
 
     >>> DataShard()
     DataShard(rank=0, size=1)
@@ -34,20 +34,20 @@ class DataShard:
     size: int = 1
 
 
-WHOLE = DataShard()
-"""All of the data, as a single process gets it."""
+FULL_SHARD = DataShard()
+"""The full data, for a single process."""
 
 
-def is_data_sharded(loader: Any, share: DataShard) -> bool:
-    """Tell whether each process's loader yields that process's part of the data, by the choice of who made it.
+def is_data_sharded(loader: Any, shard: DataShard) -> bool:
+    """Return whether the user's loader already yields only the data shard of this rank.
 
-    That is so for data without indices, and where the sampler knows of several processes. The exception is torch's
-    ``DistributedSampler`` with the number and the rank of this process: it says how the data is to be divided, and
-    nothing is lost by following it.
+    That is the case for data without indices, and if the sampler has a rank or a number of replicas. The exception is
+    torch's ``DistributedSampler`` with the rank and world size of this process: it only requests the sharding that is
+    done anyway.
 
     Args:
-        loader: What the user made.
-        share: What this process is to get.
+        loader: The user's loader.
+        shard: The data shard of this rank.
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(4))
     >>> (
@@ -60,37 +60,37 @@ def is_data_sharded(loader: Any, share: DataShard) -> bool:
         return True
     sampler: Any = loader.sampler
     if type(sampler) is DistributedSampler:
-        ours = {(share.rank, share.size), (dist.get_global_rank(), dist.get_world_size())}
-        return (sampler.rank, sampler.num_replicas) not in ours
+        current = {(shard.rank, shard.size), (dist.get_global_rank(), dist.get_world_size())}
+        return (sampler.rank, sampler.num_replicas) not in current
     samplers: list[Any] = [sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)]
-    return any(hasattr(one, name) for one in samplers for name in _PARTS)
+    return any(hasattr(one, name) for one in samplers for name in _SHARD_ATTRIBUTES)
 
 
-def check_sharded_data(loader: Any, share: DataShard, name: str) -> None:
-    """Refuse a loader that would give the same samples to several processes.
+def check_sharded_data(loader: Any, shard: DataShard, name: str) -> None:
+    """Raise if a loader would yield the same samples on several ranks.
 
-    A class of one's own may do more than fetch what its sampler says, so it cannot be dealt out.
+    A custom loader class may do more than fetch the indices of its sampler, so it cannot be sharded automatically.
 
     Args:
-        loader: What the user made.
-        share: What this process is to get.
-        name: The argument that it was given as.
+        loader: The user's loader.
+        shard: The data shard of this rank.
+        name: Name of the argument, for the error message.
 
     Raises:
-        ValueError: It is such a loader.
+        ValueError: The loader would yield the same samples on several ranks.
 
     >>> check_sharded_data([1, 2], DataShard(0, 2), "train_dataloader")
     """
-    if share.size == 1 or type(loader) is DataLoader or not isinstance(loader, DataLoader):
+    if shard.size == 1 or type(loader) is DataLoader or not isinstance(loader, DataLoader):
         return
     loader = cast("DataLoader[Any]", loader)
     dataset: Any = loader.dataset
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
         return
     samplers: list[Any] = [loader.sampler, loader.batch_sampler]
-    if not any(hasattr(one, part) for one in samplers for part in _PARTS):
+    if not any(hasattr(one, attribute) for one in samplers for attribute in _SHARD_ATTRIBUTES):
         raise ValueError(
-            f"{name}: a {type(loader).__name__} in {share.size} processes yields the same samples in each. "
-            f"Give it sampler=composer.dist.get_sampler(dataset, shuffle=...), or give a torch DataLoader, whose "
-            f"samples are dealt out."
+            f"{name}: a {type(loader).__name__} yields the same samples on each of {shard.size} ranks. "
+            f"Give it sampler=composer.dist.get_sampler(dataset, shuffle=...), or give a torch DataLoader, which is "
+            f"sharded automatically."
         )

@@ -1,4 +1,4 @@
-"""What the trainer has to know of data: how to count a batch and how to split it."""
+"""DataSpec: how to count the samples and tokens of custom batches, and how to split and transform them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import as_microbatch, count_samples, split
 from composer.core.sample_order import length_of
 from composer.core.types import Batch
-from composer.core.user_counts import as_quantity, ask, count_targets, entry_of, takes_type
+from composer.core.user_counts import as_quantity, call_count, count_targets, entry_of, takes_type
 
 __all__ = ["DataSpec", "ensure_data_spec", "microbatch_size_of"]
 
@@ -24,29 +24,30 @@ __all__ = ["DataSpec", "ensure_data_spec", "microbatch_size_of"]
 class DataSpec:
     """A data loader with the functions that count, split and transform its batches.
 
-    Training time is counted on the host, from the batch as the loader yields it, before it is copied to the device.
-    With ``batch_transforms`` it is counted from what they return, and a loader such as :class:`.TensorLoader` yields
-    batches that are on the device already: there a function that reads values, rather than shapes, makes each step wait
-    for the device. Microbatches are counted on the device, after the methods that edit batches; a tensor returned for
-    one stays there.
+    The timestamp counts samples and tokens on the host, from the batch as the loader yields it, before it is copied to
+    the device. With ``batch_transforms``, they are counted on the transformed batch on the device, and a loader such as
+    :class:`.TensorLoader` yields batches on the device: a function that then reads values, rather than shapes,
+    synchronizes with the device in each step. Microbatches are counted on the device, after algorithms edited the
+    batch; a tensor returned for a microbatch stays there.
 
     Args:
-        dataloader: Yields batches; a :class:`torch.utils.data.DataLoader` or any iterable. None, which an attribute
-            of this name replaces before the data is used, is for code that only counts and splits.
-        num_samples: Number of samples in one pass over all processes; from the data set by default.
-        num_tokens: Number of tokens in one pass.
-        batch_transforms: Applied to a whole batch, on the device, before ``AFTER_DATALOADER``.
+        dataloader: Yields batches; a :class:`torch.utils.data.DataLoader` or any iterable. None is for code that only
+            counts and splits; set the attribute of this name before the data is used.
+        num_samples: Number of samples per epoch on all ranks; from the dataset by default.
+        num_tokens: Number of tokens per epoch.
+        batch_transforms: Applied to a full batch, on the device, before ``AFTER_DATALOADER``.
         microbatch_transforms: Applied to each microbatch before its forward pass.
         split_batch: ``(batch, microbatch_size) -> microbatches``, one or more.
-        get_num_samples_in_batch: ``(batch) -> int``; other numbers are taken too, also as tensors. Training time counts
-            whole samples; a microbatch counts for as much as this says.
+        get_num_samples_in_batch: ``(batch) -> int``; other numbers are accepted, also as tensors. The timestamp counts
+            an integer number of samples; the loss weight of a microbatch is the number as returned.
         get_num_tokens_in_batch: ``(batch) -> int``, or a mapping with ``"total"`` (int) and ``"loss_generating"``
-            (int or tensor, the number of tokens that the loss averages over). Training time counts the total; only with
-            ``Trainer(accumulate_train_batch_on_tokens=True)`` does the other, or a plain number, weight microbatches.
-        device_transforms: What early versions call ``batch_transforms``.
+            (int or tensor, the number of tokens that the loss averages over). The timestamp counts the total. Only with
+            ``Trainer(accumulate_train_batch_on_tokens=True)`` is the other entry, or a plain number, the loss weight of
+            a microbatch.
+        device_transforms: Name of ``batch_transforms`` in early versions.
 
     Raises:
-        TypeError: The loader cannot be iterated.
+        TypeError: The loader is not iterable.
         ValueError: Both ``batch_transforms`` and ``device_transforms`` are given.
 
     >>> spec = DataSpec([(torch.ones(5, 2), torch.zeros(5))])
@@ -79,25 +80,25 @@ class DataSpec:
         self.split_batch = split_batch or split
         self.get_num_samples_in_batch = get_num_samples_in_batch or self._default_get_num_samples_in_batch
         self.__count_tokens = get_num_tokens_in_batch
-        self.__passes: EpochIterators | None = None
+        self.__epoch_iterators: EpochIterators | None = None
         dataset = getattr(dataloader, "dataset", None)
-        # An iterable data set may have a length that does not say how much it yields.
+        # The length of an iterable dataset may differ from the number of samples that it yields.
         sized = isinstance(dataset, Sized) and not isinstance(dataset, torch.utils.data.IterableDataset)
         self.num_samples = len(cast(Sized, dataset)) if num_samples is None and sized else num_samples
         self.__max_seq_len: int | None = getattr(dataset, "max_seq_len", None)
 
     @property
     def __counts_tokens__(self) -> bool:
-        """Whether the user has said how tokens are counted: by a function, or by a method in the place of ours."""
+        """Whether the user defines how tokens are counted, by a function or an overridden method."""
         names = ("get_num_tokens_in_batch", "_default_get_num_tokens_in_batch")
         return self.__count_tokens is not None or any(_is_replaced(self, name) for name in names)
 
     def get_num_tokens_in_batch(self, batch: Batch, token_type: str = "total") -> int | Tensor:
         """Count the tokens of a batch.
 
-        By default all of ``batch["input_ids"]`` (B, S), or the data set's ``max_seq_len`` for every sample, or 0; of
-        type ``"loss_generating"`` those whose ``batch["labels"]`` are not -100 (the total where there are no labels),
-        as a tensor, so that nobody waits for the device.
+        By default, the total is the number of elements of ``batch["input_ids"]`` (B, S), or the dataset's
+        ``max_seq_len`` for every sample, or 0. The type ``"loss_generating"`` counts the entries of ``batch["labels"]``
+        that are not -100 (the total without labels), as a tensor, to avoid a device synchronization.
 
         Args:
             batch: The batch.
@@ -112,17 +113,18 @@ class DataSpec:
         (6, tensor(3))
         """
         if self.__count_tokens is None:
-            return ask(self._default_get_num_tokens_in_batch, batch, token_type)
+            return call_count(self._default_get_num_tokens_in_batch, batch, token_type)
         return entry_of(self.__count_tokens(batch), token_type)
 
     def __tokens__(self, batch: Batch, token_type: str = "total") -> Any:
-        """Return what the user's function says of the tokens of a batch, with all entries of a mapping.
+        """Return the result of the user's token-counting function, with all entries if it is a mapping.
 
-        Without such a function it is a number; a mapping with one entry if a method of a subclass counts that type.
+        Without such a function, return a number, or a mapping with one entry if a method of a subclass counts that
+        type.
 
         Args:
             batch: The batch.
-            token_type: What is asked for, in :meth:`get_num_tokens_in_batch`.
+            token_type: The type of tokens, as for :meth:`get_num_tokens_in_batch`.
 
         >>> DataSpec([], get_num_tokens_in_batch=lambda batch: {"total": 5}).__tokens__(None)
         {'total': 5}
@@ -133,7 +135,7 @@ class DataSpec:
             return self.get_num_tokens_in_batch(batch)
         return {token_type: self.get_num_tokens_in_batch(batch, token_type)}
 
-    # Data specs of scripts call these two by the names that they had.
+    # Data specs of scripts for the predecessor call these two by these names.
     _default_get_num_samples_in_batch = staticmethod(count_samples)
 
     def _default_get_num_tokens_in_batch(self, batch: Batch, token_type: str = "total") -> int | Tensor:
@@ -144,7 +146,7 @@ class DataSpec:
         return self.__max_seq_len * self.__num_samples__(batch) if self.__max_seq_len else 0
 
     def __num_samples__(self, batch: Batch) -> int:
-        """Return the number of samples of a batch as a whole number, in whatever form the user's function has it.
+        """Return the number of samples in a batch as an integer, converted from the result of the user's function.
 
         Args:
             batch: The batch.
@@ -159,105 +161,105 @@ class DataSpec:
 
     @property
     def __splits_itself__(self) -> bool:
-        """Whether the user has said how batches are split."""
+        """Whether the user defines how batches are split."""
         return self.split_batch is not split
 
     def __microbatches__(self, batch: Batch, size: int | None, samples: int) -> Sequence[Batch]:
-        """Return the microbatches of a batch, as the model gets them.
+        """Return the microbatches of a batch, for gradient accumulation.
 
-        A ``split_batch`` of the user's is asked for every batch, as it may do more than split; without one a batch
-        that fits is not touched, but for a plain list, which becomes a tuple as in :func:`.split`.
+        A custom ``split_batch`` is called for every batch, as it may do more than split. Without one, a batch that is
+        not larger than ``size`` is returned unchanged, except that a plain list becomes a tuple as in :func:`.split`.
 
         Args:
             batch: The batch.
-            size: Number of samples in a microbatch; None is the whole batch.
+            size: Number of samples in a microbatch; None is the full batch.
             samples: Number of samples in the batch.
 
         Raises:
-            ValueError: The user's ``split_batch`` returned nothing.
+            ValueError: A custom ``split_batch`` returned an empty sequence.
 
         >>> DataSpec([]).__microbatches__([torch.zeros(1), torch.ones(1)], None, 1)
         [(tensor([0.]), tensor([1.]))]
         """
         if not self.__splits_itself__ and (size is None or size >= samples):
             return [as_microbatch(batch)]
-        parts = list(self.split_batch(batch, samples if size is None else size))
-        if not parts:
+        microbatches = list(self.split_batch(batch, samples if size is None else size))
+        if not microbatches:
             raise ValueError(
-                f"split_batch returned no microbatch of a batch with {plural(samples, 'sample')}; it must "
+                f"split_batch returned no microbatch for a batch with {plural(samples, 'sample')}; it must "
                 f"return a list of at least one batch."
             )
-        return parts
+        return microbatches
 
     @property
     def __length__(self) -> int | None:
-        """Number of batches in one pass, or None where the loader does not tell."""
+        """Number of batches per epoch, or None if the loader has no length."""
         return length_of(self.dataloader)
 
-    def __length_of__(self, share: DataShard, *, whole_batches: bool = False) -> int | None:
-        """Return the number of steps in a pass of several processes; None where the loader does not tell.
+    def __length_of__(self, shard: DataShard, *, shard_batches: bool = False) -> int | None:
+        """Return the number of steps per epoch in distributed training; None if the loader has no length.
 
         Args:
-            share: What this process gets.
-            whole_batches: Whether the loader's own batches are dealt out, as in evaluations.
+            shard: The data shard of this rank.
+            shard_batches: Whether complete batches of the loader are sharded, as in evaluations.
 
         >>> spec = DataSpec(DataLoader(torch.utils.data.TensorDataset(torch.arange(10)), batch_size=2))
         >>> spec.__length__, spec.__length_of__(DataShard(0, 2))
         (5, 3)
         """
-        if share.size == 1:
+        if shard.size == 1:
             return self.__length__
-        return EpochIterators(self.dataloader, 0, share, whole_batches).length
+        return EpochIterators(self.dataloader, 0, shard, shard_batches).length
 
-    def __passes__(self, seed: int, share: DataShard) -> EpochIterators:
-        """Return what begins passes over the loader's own batches, in several processes.
+    def __epoch_iterators__(self, seed: int, shard: DataShard) -> EpochIterators:
+        """Return a factory of iterators over the complete batches of the loader that belong to this rank.
 
         Args:
-            seed: Of the run, the same in all processes.
-            share: What this process gets.
+            seed: Seed of the run, the same on all ranks.
+            shard: The data shard of this rank.
         """
-        if self.__passes is None or self.__passes.share != share:
-            self.__passes = EpochIterators(self.dataloader, seed, share, whole_batches=True)
-        return self.__passes
+        if self.__epoch_iterators is None or self.__epoch_iterators.shard != shard:
+            self.__epoch_iterators = EpochIterators(self.dataloader, seed, shard, shard_batches=True)
+        return self.__epoch_iterators
 
     @property
     def __batch_size__(self) -> int | None:
-        """Number of samples that the loader puts into a batch, or None where it does not tell."""
+        """Batch size of the loader, or None if unknown."""
         return getattr(self.dataloader, "batch_size", None)
 
 
 def microbatch_size_of(argument: str, size: Any, spec: DataSpec | None) -> int:
-    """Return a number of samples that go through the model at once, as given.
+    """Check and return a microbatch size.
 
     Args:
-        argument: What the caller calls it, for errors.
-        size: What was given; a whole number in whatever form, or for a ``split_batch`` of the user's any number.
-        spec: The data, if there is any.
+        argument: Name of the argument, for error messages.
+        size: The given value: an integer, also as a float or tensor; with a custom ``split_batch``, any number.
+        spec: The data, if any.
 
     Raises:
-        ValueError: It is not positive, or not whole and nothing splits by it.
+        ValueError: It is not positive, or not an integer without a custom ``split_batch``.
 
     >>> microbatch_size_of("device_train_microbatch_size", 2.0, None)
     2
     """
     number = size.item() if getattr(size, "shape", None) == () else size
     number = int(number) if isinstance(number, float) and number.is_integer() else number
-    # Typed as whole, as it is for all but a split_batch of the user's.
+    # Typed as int, although a custom split_batch may use other numbers.
     if isinstance(number, float) and number > 0 and spec is not None and spec.__splits_itself__:
         return cast(int, number)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"{argument} must be a positive whole number, or 'auto' to find it; got {size!r}.")
+        raise ValueError(f"{argument} must be a positive integer, or 'auto' to determine it; got {size!r}.")
     return number
 
 
 def ensure_data_spec(
     dataloader: DataSpec | Iterable[Batch] | Mapping[str, Any] | None, argument: str = "dataloader"
 ) -> DataSpec:
-    """Return a :class:`DataSpec` of what users may give as a data loader.
+    """Return a :class:`DataSpec` for a data spec, a data loader, or the arguments of a data spec.
 
     Args:
         dataloader: A data spec, a loader or None, or a mapping of the arguments of :class:`DataSpec`.
-        argument: Name of the argument that it was given as, for errors.
+        argument: Name of the argument, for error messages.
 
     Raises:
         TypeError: It is none of these.
@@ -272,7 +274,7 @@ def ensure_data_spec(
     is_foreign = type(dataloader).__module__.partition(".")[0] == "datasets" and not isinstance(dataloader, Mapping)
     if is_foreign or (isinstance(dataloader, torch.utils.data.Dataset) and not isinstance(dataloader, DataLoader)):
         raise TypeError(
-            f"{argument}: got the data set {dataloader!r} itself; give a DataLoader(dataset, batch_size=...) of it."
+            f"{argument}: got the dataset {dataloader!r} itself; give DataLoader(dataset, batch_size=...) instead."
         )
     if dataloader is not None:
         _check_iterable(argument, dataloader)
@@ -280,28 +282,28 @@ def ensure_data_spec(
 
 
 def _check_iterable(argument: str, data: Any) -> None:
-    """Refuse what yields no batches, and say what would."""
+    """Raise if ``data`` does not yield batches, with a remedy."""
     name = getattr(data, "__name__", type(data).__name__)
     if isinstance(data, type):
-        raise TypeError(f"{argument}: got the class {name}; give an object of it: {name}(...).")
+        raise TypeError(f"{argument}: got the class {name}; give an instance: {name}(...).")
     if isinstance(data, Mapping):
         keys = list(cast("Mapping[Any, Any]", data))
         raise TypeError(
             f"{argument}: got a mapping with the keys {keys}. Give one loader, such as a torch DataLoader, or the "
-            f"arguments of DataSpec, with the key 'dataloader'; a single batch goes into a list: [batch]."
+            f"arguments of DataSpec, with the key 'dataloader'; wrap a single batch in a list: [batch]."
         )
     if hasattr(data, "__iter__") and not isinstance(data, (str, bytes)):
         return
     if inspect.isgeneratorfunction(inspect.unwrap(getattr(data, "func", data)) if callable(data) else data):
         raise TypeError(
-            f"{argument}: got the generator function {name} itself. Call it, {name}(), for data of one epoch, or wrap "
-            f"it for any number of epochs, in an object whose __iter__ returns {name}()."
+            f"{argument}: got the generator function {name} itself. Call it, {name}(), for data of one epoch; for "
+            f"several epochs, give an object whose __iter__ returns {name}()."
         )
     if callable(data):
-        raise TypeError(f"{argument}: got the function {name} itself. Call it and give what it returns: {name}().")
+        raise TypeError(f"{argument}: got the function {name} itself. Call it and give the result: {name}().")
     raise TypeError(f"{argument} must be iterable, such as a torch DataLoader; got {data!r}.")
 
 
 def _is_replaced(spec: DataSpec, name: str) -> bool:
-    """Whether a method is one of a subclass, or a function that was put in its place."""
+    """Return whether a method is overridden in a subclass or replaced on the object."""
     return name in vars(spec) or getattr(type(spec), name) is not getattr(DataSpec, name)

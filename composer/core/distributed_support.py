@@ -1,4 +1,4 @@
-"""What an algorithm says of runs on several processes."""
+"""Sharding: how an algorithm supports distributed training, with sharded data and sharded weights."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ __all__ = ["Sharding"]
 
 
 class Sharding(StrEnum):
-    """How an algorithm gets on with data, and weights, that are divided among processes.
+    """How an algorithm supports data and weights that are sharded among ranks.
 
-    - ``SAFE``: training is what it would be in one process.
-    - ``PER_RANK``: it works; each process draws or decides for its own part of the batch, so that training is as good,
-      yet not number for number that of one process.
-    - ``WHOLE_WEIGHTS``: it needs each process to hold whole weights, as copies of the model do (data parallelism), and
-      is refused where weights are divided (fully sharded or tensor parallelism).
+    - ``SAFE``: training gives the same results as in a single process.
+    - ``PER_RANK``: supported; each rank samples or decides for its data shard, so that training is equivalent, but not
+      bitwise equal to a single process.
+    - ``FULL_WEIGHTS``: each rank must hold the full, unsharded weights, as the replicas of data parallelism (DDP) do;
+      an error is raised if weights are sharded (FSDP, tensor parallelism).
 
-    >>> Sharding("per_rank").supports_sharded_weights, Sharding.WHOLE_WEIGHTS.supports_sharded_weights
+    >>> Sharding("per_rank").supports_sharded_weights, Sharding.FULL_WEIGHTS.supports_sharded_weights
     (True, False)
     """
 
     SAFE = "safe"
     PER_RANK = "per_rank"
-    WHOLE_WEIGHTS = "whole_weights"
+    FULL_WEIGHTS = "full_weights"
 
     @property
     def supports_sharded_weights(self) -> bool:
-        """Whether the weights may be divided among processes."""
-        return self is not Sharding.WHOLE_WEIGHTS
+        """Whether the weights may be sharded among ranks."""
+        return self is not Sharding.FULL_WEIGHTS

@@ -1,4 +1,4 @@
-"""Runs algorithms, callbacks and loggers at the events of a loop."""
+"""The engine: calls the hooks of algorithms, callbacks and loggers at each event of the training loop, in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from composer.core.algorithm_order import AlgorithmPass, warn_of_conflicts
 from composer.core.algorithm_trace import Trace, Traces
 from composer.core.callback import Callback
 from composer.core.event import Event
-from composer.core.event_plan import Planner, names_methods
+from composer.core.event_plan import Planner, uses_event_methods
 from composer.core.handler_owner import Handler, owner_of
 from composer.core.hooks import Hooks, listens, replaces
 from composer.core.listener_check import can_listen, check_listener
@@ -33,24 +33,25 @@ _open: dict[int, tuple[weakref.ref[Callback], weakref.ref[Engine]]] = {}
 
 
 class Engine:
-    """Fires events: calls what listens to each, in a fixed order.
+    """Fires events: calls the hooks that listen to an event, in a fixed order.
 
-    Algorithms go first (see :func:`.arrange`), then callbacks, then loggers; at ``INIT`` loggers, callbacks,
-    algorithms. In a loop the plan of what to call at an event is made once, when it first fires; it is made again when
-    the lists in the state change. An event that nobody listens to costs one look-up.
+    Algorithms run first (see :func:`.arrange`), then callbacks, then loggers; at ``INIT`` loggers, callbacks,
+    algorithms. In a loop, the engine plans the calls of an event once, when it first fires, and again when the lists
+    in the state change. An event without listeners costs one dictionary lookup.
 
     Args:
         state: The state that handlers edit.
-        logger: Takes metrics; made from the loggers among the callbacks by default.
-        algorithm_passes: Reorderings of the algorithms at an event, applied after the order by slot: one function
-            ``(algorithms, event) -> algorithms`` or several, each alone or with its place as ``(function, index)``.
-        algorithms: Put into ``state.algorithms`` if given.
-        callbacks: Put into ``state.callbacks`` if given; loggers too.
-        record_traces: Whether :meth:`run_event` returns a record of each algorithm that it asked.
+        logger: Receives metrics; built from the loggers among the callbacks by default.
+        algorithm_passes: Functions that reorder the algorithms at an event, applied after the order by slot: one
+            function ``(algorithms, event) -> algorithms`` or several, each alone or with its index as
+            ``(function, index)``.
+        algorithms: Replaces ``state.algorithms`` if given.
+        callbacks: Replaces ``state.callbacks`` if given; loggers too.
+        record_traces: Whether :meth:`run_event` returns a record of each algorithm that it considered.
 
     Raises:
-        TypeError: Something among the algorithms, callbacks or passes is none, an algorithm can never act, or a hook
-            takes other parameters than it is given. Methods that look like hooks but are none raise a warning.
+        TypeError: An algorithm, callback or pass has the wrong type, an algorithm can never run, or a hook has the
+            wrong parameters. Methods that look like hooks but are never called raise a warning.
 
     >>> from composer import Algorithm, State
     >>> class Hello(Algorithm):
@@ -82,12 +83,12 @@ class Engine:
             logger = Logger(state, [c for c in state.callbacks if isinstance(c, LoggerDestination)])
         self.logger = logger
         self._planner = Planner(state, logger, logs_traces=record_traces)
-        self._plans = self._planner.plans  # so that an event costs one look-up
+        self._plans = self._planner.plans  # so that an event costs one lookup
         for algorithm_pass, index in _passes(algorithm_passes):
             self.register_pass(algorithm_pass, index)
         # Weak, so that the state does not keep its engine, and with it the open callbacks, alive.
-        notice = weakref.WeakMethod(self._listeners_changed)
-        state.on_listeners_changed(lambda: (method := notice()) and method())
+        weak_method = weakref.WeakMethod(self._listeners_changed)
+        state.on_listeners_changed(lambda: (method := weak_method()) and method())
         self._finalizer = weakref.finalize(self, _close, state, self.logger)
 
     def run_event(self, event: Event | str) -> Traces:
@@ -97,12 +98,12 @@ class Engine:
             event: The event or its name.
 
         Returns:
-            A record for each algorithm asked; in a loop only if ``record_traces`` is set, else nothing.
+            A record for each algorithm considered; in a loop only if ``record_traces`` is set, else an empty dict.
 
         Raises:
-            ValueError: There is no event of that name.
+            ValueError: No event has that name.
             RuntimeError: The engine is closed.
-            Exception: Whatever a handler raises; a note says whose it was.
+            Exception: Any exception of a handler, with a note that names its algorithm, callback or logger.
         """
         handlers = self._plans.get(event)
         if handlers is None:
@@ -113,20 +114,20 @@ class Engine:
         return self._call(handlers, event)
 
     def run_marker_only_event(self, event: Event | str) -> None:
-        """Mark an event that no algorithm or callback may act at; present for loops written for older versions.
+        """Mark an event that no algorithm or callback handles; kept for loops written for older versions.
 
         Args:
             event: The event or its name.
 
         Raises:
-            ValueError: There is no event of that name.
+            ValueError: No event has that name.
             RuntimeError: The engine is closed.
         """
         self._refuse_closed()
         Event(event)
 
     def listens(self, event: Event) -> bool:
-        """Tell whether firing an event would call anything.
+        """Return whether any handler listens to an event.
 
         Args:
             event: The event.
@@ -135,7 +136,7 @@ class Engine:
         return bool(self._handlers(event) if handlers is None else handlers)
 
     def custom_listens(self, event: Event) -> bool:
-        """Tell whether code from outside this package would be called when an event fires.
+        """Return whether code from outside this package would be called when an event fires.
 
         Args:
             event: The event.
@@ -145,23 +146,23 @@ class Engine:
 
     @contextlib.contextmanager
     def looping(self) -> Generator[None]:
-        """Keep the plans that are made inside, for a loop that fires the same events over and over.
+        """Cache plans inside this context, for a loop that fires the same events repeatedly.
 
-        Outside, each event looks at the listeners anew, whatever was done to their methods. Inside this is done after
-        every event at which code of users ran, where that has added a hook to a listener or taken one away.
+        Outside, each event inspects the listeners again, so that changed methods take effect. Inside, plans are
+        dropped after an event at which custom code added a hook to a listener or removed one.
         """
-        with self._planner.keeping():
+        with self._planner.caching():
             yield
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
-        """Add a reordering of the algorithms.
+        """Add a function that reorders the algorithms.
 
         Args:
-            algorithm_pass: Gets the listening algorithms and the event, returns them reordered.
-            index: Place among the passes; -1 is the end.
+            algorithm_pass: Receives the listening algorithms and the event, and returns the algorithms reordered.
+            index: Position among the passes; -1 is the end.
 
         Raises:
-            TypeError: It cannot be called.
+            TypeError: It is not callable.
         """
         if not callable(algorithm_pass) or not isinstance(index, int):
             raise _bad_pass(algorithm_pass if index == -1 else (algorithm_pass, index))
@@ -169,9 +170,9 @@ class Engine:
 
     @property
     def algorithm_passes(self) -> list[AlgorithmPass]:
-        """The reorderings of the algorithms in the order in which they are applied, after the order by slot.
+        """The functions that reorder the algorithms, in the order in which they are applied, after the order by slot.
 
-        Changing the list changes what the engine does.
+        Changes to the list take effect.
         """
         return self._planner.passes
 
@@ -181,16 +182,16 @@ class Engine:
 
     @property
     def model_changes(self) -> tuple[tuple[str, str], ...]:
-        """What algorithms changed in the model before the first batch: for each its name, and what it did."""
+        """Changes that algorithms made to the model before the first batch, as pairs (algorithm name, description)."""
         return tuple(self._planner.changes.values())
 
     def close(self) -> None:
-        """Close every callback, loggers last, each even if another fails; further calls do nothing.
+        """Close every callback, loggers last, even if one of them fails; further calls do nothing.
 
-        Also runs when the engine is discarded or the interpreter exits.
+        Also runs when the engine is garbage-collected or the interpreter exits.
         """
         self._finalizer()
-        self._planner.forget()
+        self._planner.clear()
 
     @staticmethod
     def _close(state: State, logger: Logger) -> None:
@@ -203,13 +204,13 @@ class Engine:
         return not self._finalizer.alive
 
     def _listeners_changed(self) -> None:
-        """Make new plans, of listeners that can run."""
-        self._planner.forget()
+        """Drop all plans and check the listeners."""
+        self._planner.clear()
         self._check_listeners()
 
     def _check_listeners(self) -> None:
         for callback in self.state.callbacks:
-            _check_kind("callbacks", callback, Callback)
+            _check_type("callbacks", callback, Callback)
             check_listener(callback)
         algorithms = tuple(self.state.algorithms)
         if [*map(id, algorithms)] != [*map(id, self._checked)]:
@@ -230,7 +231,7 @@ class Engine:
 
     def _call(self, handlers: tuple[Handler, ...], event: Event | str) -> Traces:
         state, logger = self.state, self.logger
-        # A handler may fire events of its own, whose records are not ours.
+        # A handler may fire events itself; their records are separate.
         planner = self._planner
         outer, planner.traces = planner.traces, {}
         handler = None
@@ -247,17 +248,17 @@ class Engine:
             planner.traces = outer
 
 
-def _check_kind(argument: str, listener: Any, kind: type[Hooks]) -> None:
-    if not can_listen(listener, kind):
+def _check_type(argument: str, listener: Any, cls: type[Hooks]) -> None:
+    if not can_listen(listener, cls):
         remedy = f" Make an object of it: {listener.__name__}(...)." if isinstance(listener, type) else ""
-        raise TypeError(f"{argument} must be {kind.__name__} objects; got {listener!r}.{remedy}")
+        raise TypeError(f"{argument} must be {cls.__name__} objects; got {listener!r}.{remedy}")
 
 
 def _check(algorithm: Algorithm) -> None:
-    """Refuse, when it is registered, an algorithm that could not run."""
-    _check_kind("algorithms", algorithm, Algorithm)
+    """Raise if a registered algorithm can never run."""
+    _check_type("algorithms", algorithm, Algorithm)
     check_listener(algorithm)
-    if names_methods(algorithm):
+    if uses_event_methods(algorithm):
         return
     bind(algorithm, "match")
     bind(algorithm, "apply")
@@ -271,7 +272,7 @@ def _check(algorithm: Algorithm) -> None:
 
 
 def _passes(given: Any) -> Iterator[tuple[AlgorithmPass, int]]:
-    """The passes in whichever form they are given, each with its place."""
+    """Yield the algorithm passes, in any accepted form, each with its index."""
     one_with_index = isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[1], int)
     entries: tuple[Any, ...] = (tuple(given),) if one_with_index else ensure_tuple(given)
     for entry in entries:
@@ -291,7 +292,7 @@ def _bad_pass(given: object) -> TypeError:
 
 
 def _refuse_open(callbacks: Sequence[Callback], engine: Engine) -> None:
-    """Refuse callbacks that another engine has opened and not closed; note that this one opens them."""
+    """Raise if a callback is open in another engine; otherwise mark all of them as opened by this engine."""
     for callback in callbacks:
         known, opener = _open.get(id(callback), (None, None))
         opened_by = opener() if opener is not None and known is not None and known() is callback else None
@@ -307,7 +308,7 @@ def _refuse_open(callbacks: Sequence[Callback], engine: Engine) -> None:
 
 
 def _close(state: State, logger: Logger) -> None:
-    """Close all callbacks, whatever any of them does; those that log while they close find the loggers open."""
+    """Close all callbacks even if some fail; callbacks may still log while they close, since loggers close last."""
     _log.debug("Closing the engine.")
     logger.deferred = False
     try:

@@ -1,4 +1,4 @@
-"""An iterator over the rest of an epoch's batches that a checkpoint can resume, and that can yield a batch again."""
+"""An iterator over the remaining batches of an epoch that a checkpoint can resume, and that can repeat a batch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _log = logging.getLogger(__name__)
 
 
 class EpochIterator:
-    """The rest of a pass: an iterator over batches that knows how to be taken up.
+    """An iterator over the remaining batches of an epoch, with a position that can be saved and resumed.
 
     Args:
-        kind: See :class:`EpochIterators`.
+        resume_by: How the epoch is resumed: "loader", "dataset", "indices" or "replay", see :class:`.EpochIterators`.
         iterator: Yields the batches.
-        owner: The loader or data set that keeps its place.
-        start: The state of the random generators at the beginning.
-        place: Number of entries of the order of indices that were done before.
-        step: Number of them that each step takes.
-        length: Number of batches of the whole pass, where it is another than usual.
+        stateful: The loader or dataset that saves its position in a ``state_dict``, if any.
+        start: The random state at the beginning of the epoch.
+        position: Number of entries of the sample order that were consumed before.
+        step: Number of entries that each step consumes.
+        length: Number of batches in the full epoch, if it differs from the usual number.
 
     >>> list(EpochIterator("indices", iter([1, 2])))
     [1, 2]
@@ -35,24 +35,24 @@ class EpochIterator:
 
     def __init__(
         self,
-        kind: str,
+        resume_by: str,
         iterator: Iterator[Batch],
         *,
-        owner: Any = None,
+        stateful: Any = None,
         start: dict[str, Any] | None = None,
-        place: int = 0,
+        position: int = 0,
         step: int = 1,
         length: int | None = None,
     ) -> None:
-        self.kind = kind
+        self.resume_by = resume_by
         self.length = length
         self._iterator = self._source = iterator
-        self._owner = owner
+        self._stateful = stateful
         self.start = start
-        self._place, self._step = place, step
-        # The next batch, if it had to be looked for already.
-        self._held: list[Batch] = []
-        # The owner's state before that, where it is known.
+        self._position, self._step = position, step
+        # The next batch, if it was already fetched.
+        self._fetched: list[Batch] = []
+        # The state of the loader or dataset before that batch, if known.
         self._before: Any = None
 
     def __iter__(self) -> EpochIterator:
@@ -61,101 +61,105 @@ class EpochIterator:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        batch = self._held.pop() if self._held else next(self._iterator)
-        self._place += self._step
+        batch = self._fetched.pop() if self._fetched else next(self._iterator)
+        self._position += self._step
         return batch
 
     @property
     def source(self) -> Iterator[Batch]:
-        """The iterator that batches are fetched from, whatever watches the first one."""
+        """The underlying iterator, without a wrapper that records the random state of the first batch."""
         return self._source
 
     @property
-    def has_owner(self) -> bool:
-        """Whether the loader or the data set keeps its own place."""
-        return self._owner is not None
+    def has_state_dict(self) -> bool:
+        """Whether the loader or the dataset saves its position in a ``state_dict``."""
+        return self._stateful is not None
 
-    def note_first(self, first: FirstBatchRNG, loader: Any) -> None:
-        """Watch the first batch, which has not been fetched.
+    def watch_first(self, first: FirstBatchRNG, loader: Any) -> None:
+        """Record the random state before the first batch, which has not been fetched yet.
 
         Args:
-            first: Notes whether random numbers are drawn for it.
-            loader: Where the batches come from.
+            first: Records the random state if fetching the batch samples values.
+            loader: The loader of the batches.
         """
         self._iterator = first.noting(loader, self._iterator)
 
     def step_back(self, steps: int) -> int:
-        """Go back by a number of steps in the order of indices; return the place there.
+        """Move back by a number of steps in the sample order; return the new position.
 
         Args:
             steps: Number of steps.
         """
-        self._place -= steps * self._step
-        return self._place
+        self._position -= steps * self._step
+        return self._position
 
-    def hold(self, batch: Batch) -> None:
+    def push_back(self, batch: Batch) -> None:
         """Yield a batch again.
 
         Args:
-            batch: The last that was yielded.
+            batch: The last yielded batch.
         """
-        self._held, self._before = [batch], None
-        self._place -= self._step
+        self._fetched, self._before = [batch], None
+        self._position -= self._step
 
-    def begin_later(self, begin: Callable[[], Iterator[Batch]]) -> None:
-        """Yield other batches from now on.
+    def continue_with(self, begin: Callable[[], Iterator[Batch]]) -> None:
+        """Yield the batches of another iterator from now on.
 
         Args:
-            begin: Returns their iterator; called when the next one is wanted, and no random number is drawn by it.
+            begin: Creates that iterator; called with the next request, with the random state preserved.
         """
-        self._held = []
-        self._iterator = self._source = _Later(begin)
+        self._fetched = []
+        self._iterator = self._source = _LazyIterator(begin)
 
-    def leave(self) -> None:
-        """Fetch no more, and let go of the workers."""
+    def stop(self) -> None:
+        """Fetch no more batches, and release the workers."""
         self._iterator = iter(())
 
     def state_dict(self, sample: int = 0, *, sized: bool = True) -> dict[str, Any]:
-        """Return what a later process needs to go on here.
+        """Return the position, from which a later process can resume.
 
         Args:
-            sample: Number of samples of the pass that are done, for data sets that want to know.
-            sized: Whether the number of batches tells where the pass ends. If not, the next batch is fetched: data that
-                keep their own place do not say whether they are at the end of a pass or the beginning of one.
+            sample: Number of samples of the epoch that are done, for datasets that require it.
+            sized: Whether the number of batches determines where the epoch ends. If not, the next batch is fetched:
+                the ``state_dict`` of data does not distinguish the end of an epoch from the beginning of the next.
         """
-        if self.kind == "replay":
-            return {"kind": self.kind, "rng": self.start}
-        place = {"kind": self.kind, "place": self._place} if self.kind == "indices" else {"kind": self.kind}
-        if self._owner is None:
-            return place
-        state = {**place, "state": self._state(sample)}
+        if self.resume_by == "replay":
+            return {"kind": self.resume_by, "rng": self.start}
+        position = (
+            {"kind": self.resume_by, "place": self._position}
+            if self.resume_by == "indices"
+            else {"kind": self.resume_by}
+        )
+        if self._stateful is None:
+            return position
+        state = {**position, "state": self._state(sample)}
         if sized or not self._is_over(state["state"]):
             return state
-        return {**place, "state": self._state(sample), "over": True}
+        return {**position, "state": self._state(sample), "over": True}
 
     def _state(self, sample: int) -> Any:
-        """The state of the owner before the batch that is held, if one is."""
-        if counts_samples(self._owner):
-            return self._owner.state_dict(sample, True)
-        if not self._held:
-            return self._owner.state_dict()
+        """Return the state of the loader or dataset, before the batch that was fetched ahead, if any."""
+        if counts_samples(self._stateful):
+            return self._stateful.state_dict(sample, True)
+        if not self._fetched:
+            return self._stateful.state_dict()
         if self._before is None:
             _log.warning(
-                "The place in the training data is saved after a batch that an exception kept from being trained: %s "
-                "does not tell where it was before. A run that resumes from here leaves that batch out.",
-                type(self._owner).__name__,
+                "The saved position in the training data is after a batch that was not trained because of an "
+                "exception: the earlier position of %s is unknown. A run that resumes from here skips that batch.",
+                type(self._stateful).__name__,
             )
-            return self._owner.state_dict()
+            return self._stateful.state_dict()
         return self._before
 
     def _is_over(self, before: Any = None) -> bool:
-        if not self._held:
-            self._held, self._before = list(itertools.islice(self._iterator, 1)), before
-        return not self._held
+        if not self._fetched:
+            self._fetched, self._before = list(itertools.islice(self._iterator, 1)), before
+        return not self._fetched
 
 
-class _Later:
-    """The batches of an iterator that is made when the first is wanted: to make it may start workers."""
+class _LazyIterator:
+    """An iterator that is created with the first request, since creating it may start workers."""
 
     def __init__(self, begin: Callable[[], Iterator[Batch]]) -> None:
         self._begin = begin
@@ -166,16 +170,16 @@ class _Later:
 
     def __next__(self) -> Batch:
         if self._iterator is None:
-            with rng.preserved():
+            with rng.preserve_rng_state():
                 self._iterator = self._begin()
         return next(self._iterator)
 
 
 def counts_samples(dataset: Any) -> bool:
-    """Tell whether ``state_dict`` takes a number of samples and where it counts from, as that of streaming does.
+    """Return whether ``state_dict`` takes ``(num_samples, from_beginning)``, as streaming datasets do.
 
     Args:
-        dataset: Has a method ``state_dict``.
+        dataset: An object with a method ``state_dict``.
 
     >>> from types import SimpleNamespace
     >>> counts_samples(SimpleNamespace(state_dict=lambda num_samples, from_beginning: {}))

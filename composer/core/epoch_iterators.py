@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from composer import dist, rng
 from composer._text import plural
-from composer.core.data_sharding import WHOLE, DataShard, is_data_sharded
+from composer.core.data_sharding import FULL_SHARD, DataShard, is_data_sharded
 from composer.core.epoch_iterator import EpochIterator, counts_samples
 from composer.core.loader_workers import iterate, lend, take_back
-from composer.core.sample_order import SampleOrder, length_of, resumable
+from composer.core.sample_order import SampleOrder, length_of, resumable_loader
 from composer.core.types import Batch
 
 __all__ = ["EpochIterators"]
@@ -33,8 +33,8 @@ class EpochIterators:
     are known without fetching samples. Otherwise the earlier batches are fetched again.
 
     In distributed training, data with indices is sharded among ranks, see :class:`.SampleOrder`; other loaders, and the
-    position in them, are separate on each rank. A loader that shards its data itself declares ``is_dealt = True``: its
-    state is then the same on all ranks and fits any number of ranks, and ``steps_left`` is the number of steps that
+    position in them, are separate on each rank. A loader that shards its data itself declares ``shards_data = True``:
+    its state is then the same on all ranks and fits any number of ranks, and ``steps_left`` is the number of steps that
     remain.
 
     Before each epoch, ``set_epoch`` of sampler, dataset and loader is called, or ``next_epoch`` is set as in streaming
@@ -43,8 +43,8 @@ class EpochIterators:
     Args:
         loader: Yields batches.
         seed: Seed of the run, the same on all ranks.
-        share: The data shard of this rank.
-        whole_batches: Whether complete batches of the loader are sharded, instead of the samples of a step.
+        shard: The data shard of this rank.
+        shard_batches: Whether complete batches of the loader are sharded, instead of the samples of a step.
 
     >>> next(
     ...     EpochIterators([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
@@ -54,20 +54,20 @@ class EpochIterators:
 
     loader: Any
     seed: int
-    share: DataShard = WHOLE
-    whole_batches: bool = False
-    _made: tuple[SampleOrder, DataLoader[Any]] | None = field(default=None, repr=False)
+    shard: DataShard = FULL_SHARD
+    shard_batches: bool = False
+    _sharded: tuple[SampleOrder, DataLoader[Any]] | None = field(default=None, repr=False)
 
     @property
-    def kind(self) -> str:
+    def resume_by(self) -> str:
         """How an epoch is resumed: "loader", "dataset", "indices" or "replay"."""
         dataset = getattr(self.loader, "dataset", None)
-        if _keeps_state(dataset) and counts_samples(dataset):
+        if _has_state_dict(dataset) and counts_samples(dataset):
             return "dataset"  # before the loader's, which may be valid only for the current number of ranks
-        if _keeps_state(self.loader):
+        if _has_state_dict(self.loader):
             return "loader"
         by_index = type(self.loader) is DataLoader and not isinstance(dataset, IterableDataset)
-        if _keeps_state(dataset) and not (by_index or self._has_workers):
+        if _has_state_dict(dataset) and not (by_index or self._has_workers):
             return "dataset"
         # A custom loader class may do more than fetch the indices of its sampler.
         return "indices" if by_index else "replay"
@@ -75,30 +75,30 @@ class EpochIterators:
     @property
     def length(self) -> int | None:
         """Number of steps in a full epoch, or None if the loader has no length."""
-        if self.kind != "indices":
+        if self.resume_by != "indices":
             return length_of(self.loader)
-        return SampleOrder(self.loader, self.share, whole_batches=self.whole_batches).steps_after(0)
+        return SampleOrder(self.loader, self.shard, shard_batches=self.shard_batches).steps_after(0)
 
     @property
-    def is_own(self) -> bool:
+    def is_per_rank(self) -> bool:
         """Whether data, and the position in it, are separate on each rank."""
-        if self.kind == "dataset":
+        if self.resume_by == "dataset":
             return not counts_samples(self.loader.dataset)
-        if self.kind == "loader":
-            return not getattr(self.loader, "is_dealt", False)
-        return self.kind != "indices" or is_data_sharded(self.loader, self.share)
+        if self.resume_by == "loader":
+            return not getattr(self.loader, "shards_data", False)
+        return self.resume_by != "indices" or is_data_sharded(self.loader, self.shard)
 
-    def _dealt(self) -> tuple[SampleOrder, DataLoader[Any]]:
-        if self._made is None:
-            indices = SampleOrder(self.loader, self.share, whole_batches=self.whole_batches)
+    def _sharded_loader(self) -> tuple[SampleOrder, DataLoader[Any]]:
+        if self._sharded is None:
+            indices = SampleOrder(self.loader, self.shard, shard_batches=self.shard_batches)
             indices.seed = self.seed
-            if self.share.size > 1 and not indices.is_data_sharded:
+            if self.shard.size > 1 and not indices.is_data_sharded:
                 # Each rank may have a generator with a different seed.
-                own_seed = [indices.own_seed]
-                dist.broadcast_object_list(own_seed)
-                indices.own_seed = own_seed[0]
-            self._made = indices, resumable(self.loader, indices, self.seed + self.share.rank)
-        return self._made
+                generator_seed = [indices.generator_seed]
+                dist.broadcast_object_list(generator_seed)
+                indices.generator_seed = generator_seed[0]
+            self._sharded = indices, resumable_loader(self.loader, indices, self.seed + self.shard.rank)
+        return self._sharded
 
     @property
     def _has_workers(self) -> bool:
@@ -111,51 +111,53 @@ class EpochIterators:
         Args:
             epoch: Number of the epoch, from 0.
             batch: Number of batches of the epoch that are done.
-            saved: What :meth:`place` returned at that point; None at the beginning of an epoch.
+            saved: What :meth:`position` returned at that point; None at the beginning of an epoch.
 
         Raises:
             ValueError: The loader is resumed in another way than the saved one, or its position cannot be restored on
                 this number of ranks.
         """
-        self._tell_epoch(epoch)
-        kind = self.kind
+        self._set_epoch(epoch)
+        resume_by = self.resume_by
         if saved is not None and saved["kind"] == "any":
             # Written by a version that saved only the number of batches.
-            kind = kind if kind == "indices" else "replay"
-            saved = {"kind": kind, "ranks": [{"kind": kind, "rng": None}] * self.share.size}
-        if saved is not None and saved["kind"] != kind:
+            resume_by = resume_by if resume_by == "indices" else "replay"
+            saved = {"kind": resume_by, "ranks": [{"kind": resume_by, "rng": None}] * self.shard.size}
+        if saved is not None and saved["kind"] != resume_by:
             raise ValueError(
-                f"The place in the training data was saved by {_BY[saved['kind']]}, but the data given now goes by "
-                f"{_BY[kind]}. Give the same kind of loader, or spin_dataloaders=False to begin the data anew."
+                f"The position in the training data was saved by {_BY[saved['kind']]}, but the current data resumes by "
+                f"{_BY[resume_by]}. Give the same type of loader, or spin_dataloaders=False to restart the data."
             )
-        if saved is not None and (self.is_own or kind == "replay"):
+        if saved is not None and (self.is_per_rank or resume_by == "replay"):
             saved = self._of_this_rank(saved)
-        if kind == "replay":
+        if resume_by == "replay":
             return self._by_replay(batch, saved)
-        owner = self.loader if kind == "loader" else self.loader.dataset
-        if kind == "indices" and (self._has_workers or not _keeps_state(owner)):
-            owner = None
-        if saved is not None and owner is not None and "state" in saved:
-            owner.load_state_dict(saved["state"])
+        stateful = self.loader if resume_by == "loader" else self.loader.dataset
+        if resume_by == "indices" and (self._has_workers or not _has_state_dict(stateful)):
+            stateful = None
+        if saved is not None and stateful is not None and "state" in saved:
+            stateful.load_state_dict(saved["state"])
         if saved is not None and saved.get("over"):
-            if kind == "loader" and isinstance(self.loader, DataLoader):
+            if resume_by == "loader" and isinstance(self.loader, DataLoader):
                 # A torch DataLoader samples its seed when iteration starts: do it now for the finished epoch.
                 iterate(self.loader)
-            return EpochIterator(kind, iter(()), owner=owner)
-        if kind == "indices":
-            return self._by_indices(epoch, batch, saved, owner)
-        length = None if saved is None or self.is_own or kind != "loader" else batch + self.loader.steps_left
-        return EpochIterator(kind, iterate(self.loader, resumed=saved is not None), owner=owner, length=length)
+            return EpochIterator(resume_by, iter(()), stateful=stateful)
+        if resume_by == "indices":
+            return self._by_indices(epoch, batch, saved, stateful)
+        length = None if saved is None or self.is_per_rank or resume_by != "loader" else batch + self.loader.steps_left
+        return EpochIterator(
+            resume_by, iterate(self.loader, resumed=saved is not None), stateful=stateful, length=length
+        )
 
-    def _tell_epoch(self, epoch: int) -> None:
-        owners: list[Any] = [getattr(self.loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
-        for each in {id(owner): owner for owner in (*owners, self.loader)}.values():
+    def _set_epoch(self, epoch: int) -> None:
+        objects: list[Any] = [getattr(self.loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
+        for each in {id(one): one for one in (*objects, self.loader)}.values():
             if callable(set_epoch := getattr(each, "set_epoch", None)):
                 set_epoch(epoch)
             elif type(getattr(each, "next_epoch", None)) is int:
                 each.next_epoch = epoch
 
-    def place(self, current: EpochIterator, sample: int, *, sized: bool = True) -> dict[str, Any]:
+    def position(self, current: EpochIterator, sample: int, *, sized: bool = True) -> dict[str, Any]:
         """Return the position for a checkpoint, from which later processes resume; all ranks must call this.
 
         Args:
@@ -163,12 +165,12 @@ class EpochIterators:
             sample: Number of samples of the epoch that are done on all ranks.
             sized: Whether the number of batches determines where the epoch ends.
         """
-        if self.share.size == 1 or not self.is_own:
+        if self.shard.size == 1 or not self.is_per_rank:
             return current.state_dict(sample, sized=sized)
         # Other ranks may have more batches than this one.
-        return self.gather(current.state_dict(sample, sized=False))
+        return self.all_gather(current.state_dict(sample, sized=False))
 
-    def place_after(
+    def position_after(
         self, ended: EpochIterator, sample: int, batch: int, *, sized: bool = True
     ) -> dict[str, Any] | None:
         """Return the state to begin the epoch after a finished one, or None; all ranks must call this.
@@ -182,36 +184,38 @@ class EpochIterators:
             batch: Number of batches.
             sized: Whether the number of batches determined where the epoch ended.
         """
-        if not ended.has_owner:
+        if not ended.has_state_dict:
             return None
-        place = ended.state_dict(sample, sized=sized)
-        return {**(self.gather(place) if self.share.size > 1 and self.is_own else place), "ended": batch}
+        position = ended.state_dict(sample, sized=sized)
+        return {**(self.all_gather(position) if self.shard.size > 1 and self.is_per_rank else position), "ended": batch}
 
-    def go_after(self, epoch: int, saved: Mapping[str, Any]) -> None:
+    def restore_after(self, epoch: int, saved: Mapping[str, Any]) -> None:
         """Restore the data to the end of an epoch; data other than the saved one starts from the beginning.
 
         Args:
             epoch: Number of that epoch.
-            saved: What :meth:`place_after` returned.
+            saved: What :meth:`position_after` returned.
         """
-        if saved["kind"] != self.kind or (self.is_own and len(saved.get("ranks", [saved])) != self.share.size):
-            _log.warning("The training data is not what it was when the checkpoint was saved; it begins anew.")
+        if saved["kind"] != self.resume_by or (
+            self.is_per_rank and len(saved.get("ranks", [saved])) != self.shard.size
+        ):
+            _log.warning("The training data differs from that of the checkpoint; it starts from the beginning.")
             return
         self.begin(epoch, saved["ended"], saved)
 
-    def gather(self, mine: Mapping[str, Any]) -> dict[str, Any]:
+    def all_gather(self, mine: Mapping[str, Any]) -> dict[str, Any]:
         """All-gather the positions of all ranks; all ranks must call this.
 
         Args:
             mine: The position of this rank.
         """
-        ranks = dict(dist.all_gather_object((self.share.rank, mine)))
-        return {"kind": mine["kind"], "ranks": [ranks[rank] for rank in range(self.share.size)]}
+        ranks = dict(dist.all_gather_object((self.shard.rank, mine)))
+        return {"kind": mine["kind"], "ranks": [ranks[rank] for rank in range(self.shard.size)]}
 
     @property
-    def can_be_touched(self) -> bool:
+    def can_prefetch(self) -> bool:
         """Whether the first batch can be fetched here without an effect on an epoch that begins afterwards."""
-        return self.kind in ("indices", "replay") and not (self._has_workers or isinstance(self.loader, Iterator))
+        return self.resume_by in ("indices", "replay") and not (self._has_workers or isinstance(self.loader, Iterator))
 
     def rewind(self, current: EpochIterator, epoch: int, batch: int, fetched: tuple[Batch, ...]) -> bool:
         """Make an iterator yield the last batch again, or the batch that failed to load; return whether it can.
@@ -222,43 +226,42 @@ class EpochIterators:
             batch: Number of batches of the epoch that are done.
             fetched: The last batch, which is fetched again if the data has indices; empty if fetching failed.
         """
-        if current.kind == "indices":
-            place = current.step_back(1 if fetched else 0)
-            current.begin_later(lambda: self._by_indices(epoch, batch, {"place": place}, None))
+        if current.resume_by == "indices":
+            position = current.step_back(1 if fetched else 0)
+            current.continue_with(lambda: self._by_indices(epoch, batch, {"place": position}, None))
         elif fetched:
-            current.hold(fetched[0])
-        elif current.kind == "replay" and not isinstance(self.loader, Iterator):
-            current.begin_later(lambda: self._by_replay(batch, {"rng": current.start}))
+            current.push_back(fetched[0])
+        elif current.resume_by == "replay" and not isinstance(self.loader, Iterator):
+            current.continue_with(lambda: self._by_replay(batch, {"rng": current.start}))
         else:
             return False
         return True
 
     def lend_workers(self, current: EpochIterator | None, epoch: int, batch: int) -> None:
-        """Let the user's loader have the persistent workers until the next batch is wanted.
+        """Let the user's loader use the persistent workers until the next batch is requested.
 
         Args:
-            current: The iterator under way, which then begins again at its place; None between epochs.
+            current: The current iterator, which then restarts at its position; None between epochs.
             epoch: Number of its epoch.
             batch: Number of batches of the epoch that are done.
         """
-        if self._made is not None and lend(self._made[1], self.loader) and current is not None:
+        if self._sharded is not None and lend(self._sharded[1], self.loader) and current is not None:
             self.rewind(current, epoch, batch, ())
 
     def _of_this_rank(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the saved position of this rank."""
         ranks: list[Any] = saved.get("ranks", [saved])
-        if len(ranks) != self.share.size:
-            now = plural(self.share.size, "rank")
+        if len(ranks) != self.shard.size:
+            now = plural(self.shard.size, "rank")
             raise ValueError(
-                f"The place in the training data was saved by {plural(len(ranks), 'rank')}, each with data of its own, "
-                f"but there {'is' if self.share.size == 1 else 'are'} now {now}. Resume with as many, or give "
-                f"spin_dataloaders=False to begin the data anew. The samples of a torch DataLoader with a plain "
-                f"sampler are dealt out to any number."
+                f"The position in the training data was saved by {plural(len(ranks), 'rank')} with separate data, but "
+                f"the run now has {now}. Resume with the same number of ranks, or give spin_dataloaders=False to "
+                f"restart the data. A torch DataLoader with a plain sampler can be resumed with any number of ranks."
             )
-        return ranks[self.share.rank]
+        return ranks[self.shard.rank]
 
-    def _by_indices(self, epoch: int, batch: int, saved: Mapping[str, Any] | None, owner: Any) -> EpochIterator:
-        indices, loader = self._dealt()
+    def _by_indices(self, epoch: int, batch: int, saved: Mapping[str, Any] | None, stateful: Any) -> EpochIterator:
+        indices, loader = self._sharded_loader()
         take_back(loader, self.loader)
         start = 0 if saved is None else saved.get("place", batch * indices.step)
         indices.epoch, indices.start = epoch, start
@@ -266,16 +269,16 @@ class EpochIterators:
         rest = None if saved is None else indices.steps_after(start)
         length = None if rest is None else batch + rest
         batches = iterate(loader, owner=self.loader)
-        return EpochIterator("indices", batches, owner=owner, place=start, step=indices.step, length=length)
+        return EpochIterator("indices", batches, stateful=stateful, position=start, step=indices.step, length=length)
 
     def _by_replay(self, batch: int, saved: Mapping[str, Any] | None) -> EpochIterator:
         if saved is None or batch == 0:
             state = rng.get_local_rng_state()
             return EpochIterator("replay", iterate(self.loader), start=state)
         _log.warning(
-            "Fetching the first %d batches again to get to where the training data was left: %s has neither a "
-            "state_dict nor indices. A torchdata StatefulDataLoader, or data with state_dict and load_state_dict, "
-            "would save this.",
+            "Fetching the first %d batches again to resume the training data at its position: %s has neither a "
+            "state_dict nor indices. Use a torchdata StatefulDataLoader, or data with state_dict and load_state_dict, "
+            "to avoid this.",
             batch,
             type(self.loader).__name__,
         )
@@ -289,11 +292,11 @@ class EpochIterators:
 
 _BY = {
     "loader": "the state_dict of the loader",
-    "dataset": "the state_dict of the data set",
+    "dataset": "the state_dict of the dataset",
     "indices": "the indices of a torch DataLoader",
-    "replay": "fetching the batches before again",
+    "replay": "fetching earlier batches again",
 }
 
 
-def _keeps_state(owner: Any) -> bool:
-    return callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None))
+def _has_state_dict(stateful: Any) -> bool:
+    return callable(getattr(stateful, "state_dict", None)) and callable(getattr(stateful, "load_state_dict", None))

@@ -1,4 +1,4 @@
-"""Data to evaluate on, with its metrics and its interval."""
+"""Evaluator: validation data with a label, its metrics, and the interval of evaluation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from composer._text import did_you_mean, whole
+from composer._text import as_integer, did_you_mean
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
@@ -26,23 +26,23 @@ class Evaluator:
     """A data loader to evaluate on.
 
     Args:
-        label: Names the data; metrics are logged as ``metrics/<label>/<metric>``.
+        label: Name of the data; metrics are logged as ``metrics/<label>/<metric>``.
         dataloader: Yields batches; None as in :class:`.DataSpec`.
-        metric_names: Which of the model's evaluation metrics to compute: every metric whose name contains one of
-            these, each a regular expression, case ignored; "<label>/" before it may be left out. None computes all.
-        subset_num_batches: Number of batches of a pass; -1 is all, None leaves it to the trainer.
-        eval_interval: How often: epochs, a time string, a :class:`.Time`, or ``(state, event) -> bool``. None leaves
-            it to the trainer.
-        device_eval_microbatch_size: Number of samples that go through the model at once; None is the whole batch,
-            "auto" as many as memory allows.
+        metric_names: Which of the model's evaluation metrics to compute: every metric whose name matches one of these
+            regular expressions, ignoring case; a leading "<label>/" may be omitted. None computes all.
+        subset_num_batches: Number of batches per evaluation; -1 is all, None uses the trainer's setting.
+        eval_interval: How often: epochs, a time string, a :class:`.Time`, or ``(state, event) -> bool``. None uses the
+            trainer's setting.
+        device_eval_microbatch_size: Number of samples per forward pass; None is the full batch, "auto" as many as
+            memory allows.
 
     Attributes:
-        auto_microbatching: Whether that number is found while evaluating.
-        microbatch_size: The number that was given or found, or None.
+        auto_microbatching: Whether the microbatch size is determined during evaluation.
+        microbatch_size: The given or determined size, or None.
 
     Raises:
         ValueError: ``metric_names`` is not a list of strings, or ``device_eval_microbatch_size`` or
-            ``subset_num_batches`` not a number of that kind.
+            ``subset_num_batches`` is not a valid number.
 
     >>> Evaluator(label="test", dataloader=[1, 2], metric_names=["Accuracy"]).label
     'test'
@@ -66,11 +66,11 @@ class Evaluator:
         if subset_num_batches is not None and subset_num_batches != -1 and not _is_count(subset_num_batches):
             raise ValueError(f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}.")
         if not isinstance(label, str) or not label:
-            raise TypeError(f"label must be a string that names the data in the metrics; got {label!r}.")
+            raise TypeError(f"label must be a non-empty string, the name of the data in metrics; got {label!r}.")
         self.label = label
         self.dataloader = spec = ensure_data_spec(dataloader)
         self.metric_names = metric_names
-        self.subset_num_batches = whole(subset_num_batches)
+        self.subset_num_batches = as_integer(subset_num_batches)
         self.microbatch_size: int | None = None
         if device_eval_microbatch_size is not None and not self.auto_microbatching:
             self.microbatch_size = microbatch_size_of("device_eval_microbatch_size", device_eval_microbatch_size, spec)
@@ -78,7 +78,7 @@ class Evaluator:
 
     @property
     def device_eval_microbatch_size(self) -> int | None:
-        """Number of samples that go through the model at once; the loader's batch size where none was given."""
+        """Number of samples per forward pass; the loader's batch size if none was given."""
         return self.dataloader.__batch_size__ if self.microbatch_size is None else self.microbatch_size
 
     @device_eval_microbatch_size.setter
@@ -87,7 +87,7 @@ class Evaluator:
 
     @property
     def eval_interval(self) -> Callable[[State, Event], bool] | None:
-        """Tells whether an evaluation is due; set to a time or a function."""
+        """Function that decides whether an evaluation is due; set to a time or a function."""
         return self._eval_interval
 
     @eval_interval.setter
@@ -98,23 +98,23 @@ class Evaluator:
         self._eval_interval = interval
 
     def __select__(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
-        """Return copies of the metrics that ``metric_names`` asks for.
+        """Return copies of the metrics that ``metric_names`` selects.
 
         Args:
             metrics: The model's evaluation metrics by name.
 
         Raises:
-            ValueError: A name matches none of them, or is no regular expression.
+            ValueError: A name matches none of them, or is not a valid regular expression.
         """
         if self.metric_names is None:
             return {name: deepcopy(metric) for name, metric in metrics.items()}
         written = {name: name.removeprefix("metrics/").removeprefix(f"{self.label}/") for name in self.metric_names}
         patterns = {name: self.__compile(name if name in metrics else short) for name, short in written.items()}
-        for asked, pattern in patterns.items():
+        for requested, pattern in patterns.items():
             if not any(pattern.search(name) for name in metrics):
                 raise ValueError(
-                    f"Evaluator {self.label!r}: metric_names has {asked!r}, which matches none of the model's metrics "
-                    f"{sorted(metrics)}.{did_you_mean(written[asked], list(metrics))}"
+                    f"Evaluator {self.label!r}: metric_names has {requested!r}, which matches none of the model's "
+                    f"metrics {sorted(metrics)}.{did_you_mean(written[requested], list(metrics))}"
                 )
         return {
             name: deepcopy(metric) for name, metric in metrics.items() if any(p.search(name) for p in patterns.values())
@@ -125,24 +125,24 @@ class Evaluator:
             return re.compile(name, re.IGNORECASE)
         except re.error as error:
             raise ValueError(
-                f"Evaluator {self.label!r}: metric_names has {name!r}, which is not a regular expression: {error}. "
-                f"Put a backslash before characters that are meant as such: {re.escape(name)!r}."
+                f"Evaluator {self.label!r}: metric_names has {name!r}, which is not a valid regular expression: "
+                f"{error}. Escape special characters: {re.escape(name)!r}."
             ) from None
 
 
 def _is_count(value: object) -> bool:
-    return (whole(value) or 0) >= 1
+    return (as_integer(value) or 0) >= 1
 
 
 def ensure_evaluator(
     evaluator: Evaluator | DataSpec | Iterable[Batch] | Mapping[str, Any],
     default_metric_names: Sequence[str] | None = None,
 ) -> Evaluator:
-    """Return an :class:`Evaluator` of what users may give as evaluation data.
+    """Return an :class:`Evaluator` for an evaluator or evaluation data.
 
     Args:
         evaluator: An evaluator, or data, which gets the label ``"eval"``.
-        default_metric_names: The metrics to compute on bare data; None computes all.
+        default_metric_names: The metrics to compute on data without an evaluator; None computes all.
 
     >>> ensure_evaluator([1, 2]).label
     'eval'

@@ -1,4 +1,4 @@
-"""The moments of a training run at which methods act."""
+"""The events of the training loop, at which algorithms, callbacks and loggers run their hooks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Event"]
 
 
 class Event(StrEnum):
-    """A moment in the loop; the loop is this, and an event fires where its name stands.
+    """An event of the loop. In the pseudocode of the loop below, an event fires where its name appears.
 
-    Indented lines repeat. ``for epoch`` goes on until ``max_duration`` is reached, also in the middle of an epoch, in
-    which case the events below ``end of epoch`` do not fire. ``evaluate`` stands for the block of that name and runs
-    where an evaluator is due. The last ``BEFORE_DATALOADER`` of an epoch is the one that finds no further batch; it
-    does not fire where ``max_duration`` ends with the last batch of the epoch.
+    Indented lines repeat. ``for epoch`` runs until ``max_duration`` is reached; if that is in the middle of an epoch,
+    the events below ``end of epoch`` do not fire. ``evaluate`` stands for the block of that name and runs if an
+    evaluator is due. The last ``BEFORE_DATALOADER`` of an epoch finds no further batch; it does not fire if
+    ``max_duration`` is reached with the last batch of the epoch.
 
     .. code-block:: text
 
@@ -87,11 +87,11 @@ class Event(StrEnum):
             PREDICT_END
 
     ``BEFORE_TRAIN_BATCH`` to ``AFTER_TRAIN_BATCH`` run inside the optimizer's closure, so an optimizer that evaluates
-    its closure several times fires them several times. The timestamp counts the batch from ``BATCH_END`` on. Where
+    its closure several times fires them several times. From ``BATCH_END`` on, the timestamp includes the batch. If
     an iteration length is set, ``ITERATION_END`` and ``ITERATION_CHECKPOINT`` follow the ``EPOCH_CHECKPOINT`` that
     completes it, and the next epoch begins with ``ITERATION_START``.
 
-    Names are accepted in any case, the old ones too.
+    Names are accepted in any case, including old names.
 
     >>> Event("AFTER_FORWARD") is Event("after_forward") is Event.AFTER_FORWARD
     True
@@ -148,9 +148,9 @@ class Event(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Event:
-        """Accept a name or value in any case, and say what was meant otherwise."""
+        """Accept a name or value in any case; suggest the closest name otherwise."""
         if not isinstance(value, str):
-            raise TypeError(f"An event is given as Event or str, not {type(value).__name__}: {value!r}")
+            raise TypeError(f"An event must be an Event or a str, not {type(value).__name__}: {value!r}")
         found = cls.__members__.get(value.upper())
         if found is None:
             raise ValueError(f"Unknown event {value!r}.{did_you_mean(value.lower(), [e.value for e in cls])}")
@@ -176,7 +176,7 @@ class Event(StrEnum):
 
     @property
     def runs_last_to_first(self) -> bool:
-        """Whether algorithms run in reverse here, so that each can undo what it did in the matching ``before_*`` event.
+        """Whether algorithms run in reverse order, so that each can undo its changes of the ``before_*`` event.
 
         >>> Event.AFTER_LOSS.runs_last_to_first, Event.BATCH_END.runs_last_to_first
         (True, False)

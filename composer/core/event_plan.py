@@ -23,12 +23,12 @@ from composer.core.watched_list import WatchedList
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["Planner", "names_methods"]
+__all__ = ["Planner", "uses_event_methods"]
 
 _log = logging.getLogger("composer.core.engine")
 _HOOKS: Final = frozenset(event.value for event in Event) | {"match", "apply", "run_event", "__wrap_handlers__"}
 
-# What algorithms change in the model here, before the first batch, is kept for its summary.
+# Changes that algorithms make to the model at these events, before the first batch, are recorded for its summary.
 _SET_UP: Final = frozenset({Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD, Event.FIT_START})
 
 # Queued metrics reach the destinations here, after callbacks have logged and before the destinations' own hooks.
@@ -44,20 +44,20 @@ _DELIVERY: Final = {
 
 
 class Planner:
-    """Collects what listens to an event.
+    """Plans the handlers of each event and caches the plans.
 
     Args:
-        state: Has the algorithms and callbacks.
-        logger: Has the destinations.
-        logs_traces: Whether records of algorithms are made within a loop too, and logged. Without it they are made
-            there where a destination keeps them.
+        state: The state, with the algorithms and callbacks.
+        logger: The logger, with the destinations.
+        logs_traces: Whether to record and log algorithm traces also within a loop. Otherwise they are recorded there
+            only if a destination stores them.
 
     Attributes:
-        plans: The handlers by event, as far as they are kept.
-        custom: Whether code from outside this package listens, by event, as far as that is kept.
+        plans: The handlers by event, as far as cached.
+        custom: Whether code from outside this package listens, by event, as far as cached.
         passes: The user's reorderings of the algorithms.
-        traces: The records of the event that fires.
-        changes: What algorithms changed in the model before the first batch: name and description.
+        traces: The records of the current event.
+        changes: Changes of the model by algorithms before the first batch: name and description.
 
     >>> from composer import State
     >>> state = State(model=torch.nn.Linear(1, 1))
@@ -67,18 +67,18 @@ class Planner:
 
     def __init__(self, state: State, logger: Logger, *, logs_traces: bool) -> None:
         self.plans: dict[str, tuple[Handler, ...]] = {}
-        self.passes: list[AlgorithmPass] = WatchedList[AlgorithmPass]([], self.forget)
+        self.passes: list[AlgorithmPass] = WatchedList[AlgorithmPass]([], self.clear)
         self.traces: Traces = {}
         self.changes: dict[tuple[int, Event], tuple[str, str]] = {}
         self._state = state
         self._logger = logger
         self._logs_traces = logs_traces
-        self._keeps = False
+        self._caches = False
         self.custom: dict[Event, bool] = {}
         self._hooks: list[Any] = []
 
     def handlers(self, event: Event) -> tuple[Handler, ...]:
-        """Return the handlers of an event in the order in which they run, wrapped by those that ask for it.
+        """Return the handlers of an event in the order in which they run, wrapped by ``__wrap_handlers__``.
 
         Args:
             event: The event.
@@ -86,34 +86,34 @@ class Planner:
         found = self.plans.get(event)
         if found is None:
             found = self._plan(event)
-            if self._keeps:
+            if self._caches:
                 if self.is_custom(event):
-                    found = (*found, self._look_at_hooks)
+                    found = (*found, self._check_hooks)
                 self.plans[event] = found
         return found
 
-    def forget(self) -> None:
-        """Plan each event anew."""
-        # Not replaced by new ones, as the engine holds the plans too.
+    def clear(self) -> None:
+        """Drop all cached plans."""
+        # Cleared in place, since the engine references the dictionaries too.
         self.plans.clear()
         self.custom.clear()
-        if self._keeps:
-            self._note_hooks()
+        if self._caches:
+            self._record_hooks()
 
     @contextlib.contextmanager
-    def keeping(self) -> Generator[None]:
-        """Keep the plans that are made inside."""
-        if self._keeps:  # as an evaluation in a training
+    def caching(self) -> Generator[None]:
+        """Cache the plans inside this context."""
+        if self._caches:  # for example in an evaluation during training
             yield
             return
-        self.forget()
-        self._keeps = True
-        self._note_hooks()
+        self.clear()
+        self._caches = True
+        self._record_hooks()
         try:
             yield
         finally:
-            self._keeps = False
-            self.forget()
+            self._caches = False
+            self.clear()
 
     def _plan(self, event: Event) -> tuple[Handler, ...]:
         handlers = self._collect(event)
@@ -122,7 +122,7 @@ class Planner:
             for callback in reversed(self._state.callbacks):
                 if replaces(callback, Callback, "__wrap_handlers__"):
                     handlers = tuple(callback.__wrap_handlers__(event, handlers))
-        return self._announced(event, handlers) if os.environ.get("ENGINE_DEBUG") else handlers
+        return self._logging_handlers(event, handlers) if os.environ.get("ENGINE_DEBUG") else handlers
 
     def is_custom(self, event: Event) -> bool:
         """Return whether code from outside this package would be called when an event fires.
@@ -134,40 +134,41 @@ class Planner:
         if found is None:
             watching = [c for c in self._state.callbacks if listens(c, event) or replaces(c, Callback, "run_event")]
             found = any(_is_custom(one, event) for one in (*self._algorithms(event)[1], *watching))
-            if self._keeps:
+            if self._caches:
                 self.custom[event] = found
         return found
 
-    def _note_hooks(self) -> None:
+    def _record_hooks(self) -> None:
         listeners = (*self._state.algorithms, *self._state.callbacks)
-        kinds = {kind for one in listeners for kind in type(one).__mro__ if _package(kind) != "composer"}
-        spaces: list[Any] = [getattr(one, "__dict__", {}) for one in (*listeners, *kinds - {object})]
+        classes = {cls for one in listeners for cls in type(one).__mro__ if _package(cls) != "composer"}
+        spaces: list[Any] = [getattr(one, "__dict__", {}) for one in (*listeners, *classes - {object})]
         self._hooks = [spaces, sum(map(len, spaces)), [_HOOKS & space.keys() for space in spaces]]
 
-    def _look_at_hooks(self, state: State, logger: Logger) -> None:
-        """Plan anew if a hook was added to a listener, or taken away, by the code that has just run."""
+    def _check_hooks(self, state: State, logger: Logger) -> None:
+        """Drop cached plans if the code that just ran added a hook to a listener or removed one."""
         hooks = self._hooks
-        if (now := sum(map(len, hooks[0]))) == hooks[1]:  # in the usual case no attribute has come or gone
+        if (now := sum(map(len, hooks[0]))) == hooks[1]:  # the usual case: no attribute was added or removed
             return
         spaces, _, names = hooks
         if names == [_HOOKS & space.keys() for space in spaces]:
             self._hooks[1] = now
         else:
-            self.forget()
+            self.clear()
 
     def _algorithms(self, event: Event) -> tuple[list[Algorithm], list[Algorithm]]:
-        """The algorithms that listen, and those that run, in their order: a pass may leave out some, and add others."""
-        listening = [one for one in self._state.algorithms if listens(one, event) or not names_methods(one)]
+        """Return the algorithms that listen, and those that run, in order: a pass may remove some and add others."""
+        listening = [one for one in self._state.algorithms if listens(one, event) or not uses_event_methods(one)]
         return listening, arrange(listening, event, self.passes)
 
     def _collect(self, event: Event) -> tuple[Handler, ...]:
         listening, ordered = self._algorithms(event)
         known = set(map(id, listening))
         algorithms = [
-            self._algorithm_handler(one, event, place, asks=id(one) in known) for place, one in enumerate(ordered)
+            self._algorithm_handler(one, event, index, calls_match=id(one) in known)
+            for index, one in enumerate(ordered)
         ]
         if event in _SET_UP:
-            algorithms = [self._noting_changes(handler, event) for handler in algorithms]
+            algorithms = [self._recording_changes(handler, event) for handler in algorithms]
         watching = [c for c in self._state.callbacks if listens(c, event) or replaces(c, Callback, "run_event")]
         callbacks = [_callback_handler(c, event) for c in watching if not isinstance(c, LoggerDestination)]
         loggers = [self._destination_handler(c, event) for c in watching if isinstance(c, LoggerDestination)]
@@ -178,12 +179,12 @@ class Planner:
             loggers.insert(0, lambda state, logger: deliver(logger))
         return (*algorithms, *callbacks, *loggers)
 
-    def _algorithm_handler(self, algorithm: Algorithm, event: Event, place: int, *, asks: bool) -> Handler:
+    def _algorithm_handler(self, algorithm: Algorithm, event: Event, index: int, *, calls_match: bool) -> Handler:
         kept = not self._logs_traces and self._logger.keeps_traces
-        traced = self._logs_traces or kept or not self._keeps
-        if names_methods(algorithm) and not traced:
+        traced = self._logs_traces or kept or not self._caches
+        if uses_event_methods(algorithm) and not traced:
             return _hook(algorithm, event)
-        match = bind(algorithm, "match") if asks else _always  # what a pass adds runs, as the pass says
+        match = bind(algorithm, "match") if calls_match else _always  # an algorithm that a pass added always runs
         apply = bind(algorithm, "apply")
 
         def run(state: State, logger: Logger) -> None:
@@ -194,17 +195,17 @@ class Planner:
             ran = bool(match(event, state, logger))
             code = apply(event, state, logger) if ran else None
             name = type(algorithm).__name__
-            self.traces[f"{place}.{name}/{event.value}"] = Trace(name, event, code, place, ran)
+            self.traces[f"{index}.{name}/{event.value}"] = Trace(name, event, code, index, ran)
             if self._logs_traces:
                 logger.log_traces({f"algorithm_traces/{name}/{event.value}": int(ran)})
-            elif kept and ran:  # one that declines would fill the file
-                logger.log_traces({f"algorithm_traces/{name}/{event.value}": 1}, unasked=True)
+            elif kept and ran:  # records of algorithms that did not run would fill the file
+                logger.log_traces({f"algorithm_traces/{name}/{event.value}": 1}, if_stored=True)
 
         return owned(recorded if traced else run, algorithm)
 
-    def _noting_changes(self, handler: Handler, event: Event) -> Handler:
-        """Have a handler's changes of the model noted."""
-        owner, changes = owner_of(handler), self.changes  # not the planner, which would keep itself alive
+    def _recording_changes(self, handler: Handler, event: Event) -> Handler:
+        """Wrap a handler so that its changes of the model are recorded."""
+        owner, changes = owner_of(handler), self.changes  # without self, which would be a reference cycle
 
         def run(state: State, logger: Logger) -> None:
             before = ModelOutline(state.model)
@@ -215,7 +216,7 @@ class Planner:
         return owned(run, owner)
 
     def _destination_handler(self, destination: LoggerDestination, event: Event) -> Handler:
-        """Keep a failing tracker from ending the training; before that it is a mistake of the set-up and does."""
+        """Wrap a logger so that its failure does not stop training; a failure during setup is raised."""
         handler = _callback_handler(destination, event)
         if event in (Event.INIT, Event.BEFORE_LOAD, Event.AFTER_LOAD):
             return handler
@@ -228,16 +229,16 @@ class Planner:
 
         return owned(guarded, destination)
 
-    def _announced(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
-        """Log the event and each handler, before it runs, for ``ENGINE_DEBUG=1``."""
+    def _logging_handlers(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+        """Wrap handlers so that the event and each handler are logged before they run, for ``ENGINE_DEBUG=1``."""
 
         def announce(handler: Handler | None) -> Handler:
             owner = owner_of(handler)
-            kind = "algorithm" if any(owner is one for one in self._state.algorithms) else "callback"
-            what = "Running event" if handler is None else f"Running {kind} {type(owner).__name__}"
+            role = "algorithm" if any(owner is one for one in self._state.algorithms) else "callback"
+            what = "Running event" if handler is None else f"Running {role} {type(owner).__name__}"
 
             def run(state: State, logger: Logger) -> None:
-                _log.debug("%s: %s", _place(state, event), what)
+                _log.debug("%s: %s", _position(state, event), what)
                 if handler is not None:
                     handler(state, logger)
 
@@ -246,29 +247,29 @@ class Planner:
         return tuple(announce(one) if one is None or owner_of(one) is not None else one for one in (None, *handlers))
 
 
-def names_methods(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm is written by methods named after events rather than by match and apply.
+def uses_event_methods(algorithm: Algorithm) -> bool:
+    """Return whether an algorithm implements methods named after events rather than match and apply.
 
     Args:
         algorithm: The algorithm.
 
-    >>> names_methods(Algorithm())
+    >>> uses_event_methods(Algorithm())
     True
     """
     return not replaces(algorithm, Algorithm, "match") and not replaces(algorithm, Algorithm, "apply")
 
 
-def _package(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
 
 
 def _is_custom(listener: Any, event: Event) -> bool:
-    """Whether what a listener does at an event is not, or not only, written in this package."""
+    """Return whether the hook of a listener at an event is defined, or partly defined, outside this package."""
     return event.value in getattr(listener, "__dict__", {}) or _package(type(listener)) != "composer"
 
 
 def _hook(listener: Any, event: Event) -> Handler:
-    """The method of a listener; of one of a user's, whatever it is when it is called."""
+    """Return the hook method of a listener; that of a custom class is looked up at each call, as it may be replaced."""
     name = event.value
     if not _is_custom(listener, event):
         return getattr(listener, name)
@@ -293,7 +294,7 @@ def _always(event: Event, state: State, logger: Logger) -> bool:
     return True
 
 
-def _place(state: State, event: Event) -> str:
+def _position(state: State, event: Event) -> str:
     now = [("ep", state.timestamp.epoch), ("ba", state.timestamp.batch)]
     if event.is_eval:
         now.append(("eval_ba", state.eval_timestamp.batch))

@@ -1,4 +1,4 @@
-"""Names of files with placeholders, as functions for scripts."""
+"""Format file names with placeholders such as "ep{epoch}-rank{rank}.pt"; public functions for scripts."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ __all__ = [
 
 _ABOUT: Final = {
     "run_name": "Name of the run.",
-    "rank": "Number of the process among all.",
-    "local_rank": "Number of the process on its node.",
-    "world_size": "Number of processes.",
-    "local_world_size": "Number of processes on the node.",
-    "node_rank": "Number of the node.",
+    "rank": "Global rank.",
+    "local_rank": "Rank on its node.",
+    "world_size": "Number of ranks.",
+    "local_world_size": "Number of ranks on the node.",
+    "node_rank": "Rank of the node.",
 }
 
 
 def _table(names: tuple[str, ...]) -> str:
-    about = {name: f"Counter ``{name}`` of the training time." for name in names} | {
+    about = {name: f"Counter ``{name}`` of the timestamp." for name in names} | {
         name: f"Time ``{name}`` in seconds." for name in names if name.endswith("_wct")
     }
     rows = [f"| ``{{{name}}}`` | {_ABOUT.get(name) or about[name]} |" for name in names]
-    return "\n".join(["| Placeholder | What stands for it |", "| --- | --- |", *rows])
+    return "\n".join(["| Placeholder | Value |", "| --- | --- |", *rows])
 
 
 FORMAT_NAME_WITH_DIST_TABLE: Final = _table(PROCESS_KEYS)
-"""The placeholders of names that do not change in training, as a table in Markdown."""
+"""The placeholders of names that do not change during training, as a Markdown table."""
 
 FORMAT_NAME_WITH_DIST_AND_TIME_TABLE: Final = _table((*PROCESS_KEYS, *TIME_KEYS))
-"""The placeholders of names that may change in training, as a table in Markdown."""
+"""The placeholders of names that may change during training, as a Markdown table."""
 
 
 def format_name_with_dist(format_str: str, run_name: str, **extra_format_kwargs: object) -> str:
-    """Return a name with the run and the process in place of its placeholders.
+    """Format a name with the run name and the rank.
 
     Args:
         format_str: The name with placeholders, see :data:`FORMAT_NAME_WITH_DIST_TABLE`.
@@ -67,12 +67,12 @@ def format_name_with_dist(format_str: str, run_name: str, **extra_format_kwargs:
 def format_name_with_dist_and_time(
     format_str: str, run_name: str, timestamp: Timestamp, **extra_format_kwargs: object
 ) -> str:
-    """Return a name with the run, the process and the training time in place of its placeholders.
+    """Format a name with the run name, the rank and the timestamp.
 
     Args:
         format_str: The name with placeholders, see :data:`FORMAT_NAME_WITH_DIST_AND_TIME_TABLE`.
         run_name: Name of the run.
-        timestamp: The training time.
+        timestamp: The timestamp.
         extra_format_kwargs: Further values by placeholder.
 
     Raises:
@@ -86,11 +86,11 @@ def format_name_with_dist_and_time(
 
 
 class PartialFilePath:
-    """A path with placeholders, to be formatted when the run is known.
+    """A path with placeholders, which is formatted later with a state.
 
     Args:
-        filename: Name of the file; may tell the training time.
-        folder: The folder, a path or URI; must not tell the time. None if ``filename`` is the whole path.
+        filename: Name of the file; may have placeholders of the timestamp.
+        folder: The folder, a path or URI; without placeholders of the timestamp. None if ``filename`` is the full path.
 
     Raises:
         ValueError: A placeholder is unknown, or the file is not in the folder.
@@ -110,12 +110,12 @@ class PartialFilePath:
         return repr(self.filename if self.folder is None else f"{self.folder}/{self.filename}")
 
     def format(self, state: State, is_dir: bool = False, keep_placeholders: bool = False) -> str:
-        """Return the path.
+        """Return the formatted path.
 
         Args:
             state: The state of the run.
-            is_dir: Whether it is a folder, and the name is to end so.
-            keep_placeholders: Whether to leave the placeholders in.
+            is_dir: Whether it is a folder, and ends with a slash.
+            keep_placeholders: Whether to keep the placeholders.
         """
 
         def filled(template: str, timestamp: Timestamp | None) -> str:
@@ -129,12 +129,12 @@ class PartialFilePath:
 
 
 def partial_format(s: str, *args: Any, **kwargs: Any) -> str:
-    """Return a text with those placeholders replaced that have a value; the others stay for later.
+    """Replace the placeholders that have a value; keep the others.
 
     Args:
-        s: The text with placeholders, as of :meth:`str.format`.
-        args: Values of placeholders without a name.
-        kwargs: Values of the others by name.
+        s: The text with placeholders, as for :meth:`str.format`.
+        args: Values of positional placeholders.
+        kwargs: Values of named placeholders.
 
     >>> partial_format("{run_name}/ep{epoch:02d}-{}", "last", run_name="night")
     'night/ep{epoch:02d}-last'
@@ -156,7 +156,7 @@ class _PartialFormatter(string.Formatter):
 
 
 class _Placeholder:
-    """Formats as the placeholder that it stands for."""
+    """Formats as the placeholder itself."""
 
     def __init__(self, name: str) -> None:
         self.__name = name

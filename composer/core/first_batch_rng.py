@@ -67,7 +67,7 @@ class FirstBatchRNG:
         if not self._is_loaded or self.state is None:
             return
         self._is_loaded, self._loader = False, loader
-        with rng.preserved():
+        with rng.preserve_rng_state():
             batches = begin()
             rng.set_local_rng_state(self.state)
             next(batches, None)

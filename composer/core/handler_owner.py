@@ -1,4 +1,4 @@
-"""Handlers: what an engine calls at an event, and whose they are."""
+"""Mark a function with the algorithm or callback it acts for, for notes on exceptions and timings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 __all__ = ["Handler", "owned", "owner_of"]
 
 Handler: TypeAlias = "Callable[[State, Logger], object]"
-"""What is called at an event: a method of an algorithm, callback or logger, or a function that stands in for one."""
+"""A function that the engine calls at an event: a method of an algorithm, callback or logger, or a wrapper of one."""
 
 
 def owned(handler: Handler, owner: object) -> Handler:
-    """Return a function marked with whose handler it is, which the note on an exception and timings go by.
+    """Mark a function with its owner, which notes on exceptions and timings report; return the function.
 
     Args:
-        handler: The function; a method knows its owner by itself.
-        owner: The algorithm, callback or logger. None leaves the handler without one.
+        handler: The function; a method has its owner already.
+        owner: The algorithm, callback or logger; None for no owner.
 
     >>> handler = owned(lambda state, logger: None, "me")
     >>> owner_of(handler)
@@ -31,10 +31,10 @@ def owned(handler: Handler, owner: object) -> Handler:
 
 
 def owner_of(handler: Handler | None) -> Any:
-    """Return the algorithm, callback or logger that a handler belongs to, or None where it is nobody's.
+    """Return the algorithm, callback or logger that a handler belongs to, or None.
 
     Args:
-        handler: A handler as :meth:`.Callback.__wrap_handlers__` gets it.
+        handler: A handler, as passed to :meth:`.Callback.__wrap_handlers__`.
 
     >>> owner_of([1].append)
     [1]

@@ -1,4 +1,4 @@
-"""One method for each event: what algorithms and callbacks have in common."""
+"""Hooks: the base class of algorithms and callbacks, with one hook method for each event."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["Hooks", "listens", "replaces"]
 
 
 class Hooks:
-    """Methods named after the events; a subclass overrides those it wants to act at, and pays for no other.
+    """Methods named after the events; a subclass overrides the hooks it needs, and others have no overhead.
 
-    Every other name without underscores is free for attributes and methods of a subclass: what this library asks its
-    own classes beyond the hooks has names with two underscores, such as ``__traits__``.
+    Subclasses may use every other public name for attributes and methods: apart from hooks, this library only uses
+    dunder names, such as ``__traits__``.
 
     Args:
-        *args: Ignored, so that a subclass may pass on what it got.
+        *args: Ignored, so that a subclass may forward its arguments.
         **kwargs: Ignored likewise.
 
     Raises:
-        TypeError: A class of this library that takes no arguments is given some.
+        TypeError: Arguments are passed to a class of this library that takes none.
 
     >>> class Hello(Hooks):
     ...     def fit_start(self, state, logger):
@@ -37,22 +37,22 @@ class Hooks:
     __traits__: Traits = Traits()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kind = type(self)
-        if (args or kwargs) and kind.__init__ is Hooks.__init__ and kind.__module__.startswith("composer."):
+        cls = type(self)
+        if (args or kwargs) and cls.__init__ is Hooks.__init__ and cls.__module__.startswith("composer."):
             given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
-            raise TypeError(f"{kind.__name__} takes no arguments; got {given}.")
+            raise TypeError(f"{cls.__name__} takes no arguments; got {given}.")
 
     def __listens__(self, event: Event) -> bool:
-        """Tell whether this object has a method of its own for an event.
+        """Return whether this object overrides the hook of an event.
 
         Args:
-            event: The event asked about.
+            event: The event.
         """
         name = event.value
         return name in self.__dict__ or getattr(type(self), name) is not getattr(Hooks, name)
 
     def init(self, state: State, logger: Logger) -> None:
-        """The run is constructed; the place to change the model."""
+        """The run is constructed; change the model here."""
 
     def before_load(self, state: State, logger: Logger) -> None:
         """A checkpoint is about to be loaded."""
@@ -73,7 +73,7 @@ class Hooks:
         """The next batch is about to be fetched."""
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
-        """The batch is there, on the device."""
+        """The batch is on the device."""
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """A training step begins."""
@@ -82,46 +82,46 @@ class Hooks:
         """The closure of the optimizer begins."""
 
     def before_forward(self, state: State, logger: Logger) -> None:
-        """A microbatch is about to enter the model."""
+        """The forward pass of a microbatch is about to begin."""
 
     def after_forward(self, state: State, logger: Logger) -> None:
-        """``state.outputs`` is there."""
+        """``state.outputs`` is set."""
 
     def before_loss(self, state: State, logger: Logger) -> None:
         """The loss is about to be computed."""
 
     def after_loss(self, state: State, logger: Logger) -> None:
-        """``state.loss`` is there."""
+        """``state.loss`` is set."""
 
     def before_backward(self, state: State, logger: Logger) -> None:
         """The gradients are about to be computed."""
 
     def after_backward(self, state: State, logger: Logger) -> None:
-        """The gradients of a microbatch are there."""
+        """The gradients of a microbatch are computed."""
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        """The gradients are complete and unscaled; the place to clip them."""
+        """The gradients are complete and unscaled; clip them here."""
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """The step is done and counted."""
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """The state is whole after a step; the place to save it."""
+        """The state after a step is consistent; save checkpoints here."""
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """The epoch is done and counted."""
 
     def epoch_checkpoint(self, state: State, logger: Logger) -> None:
-        """The state is whole after an epoch; the place to save it."""
+        """The state after an epoch is consistent; save checkpoints here."""
 
     def iteration_end(self, state: State, logger: Logger) -> None:
         """The iteration is done and counted."""
 
     def iteration_checkpoint(self, state: State, logger: Logger) -> None:
-        """The state is whole after an iteration; the place to save it."""
+        """The state after an iteration is consistent; save checkpoints here."""
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Training is over, its last evaluation included."""
+        """Training is done, including its last evaluation."""
 
     def eval_before_all(self, state: State, logger: Logger) -> None:
         """The evaluators that are due begin."""
@@ -130,13 +130,13 @@ class Hooks:
         """An evaluator begins."""
 
     def eval_batch_start(self, state: State, logger: Logger) -> None:
-        """An evaluation batch is there, on the device."""
+        """An evaluation batch is on the device."""
 
     def eval_before_forward(self, state: State, logger: Logger) -> None:
-        """The evaluation batch is about to enter the model."""
+        """The forward pass of the evaluation batch is about to begin."""
 
     def eval_after_forward(self, state: State, logger: Logger) -> None:
-        """``state.outputs`` of the evaluation is there."""
+        """``state.outputs`` of the evaluation is set."""
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
         """The evaluation batch is done and counted."""
@@ -157,13 +157,13 @@ class Hooks:
         """``Trainer.predict`` begins."""
 
     def predict_batch_start(self, state: State, logger: Logger) -> None:
-        """A batch to predict is there, on the device."""
+        """A prediction batch is on the device."""
 
     def predict_before_forward(self, state: State, logger: Logger) -> None:
-        """The batch is about to enter the model."""
+        """The forward pass of the prediction batch is about to begin."""
 
     def predict_after_forward(self, state: State, logger: Logger) -> None:
-        """``state.outputs`` of the prediction is there."""
+        """``state.outputs`` of the prediction is set."""
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
         """The batch is predicted and counted."""
@@ -173,7 +173,7 @@ class Hooks:
 
 
 def listens(listener: Any, event: Event) -> bool:
-    """Return whether an algorithm, callback or logger acts at an event; a test double is asked at every one.
+    """Return whether an algorithm, callback or logger listens to an event; a test double listens to all events.
 
     Args:
         listener: The object.
@@ -186,17 +186,17 @@ def listens(listener: Any, event: Event) -> bool:
 
 
 def replaces(listener: Any, base: type[Hooks], method: str) -> bool:
-    """Return whether an object, by its class or by itself, has its own method in place of that of a base class.
+    """Return whether an object, or its class, overrides a method of a base class.
 
     Args:
-        listener: The object. What a test double has is its own, except for names with two underscores.
+        listener: The object. A test double overrides all methods, except for dunder names.
         base: The base class.
         method: Name of the method.
 
     >>> replaces(Hooks(), Hooks, "init")
     False
     """
-    kind = type(listener)
-    if not issubclass(kind, base):
+    cls = type(listener)
+    if not issubclass(cls, base):
         return not method.startswith("__")
-    return method in vars(listener) or getattr(kind, method) is not getattr(base, method)
+    return method in vars(listener) or getattr(cls, method) is not getattr(base, method)

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, ChainDataset, DataLoader, IterableDat
 from composer.core.sample_order import length_of
 from composer.warnings import ComposerWarning
 
-__all__ = ["AS_GOOD_AS_ENDLESS", "PassWatch", "refuse_endless", "why_endless"]
+__all__ = ["AS_GOOD_AS_ENDLESS", "LongEpochWatch", "refuse_endless", "why_endless"]
 
 # Lengths from here on count as infinite: at a microsecond per batch, an epoch would take eleven days.
 AS_GOOD_AS_ENDLESS: Final = 10**12
@@ -57,7 +57,7 @@ def why_endless(data: Any) -> str | None:
     method = getattr(type(data), "__iter__", None)
     if isinstance(method, types.FunctionType) and _never_returns(method.__code__):
         return f"{method.__qualname__} has no way to return"
-    return _of_parts(data)
+    return _of_source(data)
 
 
 def refuse_endless(what: str, data: Any, remedy: str) -> None:
@@ -81,7 +81,7 @@ def refuse_endless(what: str, data: Any, remedy: str) -> None:
         raise ValueError(f"{what} never ends: {why}. {remedy}")
 
 
-class PassWatch:
+class LongEpochWatch:
     """Warns once if an iteration over data of unknown length becomes so long that the data may be infinite.
 
     Args:
@@ -89,7 +89,7 @@ class PassWatch:
         seconds: Seconds after which to warn.
         batches: Number of batches after which to warn.
 
-    >>> watch = PassWatch("This may be endless.", batches=2)
+    >>> watch = LongEpochWatch("This may be endless.", batches=2)
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     for number in range(1, 5):
@@ -151,7 +151,7 @@ def _never_returns(code: types.CodeType) -> bool:
     return loops and not steps & {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS"}
 
 
-def _of_parts(data: Any) -> str | None:
+def _of_source(data: Any) -> str | None:
     """Check the source of a loader or dataset of a known class."""
     if isinstance(data, DataLoader):
         if not _is_of(type(data).__iter__, "torch", "torchdata"):
@@ -195,5 +195,5 @@ def _of_pipeline(data: Any) -> str | None:
     if any("slice" in getattr(f, "__name__", "") or not _is_of(f, "webdataset") for f in functions):
         return None
     if getattr(stages[0], "nshards", 0) >= AS_GOOD_AS_ENDLESS:
-        return "its shards are drawn without end; with_epoch(...) gives it an epoch"
+        return "its shards are resampled without end; with_epoch(...) gives it an epoch"
     return why_endless(stages[0]) if isinstance(stages[0], DataLoader) else None

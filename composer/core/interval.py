@@ -1,4 +1,4 @@
-"""When something that happens every so often is due: every epoch, every 100 batches, every tenth of the training."""
+"""Decide when a repeated action is due (checkpoint, evaluation, logging): every epoch, every 100 batches, "0.1dur"."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from composer.core.timestamp import Timestamp
 
 __all__ = ["IntervalSchedule", "create_interval_scheduler"]
 
-# Reading a member off an enum class is slow for something that is asked every batch.
+# Reading a member off an enum class is slow for code that runs every batch.
 _BATCH: Final = TimeUnit.BATCH
 _DURATION: Final = TimeUnit.DURATION
 
 
 class _Progress(Protocol):
-    """What a schedule reads of the state."""
+    """The attributes of the state that a schedule reads."""
 
     @property
     def timestamp(self) -> Timestamp: ...
@@ -33,29 +33,29 @@ class _Progress(Protocol):
 
 
 class IntervalSchedule:
-    """Tells at each event whether an action that repeats every ``interval`` is due.
+    """Decides at each event whether an action that repeats every ``interval`` is due.
 
-    With counts m before and n after the last step, and an interval of k, it is due when floor(m / k) != floor(n / k),
-    so that steps larger than one miss nothing and an action is due once for a step that passes several multiples.
-    Epochs and iterations are looked at where they end, all other units where batches end.
+    With counters m before and n after the last step, and an interval of k, it is due if floor(m / k) != floor(n / k),
+    so that no multiple is missed by steps larger than one, and a step that passes several multiples is due once.
+    Epochs and iterations are checked when they end, all other units when batches end.
 
-    At the end of the training the action is due as well, unless it was due at an earlier event of the same batch. That
-    batch and event are all that a schedule remembers. They are not saved: they only matter between the events of one
-    batch. Asking twice at one event gives one answer.
+    The action is also due at the end of training, unless it was due at an earlier event of the same batch. A schedule
+    stores only that batch and event. They are not saved, since they only matter between the events of one batch.
+    Repeated calls at the same event return the same result.
 
     Args:
-        interval: A time, a time string, or a number of epochs. Zero or less is never, also not at the end. A share of
-            the training (``"0.1dur"``) is turned into whole units of ``max_duration``, rounded up; for a
-            ``max_duration`` in epochs into batches.
-        include_end_of_training: Whether the action is due at the end of the training.
-        checkpoint_events: Whether to look at ``BATCH_CHECKPOINT``, ``EPOCH_CHECKPOINT`` and ``ITERATION_CHECKPOINT``,
+        interval: A time, a time string, or a number of epochs. Zero or less means never, not even at the end. A
+            fraction of the run (``"0.1dur"``) is converted to units of ``max_duration``, rounded up to an integer; to
+            batches if ``max_duration`` is in epochs.
+        include_end_of_training: Whether the action is due at the end of training.
+        checkpoint_events: Whether to check at ``BATCH_CHECKPOINT``, ``EPOCH_CHECKPOINT`` and ``ITERATION_CHECKPOINT``,
             or else at ``BATCH_END``, ``EPOCH_END`` and ``ITERATION_END``.
-        final_events: Events at which the end of the training is noticed; None is ``BATCH_CHECKPOINT`` and
+        final_events: Events at which the end of training is checked; None is ``BATCH_CHECKPOINT`` and
             ``EPOCH_CHECKPOINT``.
 
     Raises:
-        TypeError: ``interval`` is no time.
-        ValueError: ``interval`` is a string that is no time, or a final event does not exist.
+        TypeError: ``interval`` is not a time.
+        ValueError: ``interval`` is not a valid time string, or a final event does not exist.
 
     >>> from types import SimpleNamespace
     >>> schedule = IntervalSchedule("2ba", include_end_of_training=False)
@@ -77,10 +77,10 @@ class IntervalSchedule:
         if final_events is None:
             final_events = (Event.BATCH_CHECKPOINT, Event.EPOCH_CHECKPOINT)
         self.final_events = frozenset(Event(event) for event in final_events)
-        part = {TimeUnit.EPOCH: "epoch", TimeUnit.ITERATION: "iteration"}.get(self.interval.unit, "batch")
-        self._event = Event(f"{part}_checkpoint" if checkpoint_events else f"{part}_end")
-        # What the user wrote, 0.07, and not the binary number next to it, of which 100 batches are more than 7.
-        self._share = Fraction(str(self.interval.value))
+        span = {TimeUnit.EPOCH: "epoch", TimeUnit.ITERATION: "iteration"}.get(self.interval.unit, "batch")
+        self._event = Event(f"{span}_checkpoint" if checkpoint_events else f"{span}_end")
+        # The decimal that the user wrote, such as 0.07: the nearest float times 100 batches is more than 7.
+        self._fraction = Fraction(str(self.interval.value))
         self._due_at: tuple[int, Event] | None = None
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class IntervalSchedule:
         return before // period != state.timestamp.count(unit) // period
 
     def _at_the_end(self, state: _Progress, event: Event) -> bool:
-        """Return whether the training ends here and the action was not due at an earlier event of this batch."""
+        """Return whether training ends at this event and the action was not due at an earlier event of this batch."""
         if not self.include_end_of_training or event not in self.final_events:
             return False
         elapsed = state.get_elapsed_duration()
@@ -117,26 +117,26 @@ class IntervalSchedule:
         return batch != state.timestamp.count(_BATCH) or earlier == event
 
     def _period(self, state: _Progress) -> tuple[int, TimeUnit]:
-        """Return the interval as a whole number of a unit that timestamps count."""
+        """Return the interval as an integer in a unit that timestamps count."""
         if self.interval.unit is not _DURATION:
             return int(self.interval), self.interval.unit
         total = state.max_duration
         if total is None:
-            raise RuntimeError(f"The interval '{self.interval}' needs max_duration, which is not set.")
+            raise RuntimeError(f"The interval '{self.interval}' requires max_duration, which is not set.")
         if total.unit is TimeUnit.ITERATION:
             raise RuntimeError(
-                f"The interval '{self.interval}' is a share of a max_duration in iterations ('{total}'), whose length "
-                "is not known. Give the interval in another unit, such as '1iter'."
+                f"The interval '{self.interval}' is a fraction of a max_duration in iterations ('{total}'), whose "
+                "length is unknown. Give the interval in another unit, such as '1iter'."
             )
         if total.unit is not TimeUnit.EPOCH:
-            return max(1, math.ceil(self._share * int(total))), total.unit
+            return max(1, math.ceil(self._fraction * int(total))), total.unit
         if state.dataloader_len is None:
             raise RuntimeError(
-                f"The interval '{self.interval}' is a share of epochs ('{total}'), whose length is not known because "
+                f"The interval '{self.interval}' is a fraction of epochs ('{total}'), whose length is unknown because "
                 "the dataloader has no length. Give the interval in another unit, such as '100ba', or set "
                 "train_subset_num_batches."
             )
-        return max(1, math.ceil(self._share * int(total) * int(state.dataloader_len))), TimeUnit.BATCH
+        return max(1, math.ceil(self._fraction * int(total) * int(state.dataloader_len))), TimeUnit.BATCH
 
 
 def create_interval_scheduler(
@@ -145,13 +145,13 @@ def create_interval_scheduler(
     checkpoint_events: bool = True,
     final_events: Collection[Event] | None = None,
 ) -> IntervalSchedule:
-    """Return a function of a state and an event that tells whether an action repeated every ``interval`` is due.
+    """Return a function ``(state, event) -> bool`` that is true if an action repeated every ``interval`` is due.
 
     Args:
         interval: A time, a time string, or a number of epochs; see :class:`IntervalSchedule` for all arguments.
-        include_end_of_training: Whether the action is due at the end of the training.
-        checkpoint_events: Whether to look at the checkpoint events, or else at the end events.
-        final_events: Events at which the end of the training is noticed.
+        include_end_of_training: Whether the action is due at the end of training.
+        checkpoint_events: Whether to check at the checkpoint events, or else at the end events.
+        final_events: Events at which the end of training is checked.
 
     >>> create_interval_scheduler("100ba").interval
     Time(100, TimeUnit.BATCH)

@@ -14,7 +14,7 @@ from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.hook_names import is_like_a_hook, is_misspelt, meant_event
 from composer.core.logger_destination import LoggerDestination
-from composer.core.unused_methods import own_attributes, own_methods, parameters_of
+from composer.core.unused_methods import added_attributes, added_methods, parameters_of
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -53,20 +53,20 @@ _REMEDY: Final = "If other code calls it, let its name begin with an underscore,
 _done: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-def can_listen(listener: Any, kind: type) -> bool:
+def can_listen(listener: Any, cls: type) -> bool:
     """Return whether an object can be an algorithm, callback or logger: one of the class, or a test double.
 
     Args:
         listener: The object.
-        kind: The class. A double has the methods by which events reach it.
+        cls: The class. A double has the methods by which events reach it.
 
     >>> from unittest.mock import Mock
     >>> can_listen(Mock(), Callback), can_listen(Callback, Callback)
     (True, False)
     """
-    methods = {Callback: ("run_event",), Algorithm: ("match", "apply")}.get(kind)
+    methods = {Callback: ("run_event",), Algorithm: ("match", "apply")}.get(cls)
     is_double = methods is not None and all(callable(getattr(listener, name, None)) for name in methods)
-    return isinstance(listener, kind) or (is_double and not isinstance(listener, type))
+    return isinstance(listener, cls) or (is_double and not isinstance(listener, type))
 
 
 def check_listener(listener: Hooks) -> None:
@@ -85,32 +85,34 @@ def check_listener(listener: Hooks) -> None:
     ...
     TypeError: Mistaken.epoch_end(state) cannot be called: write it as epoch_end(self, state, logger).
     """
-    kind = type(listener)
-    base = next((b for b in (LoggerDestination, Callback, Algorithm) if issubclass(kind, b)), None)
+    cls = type(listener)
+    base = next((b for b in (LoggerDestination, Callback, Algorithm) if issubclass(cls, b)), None)
     if base is None:  # for example a mock, which has every method
         return
-    is_known = kind in _done
+    is_known = cls in _done
     for name, arguments in _called(listener, base):
         if name in vars(listener) or not is_known:
             _check_call(listener, name, arguments)
     if not is_known:
-        for message in _never_called(kind, base):
+        for message in _never_called(cls, base):
             warnings.warn(message, ComposerWarning, stacklevel=5)
-        _done.add(kind)
+        _done.add(cls)
     there = {event.value for event in Event if listener.__listens__(event)}
     for name, value in list(vars(listener).items()):
         if isinstance(value, types.FunctionType) and _is_lost(name, value, there):
-            warnings.warn(_of_hook(kind, name), ComposerWarning, stacklevel=5)
+            warnings.warn(_of_hook(cls, name), ComposerWarning, stacklevel=5)
 
 
 def _called(listener: Hooks, base: type[Hooks]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the names of the overridden methods, each with the arguments that it will be called with."""
-    kind = type(listener)
-    dispatches = ("run_event",) if issubclass(kind, Callback) else ("match", "apply")
-    own = [name for name in (*_CALLED_WITH, *dispatches) if hasattr(base, name) and _replaces(listener, base, name)]
-    if not any(name in own for name in dispatches):
+    cls = type(listener)
+    dispatches = ("run_event",) if issubclass(cls, Callback) else ("match", "apply")
+    overridden = [
+        name for name in (*_CALLED_WITH, *dispatches) if hasattr(base, name) and _replaces(listener, base, name)
+    ]
+    if not any(name in overridden for name in dispatches):
         yield from ((event.value, _HOOK) for event in Event if listener.__listens__(event))
-    yield from ((name, _CALLED_WITH[name]) for name in own if name in _CALLED_WITH)
+    yield from ((name, _CALLED_WITH[name]) for name in overridden if name in _CALLED_WITH)
 
 
 def _replaces(listener: Hooks, base: type[Hooks], name: str) -> bool:
@@ -118,50 +120,50 @@ def _replaces(listener: Hooks, base: type[Hooks], name: str) -> bool:
 
 
 def _check_call(listener: Hooks, name: str, arguments: tuple[str, ...]) -> None:
-    method, kind = getattr(listener, name), type(listener)
+    method, cls = getattr(listener, name), type(listener)
     form = f"{name}({', '.join(('self', *arguments))})"
     if not callable(method):
-        raise TypeError(f"{kind.__name__}.{name} is {method!r}, but it must be a method: {form}. Rename the attribute.")
+        raise TypeError(f"{cls.__name__}.{name} is {method!r}, but it must be a method: {form}. Rename the attribute.")
     for is_kind, what in (
         (inspect.iscoroutinefunction, "a coroutine (async def)"),
         (inspect.isasyncgenfunction, "an asynchronous generator"),
         (inspect.isgeneratorfunction, "a generator (it has a yield)"),
     ):
         if arguments and is_kind(method):
-            raise TypeError(f"{kind.__name__}.{name} is {what}, so calling it would do nothing: write a plain {form}.")
+            raise TypeError(f"{cls.__name__}.{name} is {what}, so calling it would do nothing: write a plain {form}.")
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):  # not written in Python
         return
     names = [p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    is_swapped = any(got != wanted and got in arguments for got, wanted in zip(names, arguments, strict=False))
+    is_swapped = any(got != expected and got in arguments for got, expected in zip(names, arguments, strict=False))
     try:
         signature.bind(*arguments)
     except TypeError:
         is_swapped = True
     if is_swapped:
-        raise TypeError(f"{kind.__name__}.{name}{signature} cannot be called: write it as {form}.")
+        raise TypeError(f"{cls.__name__}.{name}{signature} cannot be called: write it as {form}.")
 
 
-def _never_called(kind: type[Hooks], base: type[Hooks]) -> Iterator[str]:
+def _never_called(cls: type[Hooks], base: type[Hooks]) -> Iterator[str]:
     """Yield a warning for each method or attribute of a class that has no effect."""
     known = [name for name in dir(base) if not name.startswith("_") and name not in _EVENTS]
     methods = [name for name in known if callable(getattr(base, name))]
-    for name, function, classes in own_methods(kind, base):
+    for name, function, classes in added_methods(cls, base):
         there = {name for owner in classes for name in vars(owner)}
         meant = next((method for method in methods if is_misspelt(name, method)), None)
         if base is LoggerDestination:
             meant = _LOGGER_NAMES.get(name, meant)
         if meant is not None and meant not in there:
             form = f"{meant}({', '.join(inspect.signature(getattr(base, meant)).parameters)})"
-            yield f"{kind.__name__}.{name} is never called. Did you mean {form}? {_REMEDY}"
+            yield f"{cls.__name__}.{name} is never called. Did you mean {form}? {_REMEDY}"
         elif _is_lost(name, function, there):
-            yield _of_hook(kind, name)
+            yield _of_hook(cls, name)
     attributes = [name for name in known if name not in methods]
-    for name in own_attributes(kind, base):
+    for name in added_attributes(cls, base):
         meant = next((attribute for attribute in attributes if is_misspelt(name, attribute)), None)
         if meant is not None:
-            yield f"{kind.__name__}.{name} has no effect. Did you mean {meant!r}?"
+            yield f"{cls.__name__}.{name} has no effect. Did you mean {meant!r}?"
 
 
 def _is_lost(name: str, function: Callable[..., Any], there: Any) -> bool:
@@ -172,10 +174,10 @@ def _is_lost(name: str, function: Callable[..., Any], there: Any) -> bool:
     return is_like_a_hook(name, parameters_of(function)) and (meant is None or meant.value not in there)
 
 
-def _of_hook(kind: type, name: str) -> str:
+def _of_hook(cls: type, name: str) -> str:
     meant = meant_event(name)
     if meant is None:
         remedy = "Hooks are named after composer.Event, such as epoch_end(self, state, logger)."
     else:
         remedy = f"Composer's event is {meant.value}: write {meant.value}(self, state, logger)."
-    return f"{kind.__name__}.{name} is never called. {remedy} {_REMEDY}"
+    return f"{cls.__name__}.{name} is never called. {remedy} {_REMEDY}"

@@ -1,4 +1,4 @@
-"""The worker processes of data loaders, and signals that are sent to all processes of a job."""
+"""Start DataLoader workers so that they ignore SIGTERM and SIGINT until the parent stops them, and end them at exit."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from composer.core.types import Batch
 
 __all__ = ["iterate", "lend", "take_back"]
 
-# What schedulers of machines and terminals send to ask for an end, as far as this system has it.
+# Signals by which cluster schedulers and terminals request an exit, as far as this system supports them.
 _SIGNALS = [
     signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if name in signal.Signals.__members__
 ]
 
 
 def iterate(loader: Iterable[Batch], *, resumed: bool = False, owner: object = None) -> Iterator[Batch]:
-    """Begin to iterate over a loader, whose workers will outlive a signal that asks the whole job to end.
+    """Return an iterator over a loader, whose workers survive a signal that is sent to all processes of the job.
 
-    Their parent decides when to stop: it could not finish its step otherwise.
+    The parent process decides when to stop: without its workers it could not finish the current step.
 
     Args:
-        loader: Any iterable; only those of torch have workers that we know.
-        resumed: Whether this goes on in the middle of a pass, so that to begin is to draw no random number.
-        owner: What persistent workers live as long as; the loader by default.
+        loader: Any iterable; only workers of torch DataLoaders are supported.
+        resumed: Whether an epoch is resumed, so that starting the iterator must not sample random values.
+        owner: The object whose lifetime determines that of persistent workers; the loader by default.
 
     Raises:
-        ValueError: There is no loader: a :class:`.DataSpec` or :class:`.Evaluator` was made with None.
+        ValueError: The loader is None: a :class:`.DataSpec` or :class:`.Evaluator` was created with None.
 
     >>> list(iterate([1, 2]))
     [1, 2]
@@ -44,36 +44,36 @@ def iterate(loader: Iterable[Batch], *, resumed: bool = False, owner: object = N
     if loader is None:
         raise ValueError("A DataSpec or Evaluator has dataloader=None; set its dataloader before it is used.")
     if isinstance(loader, DataLoader) and loader._iterator is not None:
-        _leave_strangers(loader)
+        _drop_unknown_workers(loader)
     if isinstance(loader, DataLoader) and inspect.isgeneratorfunction(type(loader).__iter__):
-        return _Late(loader, resumed)
+        return _GeneratorIterator(loader, resumed)
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return iter(loader)
     with _starting(loader):
         iterator: Any = iter(loader)
-    rest = _Rest(iterator, loader)
-    # Persistent workers serve the next pass of their loader too.
-    _end_with((owner or loader) if loader.persistent_workers else rest, iterator)
-    return rest
+    wrapper = _OwningIterator(iterator, loader)
+    # Persistent workers also serve the next epoch of their loader.
+    _end_with((owner or loader) if loader.persistent_workers else wrapper, iterator)
+    return wrapper
 
 
-def _leave_strangers(loader: Any) -> None:
-    """Have a loader begin with new workers, where its own have ended or were started by a script.
+def _drop_unknown_workers(loader: Any) -> None:
+    """Make a loader start new workers if the existing ones have ended or were started by a script.
 
-    Those of a script hold copies of the dataset from before methods changed it, and end at a signal.
+    Workers of a script hold copies of the dataset from before algorithms changed it, and exit on signals.
     """
     if id(loader._iterator) not in _ends or not _ends[id(loader._iterator)].alive or loader._iterator._shutdown:
         loader._iterator = None
 
 
 def lend(copy: Any, loader: Any) -> bool:
-    """Give the persistent workers of a loader that stands for the user's to that one; tell whether they are there.
+    """Move the persistent workers of a copied loader to the user's loader; return whether they exist.
 
-    Between two fits scripts find them where they are without a trainer, to iterate over the data or to end them.
+    So between two fits, scripts can iterate over their loader with these workers, or shut them down.
 
     Args:
-        copy: The loader that has workers.
-        loader: The user's, unless it has workers of its own.
+        copy: The copy of the user's loader, which has workers.
+        loader: The user's loader, unless it has separate workers.
 
     >>> loader = DataLoader(torch.arange(4))
     >>> lend(DataLoader(torch.arange(4)), loader)
@@ -82,28 +82,28 @@ def lend(copy: Any, loader: Any) -> bool:
     iterator = copy._iterator
     if iterator is None or iterator._shutdown or loader._iterator is not None:
         return False
-    iterator._index_sampler = loader._index_sampler  # from which an iterator that begins again takes its order
+    iterator._index_sampler = loader._index_sampler  # which determines the order when the iterator is reset
     loader._iterator = iterator
     return True
 
 
 def take_back(copy: Any, loader: Any) -> None:
-    """Undo :func:`lend`: a script that iterates over its loader in the middle of an epoch gets workers of its own.
+    """Undo :func:`lend`, so that a script that iterates over its loader in the middle of an epoch gets new workers.
 
     Args:
-        copy: As given to :func:`lend`.
-        loader: As given to :func:`lend`.
+        copy: As for :func:`lend`.
+        loader: As for :func:`lend`.
 
     >>> take_back(DataLoader(torch.arange(4)), DataLoader(torch.arange(4)))
     """
     if copy._iterator is not None:
         copy._iterator._index_sampler = copy._index_sampler
-        if loader._iterator is copy._iterator:  # which a script may have let go of
+        if loader._iterator is copy._iterator:  # a script may have replaced it
             loader._iterator = None
 
 
-class _Rest:
-    """The batches of an iterator, whose workers end when nobody wants them any more; keeps the loader until then."""
+class _OwningIterator:
+    """An iterator whose workers end when it is garbage-collected; keeps the loader alive until then."""
 
     def __init__(self, iterator: Iterator[Batch], loader: DataLoader[Any]) -> None:
         self._iterator, self._loader = iterator, loader
@@ -115,13 +115,13 @@ class _Rest:
         return next(self._iterator)
 
 
-class _Late:
-    """The batches of a loader with a generator of its own, as streaming's, which begins when it is asked for the first.
+class _GeneratorIterator:
+    """An iterator over a loader whose ``__iter__`` is a generator, as in streaming, which starts at the first request.
 
     Args:
-        loader: Such a loader.
-        resumed: Whether to keep the random generators from what torch draws when it begins. Other iterators begin
-            before the generators are brought to where a checkpoint left them; this one after that.
+        loader: The loader.
+        resumed: Whether to preserve the random state when torch's iterator starts. Other iterators start before the
+            random state of the checkpoint is restored; this one starts afterwards.
     """
 
     def __init__(self, loader: DataLoader[Any], resumed: bool) -> None:
@@ -135,7 +135,7 @@ class _Late:
         if self._iterator is not None:
             return next(self._iterator)
         self._iterator = iter(self._loader)
-        with _starting(self._loader), self._noting() as made:
+        with _starting(self._loader), self._recording() as made:
             batch = next(self._iterator)
         for iterator in made:
             if self._loader.num_workers:
@@ -143,36 +143,36 @@ class _Late:
         return batch
 
     @contextlib.contextmanager
-    def _noting(self) -> Generator[list[Any]]:
-        """Note the iterators of torch that the generator makes."""
+    def _recording(self) -> Generator[list[Any]]:
+        """Record the torch iterators that the generator creates."""
         loader: Any = self._loader
         make, made = loader._get_iterator, []
 
-        def noted() -> Any:
-            with rng.preserved() if self._resumed else contextlib.nullcontext():
+        def recorded() -> Any:
+            with rng.preserve_rng_state() if self._resumed else contextlib.nullcontext():
                 made.append(make())
             return made[-1]
 
-        loader._get_iterator = noted
+        loader._get_iterator = recorded
         try:
             yield made
         finally:
             del loader._get_iterator
 
 
-# What ends workers, by the iterator that they work for.
+# Finalizers that shut down workers, by the id of their iterator.
 _ends: dict[int, weakref.finalize[..., Any]] = {}
 
 
 def _end_with(owner: Any, iterator: Any) -> None:
-    """Tell the workers to end when an object goes, or the process.
+    """Shut down the workers when an object is garbage-collected, or at exit.
 
-    An iterator that goes in a cycle of references loses its queues before it can tell its workers, and at the end of
-    the process nothing tells them but the one signal that they outlive: in both cases it would wait for them.
+    An iterator that is collected in a reference cycle loses its queues before it can notify its workers, and at exit
+    nothing notifies them but the one signal that they ignore: in both cases the process would hang, waiting for them.
     """
     if not _ends:
         atexit.unregister(_end_all)
-        atexit.register(_end_all)  # after multiprocessing has: so it runs before that waits
+        atexit.register(_end_all)  # registered after multiprocessing's handler, so that it runs before that one waits
     for key in [key for key, end in _ends.items() if not end.alive]:
         del _ends[key]
     if id(iterator) not in _ends:
@@ -181,9 +181,9 @@ def _end_with(owner: Any, iterator: Any) -> None:
 
 
 def _end(iterator: Any, process: int) -> None:
-    if os.getpid() == process:  # and not in a worker, which has a copy of all that there was when it was forked
+    if os.getpid() == process:  # and not in a forked worker, which has copies of all finalizers
         iterator._shutdown_workers()
-        # It has asked those that hang, which outlive that; and it has waited long enough.
+        # Workers that hang ignore its SIGTERM; it has already waited for them.
         for worker in iterator._workers:
             if worker.is_alive():
                 worker.kill()
@@ -196,11 +196,11 @@ def _end_all() -> None:
 
 
 class _WorkerInit:
-    """Runs in a worker when it starts."""
+    """Installs signal handlers in a worker when it starts."""
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
         self._then = then
-        self._asked = False
+        self._got_sigterm = False
 
     def __call__(self, worker: int) -> None:
         for signum in _SIGNALS:
@@ -211,27 +211,27 @@ class _WorkerInit:
             self._then(worker)
 
     def _terminate(self, signum: int, frame: object) -> None:
-        # The first may have gone to all; the parent asks again when it clears up.
-        if self._asked:
+        # The first SIGTERM may have been sent to all processes; the parent sends a second one when it shuts down.
+        if self._got_sigterm:
             os._exit(0)
-        self._asked = True
+        self._got_sigterm = True
 
 
 @contextlib.contextmanager
 def _starting(loader: DataLoader[Any]) -> Generator[None]:
-    """Have the workers that start do as is said above."""
+    """Run :class:`_WorkerInit` in the workers that start inside this context."""
     given: Any = loader.worker_init_fn
     loader.worker_init_fn = _WorkerInit(given)
     try:
-        with _held_back():
+        with _signals_blocked():
             yield
     finally:
         loader.worker_init_fn = given
 
 
 @contextlib.contextmanager
-def _held_back() -> Generator[None]:
-    """Keep signals waiting while workers start, which inherit this until they know what to do."""
+def _signals_blocked() -> Generator[None]:
+    """Block signals while workers start, which inherit the mask until their signal handlers are installed."""
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Where metrics go: one logger for a run, any number of destinations."""
+"""Logger: queues the metrics of a run and delivers them, with hyperparameters and files, to all destinations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from composer._secrets.masking import mask_error, mask_text, mask_values
 from composer._text import one_of
-from composer.core._log_record import Entry, read, snapshot
+from composer.core._log_record import LogRecord, copy_to_host, copy_value
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_run_name
 from composer.core.run_notices import Notices
@@ -30,15 +30,15 @@ _BATCH: Final = TimeUnit.BATCH
 
 
 class Logger:
-    """Passes what is logged on to the destinations.
+    """Delivers metrics, hyperparameters, tables, images and files to the logger destinations.
 
     While a :class:`.Trainer` fits, metrics are delivered at the end of a batch to the destinations that are due, and
-    to all at the end of an epoch, an evaluation and the training. Elsewhere they are delivered at once.
+    to all at the end of an epoch, an evaluation and training. Otherwise they are delivered immediately.
 
     Args:
-        state: The state of the run; its timestamp gives the step.
+        state: The state of the run; its timestamp is the default step.
         destinations: One destination or several.
-        on_error: Whether an exception in a destination ends the training ("raise") or becomes a warning, given once
+        on_error: Whether an exception in a destination stops training ("raise") or becomes a warning, issued once
             for each destination ("warn").
 
     >>> from composer import State
@@ -57,15 +57,15 @@ class Logger:
         self._state = state
         self._on_error = one_of("on_error", on_error, ("warn", "raise"))
         self._failed: set[int] = set()
-        self._queues: list[tuple[LoggerDestination, list[Entry]]] = []
+        self._queues: list[tuple[LoggerDestination, list[LogRecord]]] = []
         self.destinations = destinations
         self._due: tuple[LoggerDestination, ...] = ()
         self.notices = Notices(self._show)
-        self._nan_told = False
+        self._nan_reported = False
 
     @property
     def destinations(self) -> tuple[LoggerDestination, ...]:
-        """Where what is logged goes; set to one destination or several."""
+        """The logger destinations; set to one destination or several."""
         return self._destinations
 
     @destinations.setter
@@ -79,48 +79,48 @@ class Logger:
         self._queues = [(d, queued.get(id(d), [])) for d in given if d.__logs_here__]
 
     def notice(self, text: str, *, urgent: bool = False) -> None:
-        """Say what happens to the run: on the console, in Python's ``logging`` and in the summary, on rank 0.
+        """Report a run event on the console, in Python's ``logging`` and in the summary, on rank 0.
 
         Args:
             text: One line; credentials in it are masked.
-            urgent: Whether it is a warning, see :meth:`.Notices.tell`.
+            urgent: Whether it is a warning, see :meth:`.Notices.report`.
         """
-        self.notices.tell(text, urgent=urgent)
+        self.notices.report(text, urgent=urgent)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values by name.
 
         Args:
-            metrics: Values by name, which reach the destinations as they are now. Tensors stay on their device until a
-                destination is due, and reach it as tensors on the CPU.
-            step: Where on the axis; the number of batches trained by default.
+            metrics: Values by name; destinations receive the current values. Tensors stay on their device until a
+                destination is due, and arrive as tensors on the CPU.
+            step: The step; the number of batches trained by default.
         """
         if self._queues:
-            self.enqueue({name: snapshot(value) for name, value in metrics.items()}, step, as_numbers=False)
+            self.enqueue({name: copy_value(value) for name, value in metrics.items()}, step, as_numbers=False)
 
     def enqueue(self, metrics: dict[str, Any], step: int | None = None, *, as_numbers: bool = True) -> None:
-        """Log values that nobody will change: as :meth:`log_metrics`, without copying them.
+        """Log values without copying them, unlike :meth:`log_metrics`; they must not be modified afterwards.
 
         Args:
             metrics: Numbers, or detached tensors.
-            step: Where on the axis; the number of batches trained by default.
-            as_numbers: Whether tensors of one element reach the destinations as Python numbers, as losses and what
-                callbacks measure do; if not, they reach them as tensors on the CPU, as metrics do.
+            step: The step; the number of batches trained by default.
+            as_numbers: Whether destinations receive tensors of one element as Python numbers, like losses and the
+                measurements of callbacks, or as tensors on the CPU, like metrics.
         """
         if not self._queues:
             return
         timestamp = self._state.timestamp
-        entry = Entry(metrics, timestamp.count(_BATCH) if step is None else step, timestamp, as_numbers)
+        entry = LogRecord(metrics, timestamp.count(_BATCH) if step is None else step, timestamp, as_numbers)
         for _, queue in self._queues:
             queue.append(entry)
         if not self.deferred:
             self.flush()
 
     def only(self, destinations: Sequence[LoggerDestination]) -> Logger:
-        """Return a logger that leads to some of the destinations; what they get keeps its order.
+        """Return a logger for some of the destinations; it shares their queues, so that the order is kept.
 
         Args:
-            destinations: Those to lead to.
+            destinations: The destinations.
 
         >>> from composer import State
         >>> from composer.loggers import InMemoryLogger
@@ -129,14 +129,14 @@ class Logger:
         >>> list(one.data), list(two.data)
         ([], ['loss'])
         """
-        part = Logger(self._state, destinations)
-        part._queues = [(d, queue) for d, queue in self._queues if d in part.destinations]
-        part._on_error, part._failed, part.deferred = self._on_error, self._failed, self.deferred
-        part.notices = self.notices
-        return part
+        subset = Logger(self._state, destinations)
+        subset._queues = [(d, queue) for d, queue in self._queues if d in subset.destinations]
+        subset._on_error, subset._failed, subset.deferred = self._on_error, self._failed, self.deferred
+        subset.notices = self.notices
+        return subset
 
     def poll(self) -> bool:
-        """Ask every destination whether it is due at the batch that just ended; tell whether any is."""
+        """Determine which destinations are due at the batch that just ended; return whether any is."""
         due: list[LoggerDestination] = []
         for destination in self.destinations:
             try:  # not guard(): this runs in every step
@@ -148,23 +148,23 @@ class Logger:
         return bool(due)
 
     def deliver(self) -> None:
-        """Hand what is queued to the destinations that :meth:`poll` found due."""
+        """Deliver queued records to the destinations that :meth:`poll` found due."""
         if self._due:
             due, self._due = self._due, ()
             self._deliver([(d, queue) for d, queue in self._queues if d in due])
 
     def flush(self) -> None:
-        """Hand what is queued to every destination."""
+        """Deliver queued records to every destination."""
         self._deliver(self._queues)
 
     def suspend(self) -> None:
-        """Have every destination let go of the terminal, because an exception leaves the loop."""
+        """Make every destination release the terminal because an exception leaves the loop."""
         for destination in self.destinations:
             with self.guard(destination):
                 destination.__suspend__()
 
     def log_hyperparameters(self, parameters: dict[str, Any]) -> None:
-        """Log hyperparameters, with ``***`` in the place of passwords, tokens and keys among them.
+        """Log hyperparameters, with passwords, tokens and keys replaced by ``***``.
 
         Args:
             parameters: Values by name.
@@ -183,7 +183,7 @@ class Logger:
             columns: The column names.
             rows: One list for each row, as long as ``columns``.
             name: Name of the table.
-            step: Where on the axis; the number of batches trained by default.
+            step: The step; the number of batches trained by default.
         """
         step = self._state.timestamp.count(_BATCH) if step is None else step
         for destination in self.destinations:
@@ -206,10 +206,10 @@ class Logger:
             images: One image (H, W), (C, H, W) or a batch (N, C, H, W), or a sequence of them; numbers in [0, 1].
             name: Name of the group of images.
             channels_last: Whether the channels are the last dimension.
-            step: Where on the axis; the number of batches trained by default.
+            step: The step; the number of batches trained by default.
             masks: Segmentation masks by name, each (N, H, W) or (N, C, H, W).
             mask_class_labels: Names of the classes in the masks.
-            use_table: Whether a destination that has tables shows the images in one.
+            use_table: Whether a destination with tables shows the images in a table.
         """
         step = self._state.timestamp.count(_BATCH) if step is None else step
         for destination in self.destinations:
@@ -218,32 +218,32 @@ class Logger:
 
     @property
     def keeps_traces(self) -> bool:
-        """Whether a destination keeps records of what algorithms did that nobody has asked for."""
+        """Whether a destination stores algorithm traces even if ``log_traces`` is not set."""
         return any(destination.__keeps_traces__ for destination in self.destinations)
 
-    def log_traces(self, traces: dict[str, Any], *, unasked: bool = False) -> None:
-        """Log records of what algorithms did.
+    def log_traces(self, traces: dict[str, Any], *, if_stored: bool = False) -> None:
+        """Log algorithm traces.
 
         Args:
             traces: Values by name.
-            unasked: Whether they go only to the destinations that keep such records in any case.
+            if_stored: Whether to log only to destinations that store traces even if ``log_traces`` is not set.
         """
         for destination in self.destinations:
-            if unasked and not destination.__keeps_traces__:
+            if if_stored and not destination.__keeps_traces__:
                 continue
             with self.guard(destination):
                 destination.log_traces(dict(traces))
 
     def upload_file(self, remote_file_name: Path | str, file_path: Path | str, *, overwrite: bool = False) -> None:
-        """Hand a file to every destination that keeps files.
+        """Upload a file to every destination that stores files.
 
         Args:
-            remote_file_name: Name under which it is to be kept; may contain ``{run_name}``.
-            file_path: Where it lies.
-            overwrite: Whether a file of that name may be replaced.
+            remote_file_name: Name under which to store it; may contain ``{run_name}``.
+            file_path: Path of the local file.
+            overwrite: Whether to replace an existing file of that name.
 
         Raises:
-            ValueError: The name leads out of the place where the files are kept.
+            ValueError: The name points outside of the folder or bucket of the destination.
         """
         run_name = check_run_name("run_name", self._state.run_name)
         remote_file_name = check_remote_name(
@@ -254,15 +254,15 @@ class Logger:
                 destination.upload_file(self._state, remote_file_name, Path(file_path), overwrite=overwrite)
 
     def has_file_upload_destination(self) -> bool:
-        """Tell whether any destination keeps files."""
+        """Return whether any destination stores files."""
         return any(destination.can_upload_files() for destination in self.destinations)
 
     @contextlib.contextmanager
     def guard(self, destination: LoggerDestination) -> Generator[None]:
-        """Turn an exception of a destination into a warning, unless exceptions are asked for.
+        """Turn an exception of a destination into a warning, or raise it with ``on_error="raise"``.
 
         Args:
-            destination: Whose code runs inside.
+            destination: The destination whose code runs inside this context.
         """
         try:
             yield
@@ -270,10 +270,10 @@ class Logger:
             self.report(destination, error)
 
     def report(self, destination: LoggerDestination, error: Exception) -> None:
-        """Raise an exception of a destination, or warn of the first.
+        """Raise an exception of a destination, or warn about the first one.
 
         Args:
-            destination: Whose exception it is.
+            destination: The destination that raised it.
             error: The exception.
         """
         if self._on_error == "raise":
@@ -283,8 +283,9 @@ class Logger:
         if id(destination) not in self._failed:
             self._failed.add(id(destination))
             message = (
-                f"{type(destination).__name__} failed and may miss what was logged; training goes on. "
-                f"on_logger_error='raise' would stop it.\n{mask_text(''.join(traceback.format_exception(error)))}"
+                f"{type(destination).__name__} failed and may have lost log records; training continues. Pass "
+                f"on_logger_error='raise' to stop instead.\n"
+                f"{mask_text(''.join(traceback.format_exception(error)))}"
             )
             warnings.warn(message, ComposerWarning, stacklevel=4)
 
@@ -297,15 +298,15 @@ class Logger:
         return False
 
     def begin(self) -> None:
-        """Begin a training, in which a NaN loss is to be told."""
-        self._nan_told = False
+        """Reset the NaN notice at the start of training."""
+        self._nan_reported = False
 
-    def _deliver(self, queues: Sequence[tuple[LoggerDestination, list[Entry]]]) -> None:
+    def _deliver(self, queues: Sequence[tuple[LoggerDestination, list[LogRecord]]]) -> None:
         pending = [entry for _, queue in queues for entry in queue if entry.pending]
-        # Losses are looked at here, where they are on the host anyway.
-        nan_since = read(pending, self._state.total_loss_dict)
-        if nan_since is not None and not self._nan_told:
-            self._nan_told = True
+        # Losses are checked for NaN here, where they are on the host anyway.
+        nan_since = copy_to_host(pending, self._state.total_loss_dict)
+        if nan_since is not None and not self._nan_reported:
+            self._nan_reported = True
             self.notice(f"loss is NaN since batch {nan_since} (NaNMonitor stops a run there)", urgent=True)
         failures: dict[int, tuple[LoggerDestination, Exception]] = {}
         for destination, queue in queues:
@@ -316,6 +317,6 @@ class Logger:
                     destination.__receive__(dict(entry.metrics), entry.step, entry.timestamp)
                 except Exception as error:
                     failures.setdefault(id(destination), (destination, error))
-        # Not before everyone has got everything.
+        # Not before every destination has received every record.
         for destination, error in failures.values():
             self.report(destination, error)

@@ -1,4 +1,4 @@
-"""Base class of what receives metrics: terminals, memory, files, experiment trackers."""
+"""LoggerDestination, the base class of loggers: consoles, files, in-memory stores and experiment trackers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _BATCH: Final = TimeUnit.BATCH
 
 
 class LoggerDestination(Callback):
-    """Receives what is logged: override the ``log_*`` methods that it understands.
+    """Receives metrics, hyperparameters, tables, images and files: override the supported ``log_*`` methods.
 
-    Metrics are queued where they are computed, on the device, and read in one transfer when the destination is due,
-    so that rare deliveries cost a training step nothing: ``__flush_interval__`` of the class is the number of batches
-    between them. None is lost or reordered: on delivery there is one call of :meth:`log_metrics` for each time that
-    something was logged.
+    Metrics are queued on the device that computed them, and copied to the host in one transfer when the destination is
+    due, so that infrequent deliveries do not slow down training steps: ``__flush_interval__`` of the class is the
+    number of batches between them. Nothing is lost or reordered: on delivery, :meth:`log_metrics` is called once for
+    each logging call.
 
     >>> class Print(LoggerDestination):
     ...     def log_metrics(self, metrics, step=None):
@@ -40,46 +40,46 @@ class LoggerDestination(Callback):
 
     @property
     def __logs_here__(self) -> bool:
-        """Whether metrics are of use in this process; where they are not, none are kept or read for it."""
+        """Whether this process delivers metrics to the destination; if not, none are queued or read for it."""
         return True
 
     @property
     def __keeps_traces__(self) -> bool:
-        """Whether records of what algorithms did are made for it in every step, without ``Trainer(log_traces=True)``.
+        """Whether algorithm traces are recorded for it in every step, even without ``Trainer(log_traces=True)``.
 
-        They are for a class that overrides :meth:`log_traces`. Asked when a loop begins.
+        True for a class that overrides :meth:`log_traces`. Evaluated when a loop begins.
         """
         return replaces(self, LoggerDestination, "log_traces")
 
     def __due__(self, state: State) -> bool:
-        """Tell whether queued metrics are wanted now; asked once after each training batch.
+        """Return whether to deliver queued metrics now; called once after each training batch.
 
         Args:
-            state: The state, its timestamp advanced already.
+            state: The state, with the timestamp already advanced.
         """
         return state.timestamp.count(_BATCH) % self.__flush_interval__ == 0
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
-        """Take one delivery; override it instead of :meth:`log_metrics` to get the time of logging too.
+        """Receive one record; override it instead of :meth:`log_metrics` to also receive the timestamp.
 
         Args:
             metrics: Values by name, as they were logged, tensors on the CPU; losses are Python numbers.
-            step: The step given, or the number of batches trained before.
-            timestamp: The training time at which it was logged.
+            step: The given step, or the number of batches trained before.
+            timestamp: The timestamp at which it was logged.
         """
         self.log_metrics(metrics, step)
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Take metrics.
+        """Receive metrics.
 
         Args:
-            metrics: Values by name, as they were logged, tensors on the CPU: what a metric computes is a tensor, a
-                loss is a Python number.
+            metrics: Values by name, as they were logged, tensors on the CPU: metric values are tensors, losses are
+                Python numbers.
             step: Number of batches trained before.
         """
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Take hyperparameters.
+        """Receive hyperparameters.
 
         Args:
             hyperparameters: Values by name.
@@ -88,7 +88,7 @@ class LoggerDestination(Callback):
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
     ) -> None:
-        """Take a table.
+        """Receive a table.
 
         Args:
             columns: The column names.
@@ -98,7 +98,7 @@ class LoggerDestination(Callback):
         """
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Take records of what algorithms did; a class that overrides this gets one whenever an algorithm has acted.
+        """Receive algorithm traces; a class that overrides this receives one whenever an algorithm ran.
 
         Args:
             traces: Values by name.
@@ -114,7 +114,7 @@ class LoggerDestination(Callback):
         mask_class_labels: dict[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Take images.
+        """Receive images.
 
         Args:
             images: One image (H, W), (C, H, W) or a batch (N, C, H, W), or a sequence of them; numbers in [0, 1].
@@ -123,41 +123,43 @@ class LoggerDestination(Callback):
             step: Number of batches trained before.
             masks: Segmentation masks by name, each (N, H, W) or (N, C, H, W).
             mask_class_labels: Names of the classes in the masks.
-            use_table: Whether a destination that has tables shows the images in one.
+            use_table: Whether a destination with tables shows the images in a table.
         """
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
-        """Take a file.
+        """Upload a file.
 
         Args:
             state: The state of the run.
-            remote_file_name: Name under which it is to be kept.
-            file_path: Where it lies.
-            overwrite: Whether a file of that name may be replaced.
+            remote_file_name: Name under which to store it.
+            file_path: Path of the local file.
+            overwrite: Whether to replace an existing file of that name.
         """
 
     def download_file(
         self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
     ) -> None:
-        """Fetch a file that was uploaded.
+        """Download an uploaded file.
 
         Args:
-            remote_file_name: Name under which it is kept.
-            destination: Where to put it.
-            overwrite: Whether a file there may be replaced.
+            remote_file_name: Name under which it is stored.
+            destination: Path of the downloaded file.
+            overwrite: Whether to replace an existing file there.
             progress_bar: Whether to show the progress.
 
         Raises:
-            NotImplementedError: This destination keeps no files.
+            NotImplementedError: This destination does not store files.
         """
-        raise NotImplementedError(f"{type(self).__name__} keeps no files, so {remote_file_name!r} cannot be fetched.")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not store files, so {remote_file_name!r} cannot be downloaded."
+        )
 
     def can_upload_files(self) -> bool:
-        """Tell whether :meth:`upload_file` keeps files."""
+        """Return whether :meth:`upload_file` stores files."""
         return False
 
     def __show_notice__(self, text: str) -> bool:
-        """Show a line that tells what happens to the run; return whether people see it here, as on a console.
+        """Show a run event in one line; return whether a user sees it here, as on a console.
 
         Args:
             text: The line.
@@ -165,4 +167,4 @@ class LoggerDestination(Callback):
         return False
 
     def __suspend__(self) -> None:
-        """Let go of the terminal, because an exception leaves the loop; the run may go on later."""
+        """Release the terminal because an exception leaves the loop; the run may continue later."""

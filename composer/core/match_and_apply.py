@@ -1,4 +1,4 @@
-"""Calling ``match`` and ``apply`` of user classes, whichever way their parameters are ordered and named."""
+"""Call ``match`` and ``apply`` of custom algorithms, whose parameters may have any order and names."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _POSITIONAL = {"match": 2, "apply": 3}
 
 
 def bind(algorithm: Algorithm, method: str) -> Callable[[Event, State, Logger], Any]:
-    """Return a function ``(event, state, logger)`` that calls a method with what its parameters name.
+    """Return a function ``(event, state, logger)`` that calls a method with the arguments that its parameters name.
 
     Args:
         algorithm: The object that has the method.
-        method: ``"match"`` or ``"apply"``. Parameters that are named otherwise are given what is left of event, state
-            and logger, in this order.
+        method: ``"match"`` or ``"apply"``. Parameters with other names receive the remaining ones of event, state and
+            logger, in this order.
 
     Raises:
-        TypeError: The method takes more or fewer parameters than it can be given.
+        TypeError: The method takes too many or too few parameters.
 
     >>> from composer import Algorithm
     >>> class Swapped(Algorithm):
@@ -64,13 +64,13 @@ def bind(algorithm: Algorithm, method: str) -> Callable[[Event, State, Logger], 
 
     order: list[str] = []
     by_name = [p.name for p in keyword_only if p.name in named]
-    for place, parameter in enumerate(positional):
+    for index, parameter in enumerate(positional):
         if parameter.name in named:
             order.append(parameter.name)
         elif required and left:
             order.append(left.pop(0))
-        else:  # It keeps its default, so what follows it cannot be given by position.
-            by_name += [p.name for p in positional[place:] if p.name in named and p.kind is not p.POSITIONAL_ONLY]
+        else:  # It keeps its default, so the parameters after it cannot be passed by position.
+            by_name += [p.name for p in positional[index:] if p.name in named and p.kind is not p.POSITIONAL_ONLY]
             break
     else:
         order += left if takes_any else ()
@@ -82,7 +82,7 @@ def bind(algorithm: Algorithm, method: str) -> Callable[[Event, State, Logger], 
 def _caller(
     function: Callable[..., Any], order: list[str], by_name: list[str]
 ) -> Callable[[Event, State, Logger], Any]:
-    """Compile the call, so that nothing is looked up by name when an event fires in one of the usual forms."""
+    """Build the call, so that in the usual cases nothing is looked up by name when an event fires."""
     if not by_name:
         if order == ["event", "state"]:
             return lambda event, state, logger: function(event, state)

@@ -51,7 +51,7 @@ def larger_is_better(name: str, metric: Any = None) -> bool | None:
     (False, True, None)
     """
     if metric is not None:
-        stated = _stated(metric)
+        stated = _declared(metric)
         if stated is not None:
             return stated
     last = name.rpartition("/")[2]
@@ -85,23 +85,23 @@ def require_direction(name: str, metric: Any, remedy: str) -> bool:
     return found
 
 
-def _stated(metric: Any) -> bool | None:
+def _declared(metric: Any) -> bool | None:
     """Return ``higher_is_better`` of a metric, or of the metrics that it contains."""
-    own = getattr(metric, "higher_is_better", None)
-    if isinstance(own, (bool, int)):
-        return bool(own)
-    inner = list(metric.values()) if isinstance(metric, Mapping) else _parts(metric)
-    said = {_stated(one) for one in inner}
-    return said.pop() if len(said) == 1 else None
+    stated = getattr(metric, "higher_is_better", None)
+    if isinstance(stated, (bool, int)):
+        return bool(stated)
+    inner = list(metric.values()) if isinstance(metric, Mapping) else _members(metric)
+    declared = {_declared(one) for one in inner}
+    return declared.pop() if len(declared) == 1 else None
 
 
-def _parts(metric: Any) -> list[Any]:
+def _members(metric: Any) -> list[Any]:
     """Return the members of a metric collection, or the inner metric of a wrapper."""
-    kinds = {cls.__name__ for cls in type(metric).__mro__}
-    if "MetricCollection" in kinds:
+    class_names = {cls.__name__ for cls in type(metric).__mro__}
+    if "MetricCollection" in class_names:
         return list(metric.values())
     # Not wrappers that compute another quantity: a difference, a minimum, a spread.
-    if kinds & {"Running", "MetricInputTransformer", "ClasswiseWrapper", "MultioutputWrapper"}:
+    if class_names & {"Running", "MetricInputTransformer", "ClasswiseWrapper", "MultioutputWrapper"}:
         return [part for part in metric.children() if hasattr(part, "higher_is_better")][:1]
     return []
 

@@ -1,4 +1,4 @@
-"""Names of metrics as users write them: "Accuracy", "eval/Accuracy" or, as it is logged, "metrics/eval/Accuracy"."""
+"""Find a metric by name: "Accuracy", "eval/Accuracy" or, as it is logged, "metrics/eval/Accuracy"."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class MetricName(NamedTuple):
 
 
 def check_monitor(monitor: Any) -> str:
-    """Return what was given as the name of a metric, if it is a string.
+    """Return the name of a metric if it is a string.
 
     Args:
-        monitor: What was given.
+        monitor: The given name.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not a string.
 
     >>> check_monitor("eval/Accuracy")
     'eval/Accuracy'
@@ -53,7 +53,7 @@ def check_monitor(monitor: Any) -> str:
 
 
 def spellings(label: str, name: str) -> tuple[str, str, str]:
-    """Return the three names of a metric.
+    """Return the three accepted names of a metric.
 
     Args:
         label: Label of the data.
@@ -66,7 +66,7 @@ def spellings(label: str, name: str) -> tuple[str, str, str]:
 
 
 def metrics_of_run(state: State) -> dict[str, Mapping[str, Any]]:
-    """Return the metrics that a run computes by label and name, those of its evaluators first.
+    """Return the metrics that a run computes by label and name, with those of its evaluators first.
 
     Args:
         state: The state of the run.
@@ -80,19 +80,19 @@ def metrics_of_run(state: State) -> dict[str, Mapping[str, Any]]:
 
 
 def find_metric(known: Known, monitor: str, label: str | None = None, training: str | None = None) -> MetricName:
-    """Return the metric that a name stands for, in any of its :func:`spellings`.
+    """Return the metric of a name, in any of its :func:`spellings`.
 
-    A name without a label is that of the only data that has the metric. The training data counts only where no other
-    has it, since its metric is rarely meant if there is one of evaluation.
+    A name without a label must be unique among the data. The training data is considered only if no other data has the
+    metric, since the evaluation metric is usually meant.
 
     Args:
         known: The metrics by label and name.
         monitor: The name.
-        label: Label of the data, where it was given beside the name.
-        training: Label of the training data, where it is among them.
+        label: Label of the data, if given separately.
+        training: Label of the training data, if included.
 
     Raises:
-        ValueError: There is no such metric, several data have it, or it names other data than ``label``.
+        ValueError: The metric does not exist, is ambiguous, or belongs to other data than ``label``.
 
     >>> known = {"eval": {"Accuracy": None}, "train": {"Accuracy": None}}
     >>> {
@@ -102,17 +102,17 @@ def find_metric(known: Known, monitor: str, label: str | None = None, training: 
     {'eval/Accuracy'}
     >>> find_metric(known, "Accurcy", "eval")
     Traceback (most recent call last):
-    ValueError: monitor='Accurcy' is no metric of the data 'eval'. Did you mean 'Accuracy'?
+    ValueError: monitor='Accurcy' is not a metric of the data 'eval'. Did you mean 'Accuracy'?
     """
     if label is not None and label not in known:
-        hint = did_you_mean(label, known) or f" There are {', '.join(map(repr, known))}."
-        raise ValueError(f"dataloader_label={label!r} names no data of this run.{hint}")
+        hint = did_you_mean(label, known) or f" The labels are {', '.join(map(repr, known))}."
+        raise ValueError(f"dataloader_label={label!r} is not a label of the data of this run.{hint}")
     pairs = [MetricName(one, name) for one, metrics in known.items() for name in metrics]
     found = [pair for pair in pairs if monitor in spellings(*pair)]
     # A metric may be called "eval/Accuracy" itself.
     exact = [pair for pair in found if pair.name == monitor]
-    fitting = [pair for pair in (exact or found) if label in (None, pair.label)]
-    chosen = [pair for pair in fitting if pair.label != training] or fitting
+    matching = [pair for pair in (exact or found) if label in (None, pair.label)]
+    chosen = [pair for pair in matching if pair.label != training] or matching
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
@@ -124,16 +124,17 @@ def find_metric(known: Known, monitor: str, label: str | None = None, training: 
 
 
 def _unknown(monitor: str, label: str | None, pairs: list[MetricName]) -> str:
-    """What to say where no metric has the name."""
+    """Return the error message for an unknown metric name."""
     if label is not None:
         names = [pair.name for pair in pairs if pair.label == label]
         last = monitor.removeprefix(_LOGGED).removeprefix(f"{label}/")
-        hint = did_you_mean(last, names) or f" There are {sorted(names)}."
-        return f"monitor={monitor!r} is no metric of the data {label!r}.{hint}"
+        hint = did_you_mean(last, names) or f" The metrics are {sorted(names)}."
+        return f"monitor={monitor!r} is not a metric of the data {label!r}.{hint}"
     names = [str(pair) for pair in pairs]
-    wanted = monitor.removeprefix(_LOGGED)
-    near = did_you_mean(wanted, [*names, *(pair.name for pair in pairs)])
+    short = monitor.removeprefix(_LOGGED)
+    near = did_you_mean(short, [*names, *(pair.name for pair in pairs)])
     meant = next((str(pair) for pair in pairs if near.endswith((f"{pair.name!r}?", f"{str(pair)!r}?"))), None)
     hint = "" if meant is None else f" Did you mean {meant!r}?"
-    listed = ", ".join(map(repr, names)) or "none: give eval_dataloader, and a model with get_metrics"
-    return f"monitor={monitor!r} is no metric of this run.{hint} There are {listed}."
+    if not names:
+        return f"monitor={monitor!r}: this run has no metrics. Give eval_dataloader, and a model with get_metrics."
+    return f"monitor={monitor!r} is not a metric of this run.{hint} The metrics are {', '.join(map(repr, names))}."

@@ -1,4 +1,4 @@
-"""Metric values by name, which follow the metrics and keep what a script writes."""
+"""Metric values by name that follow the metrics, and keep values that a script sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["MetricValues"]
 
 
 class MetricValues:
-    """A dictionary of what metrics compute, in which a script may set values too.
+    """A dictionary of computed metric values, in which a script may also set values.
 
     >>> values = MetricValues()
     >>> accuracy = 0.5
@@ -25,12 +25,12 @@ class MetricValues:
         self._computed: dict[str, Any] = {}
 
     def refresh(self, computed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the dictionary, always the same, with new values of the metrics.
+        """Update and return the dictionary, always the same object, with new values of the metrics.
 
-        A metric that was not updated returns the object that it returned before, and what was set in its place stays.
+        A metric that was not updated returns the same object as before, so that a value set by a script is kept.
 
         Args:
-            computed: By name; what metrics that are gone have left goes too.
+            computed: Values by name; values of removed metrics are removed.
         """
         for name in self._computed.keys() - computed.keys():
             if self._values.get(name) is self._computed[name]:
@@ -42,9 +42,9 @@ class MetricValues:
         return self._values
 
     def replace(self, values: dict[str, Any]) -> None:
-        """Take a dictionary of a script's own in place of this one.
+        """Replace the dictionary by that of a script.
 
         Args:
-            values: By name.
+            values: Values by name.
         """
         self._values = values

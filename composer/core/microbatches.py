@@ -36,8 +36,8 @@ def count_samples(batch: Batch) -> int:
     """
     if isinstance(batch, Tensor) and batch.ndim > 0:
         return batch.shape[0]
-    kind = type(batch)
-    if (kind is tuple or kind is list) and len(batch) == 2 and type(batch[0]) is type(batch[1]) is Tensor:
+    cls = type(batch)
+    if (cls is tuple or cls is list) and len(batch) == 2 and type(batch[0]) is type(batch[1]) is Tensor:
         # The usual batch, in a third of the time: every training step is counted.
         x, y = cast("tuple[Tensor, Tensor]", batch)
         if x.ndim and y.ndim and (size := x.shape[0]) == y.shape[0]:
@@ -50,7 +50,7 @@ def count_samples(batch: Batch) -> int:
         nothing = f"neither a tensor with rows nor a list of samples in a {type(batch).__name__}"
         found = f"{what} with {sorted(sizes)} samples" if sizes else nothing
         raise NotImplementedError(
-            f"Cannot tell the number of samples of a batch: found {found}. Give "
+            f"Cannot determine the number of samples of a batch: found {found}. Give "
             f"DataSpec(dataloader, get_num_samples_in_batch=...)."
         )
     return sizes.pop()
@@ -69,8 +69,8 @@ def split(batch: Batch, microbatch_size: int) -> Sequence[Batch]:
         microbatch_size: Number of samples in a microbatch.
 
     Raises:
-        NotImplementedError: There is nothing to split.
-        ValueError: The size is not a positive whole number.
+        NotImplementedError: The batch contains nothing to split.
+        ValueError: The size is not a positive integer.
 
     >>> split([torch.arange(3), {"y": torch.arange(3)}], 2)
     [(tensor([0, 1]), {'y': tensor([0, 1])}), (tensor([2]), {'y': tensor([2])})]
@@ -78,20 +78,20 @@ def split(batch: Batch, microbatch_size: int) -> Sequence[Batch]:
     [{'text': ['a', 'b']}, {'text': ['c']}]
     """
     if not isinstance(microbatch_size, SupportsIndex) or int(microbatch_size) < 1:
-        raise ValueError(f"microbatch_size must be a positive whole number; got {microbatch_size!r}.")
+        raise ValueError(f"microbatch_size must be a positive integer; got {microbatch_size!r}.")
     total, depth = _extent(batch)
     parts = _split(batch, int(microbatch_size), total, depth)
     if parts is None:
         raise NotImplementedError(
-            f"Cannot split a batch of type {type(batch).__name__} in which there is neither a tensor nor a list of "
-            f"samples, or lists of different lengths. Give DataSpec(dataloader, split_batch=...)."
+            f"Cannot split a batch of type {type(batch).__name__}: it contains neither a tensor nor a list of samples, "
+            f"or lists of different lengths. Give DataSpec(dataloader, split_batch=...)."
         )
     # A list of samples stays a list.
     return [tuple(part) for part in parts] if type(batch) is list and depth > 0 else parts
 
 
 def as_microbatch(batch: Batch) -> Batch:
-    """Return a batch that is one microbatch, of the class that :func:`split` gives to each of several.
+    """Return a batch as a single microbatch, of the same type as the microbatches of :func:`split`.
 
     Args:
         batch: The batch.
@@ -106,15 +106,15 @@ def as_microbatch(batch: Batch) -> Batch:
 
 
 def _rows(leaf: Any) -> int | None:
-    """The first dimension of a tensor or array, None for a scalar and for what is neither."""
+    """Return the first dimension of a tensor or array; None for scalars and other values."""
     shape = getattr(leaf, "shape", None)
     return int(shape[0]) if isinstance(shape, tuple) and shape else None
 
 
 def _extent(batch: Batch) -> tuple[int, int]:
-    """The number of samples, and how deep in the batch it was found: the longest tensor of those nearest the surface.
+    """Return the number of samples and its depth in the batch: that of the longest tensor at the outermost level.
 
-    Where there is no tensor or array, it is the length of the lists of samples; 0 if these differ or there is none.
+    Without tensors or arrays, it is the length of the lists of samples; 0 if their lengths differ or there are none.
     """
     level, depth = [batch], 0
     while level:
@@ -128,10 +128,10 @@ def _extent(batch: Batch) -> tuple[int, int]:
 
 
 def _lengths_of_lists(batch: Batch) -> Iterator[tuple[int, int]]:
-    """The lengths of the lists of samples in a batch without tensors that have rows, and how deep they are.
+    """Yield the lengths and depths of the lists of samples in a batch without tensors that have rows.
 
-    The elements of a sequence are such lists, if they hold lists at all; else the sequence is one. A tuple is one only
-    if it holds values of one type, such as strings: others are a sample's parts.
+    If the elements of a sequence contain lists, these are lists of samples; otherwise the sequence is one. A tuple is a
+    list of samples only if it contains values of one type, such as strings: others are the fields of one sample.
     """
     parts, _ = _open(batch)
     found = [length for part in parts for length in _lengths_inside(part, 1)]
@@ -154,14 +154,14 @@ def _lengths_inside(part: Any, depth: int) -> Iterator[tuple[int, int]]:
 
 
 def _holds_samples(value: Any) -> bool:
-    """Whether entries of it may be samples: those of a named tuple are parts of the batch."""
+    """Return whether the entries may be samples: those of a named tuple are fields of the batch."""
     return is_sequence(value) and not hasattr(value, "_fields")
 
 
 def _split(value: Any, size: int, total: int, depth: int) -> list[Any] | None:
-    """Split what has one entry for each sample; None for what belongs to the whole batch.
+    """Split a value that has one entry for each sample; return None for a value that belongs to the full batch.
 
-    Sequences outside of ``depth`` hold the parts of a batch, however many they are.
+    Sequences above ``depth`` hold the fields of a batch, regardless of their number.
     """
     rows = _rows(value)
     if rows is not None:
@@ -192,7 +192,7 @@ def _is_container(value: Any) -> bool:
 
 
 def _open(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The parts of a container, none if it is no container, and how to make another of its kind."""
+    """Return the elements of a container (none for other values), and a function that builds one of the same type."""
     if is_mapping(value):
         return list(value.values()), lambda parts: with_items(value, dict(zip(value, parts, strict=True)))
     if is_sequence(value):
@@ -207,6 +207,6 @@ def _open(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 def _warn_unsplit(length: int, total: int) -> None:
     message = (
         f"A tensor in the batch has {length} rows, but there are {total} samples; every microbatch gets all of it. "
-        f"Give DataSpec(dataloader, split_batch=...) if it is to be split."
+        f"Give DataSpec(dataloader, split_batch=...) to split it."
     )
     warnings.warn(message, ComposerWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Base class of models: what the trainer needs of them."""
+"""ComposerModel, the base class of models that the trainer can train: forward, loss and metrics."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ __all__ = ["ComposerModel"]
 
 
 class ComposerModel(nn.Module):
-    """A module that takes a batch, and knows its loss and its metrics.
+    """A module that takes a batch and defines its loss and metrics.
 
-    Write :meth:`forward` and :meth:`loss`; for metrics also :meth:`get_metrics` and :meth:`update_metric`. Models of
-    early versions, with ``validate(batch) -> (outputs, targets)`` and ``metrics(train)``, work unchanged.
+    Implement :meth:`forward` and :meth:`loss`; for metrics also :meth:`get_metrics` and :meth:`update_metric`. Models
+    for early versions, with ``validate(batch) -> (outputs, targets)`` and ``metrics(train)``, work unchanged.
 
-    The losses of microbatches are weighted by their samples, or by their tokens where ``batch["labels"]`` has one for
-    each. A model whose loss is a mean over other tokens than those whose label is not -100 counts them in a method
-    ``__count_targets__(batch)``, which returns a 0-d tensor, or None where it does not know.
+    With gradient accumulation, the loss weight of a microbatch is its number of samples, or of tokens if
+    ``batch["labels"]`` has a label per token. By default, tokens whose label is -100 are not counted. If the loss is
+    the mean over other tokens, define ``__count_targets__(batch)``, which returns their number as a 0-d tensor, or
+    None if unknown.
 
     Attributes:
-        logger: Takes metrics; set by the trainer.
+        logger: Receives metrics; set by the trainer.
 
     >>> class Regression(ComposerModel):
     ...     def __init__(self):
@@ -51,14 +52,14 @@ class ComposerModel(nn.Module):
     """
 
     logger: Logger | None = None
-    # TorchScript reads the annotations of attributes, and knows no loggers.
+    # TorchScript reads the annotations of attributes, and does not support this type.
     __jit_ignored_attributes__: Sequence[str] = ("logger",)
 
     def forward(self, batch: Batch) -> Any:
-        """Compute the outputs of a batch.
+        """Compute the outputs for a batch.
 
         Args:
-            batch: What the data loader yields, on the device.
+            batch: A batch of the data loader, on the device.
 
         Raises:
             NotImplementedError: The class does not define it.
@@ -71,14 +72,14 @@ class ComposerModel(nn.Module):
         """Compute the loss of the outputs.
 
         Args:
-            outputs: What :meth:`forward` returned.
+            outputs: The result of :meth:`forward`.
             batch: The batch.
-            *args: For a subclass's own use.
-            **kwargs: For a subclass's own use.
+            *args: For use by subclasses.
+            **kwargs: For use by subclasses.
 
         Returns:
-            The loss, its mean if it has elements; or several, whose means are added. Of a mapping with the key
-            ``"total"`` that entry is the loss and the others are only logged.
+            The loss, which is averaged if it has several elements; or several losses, whose means are added. In a
+            mapping with the key ``"total"``, that entry is the loss and the others are only logged.
 
         Raises:
             NotImplementedError: The class does not define it.
@@ -86,11 +87,11 @@ class ComposerModel(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define loss(self, outputs, batch).")
 
     def eval_forward(self, batch: Batch, outputs: Any | None = None) -> Any:
-        """Compute the outputs that metrics are updated with.
+        """Compute the outputs for updating metrics.
 
         Args:
             batch: The batch.
-            outputs: What :meth:`forward` returned in the training step, where metrics of training are updated.
+            outputs: The result of :meth:`forward` in the training step, if training metrics are updated.
         """
         if _has_early_validate(type(self)):
             outputs, self.__targets = cast(Any, self).validate(batch)
@@ -102,7 +103,7 @@ class ComposerModel(nn.Module):
 
         Args:
             batch: The batch.
-            outputs: What :meth:`eval_forward` returned.
+            outputs: The result of :meth:`eval_forward`.
             metric: One of the values of :meth:`get_metrics`.
 
         Raises:
@@ -119,7 +120,7 @@ class ComposerModel(nn.Module):
         """Return the metrics by name.
 
         Args:
-            is_train: Whether those of the training steps are asked for, rather than those of evaluation.
+            is_train: Whether to return the training metrics, rather than the evaluation metrics.
         """
         if not _has_early_metrics(type(self)):
             return {}
@@ -127,7 +128,7 @@ class ComposerModel(nn.Module):
         return dict(found.items()) if hasattr(found, "items") else {type(found).__name__: found}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out of copies and files what belongs to a run: the logger, and the targets of an evaluation."""
+        """Leave out run-specific attributes from copies and files: the logger, and the targets of an evaluation."""
         left_out = ("logger", "_ComposerModel__targets")
         return {name: value for name, value in super().__getstate__().items() if name not in left_out}
 
@@ -136,13 +137,13 @@ class ComposerModel(nn.Module):
         return self._twin(ComposerModel.__getstate__(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a deep copy, which logs to the same logger: a logger has the whole run behind it."""
+        """Return a deep copy, which logs to the same logger: a logger references the entire run."""
         memo[id(self)] = twin = self._twin({})
         twin.__dict__.update(copy.deepcopy(ComposerModel.__getstate__(self), memo))
         return twin
 
     def _twin(self, state: dict[str, Any]) -> Self:
-        """An object of the same class and logger, with other attributes."""
+        """Return an object of the same class and with the same logger, but with other attributes."""
         twin = type(self).__new__(type(self))
         kept = {"logger": self.__dict__["logger"]} if "logger" in self.__dict__ else {}
         twin.__dict__.update({**state, **kept})
@@ -150,17 +151,17 @@ class ComposerModel(nn.Module):
 
 
 @cached_by_class
-def _has_early_metrics(kind: type) -> bool:
-    """Whether a class has the method ``metrics(train)`` of models of early versions, not another of that name."""
-    return "train" in _parameters(kind, "metrics")
+def _has_early_metrics(cls: type) -> bool:
+    """Return whether a class has the method ``metrics(train)`` of early versions, not another method of that name."""
+    return "train" in _parameters(cls, "metrics")
 
 
 @cached_by_class
-def _has_early_validate(kind: type) -> bool:
-    """Whether a class has the method ``validate(batch)`` that went with it."""
-    return _has_early_metrics(kind) and len(_parameters(kind, "validate")) == 2
+def _has_early_validate(cls: type) -> bool:
+    """Return whether a class has the corresponding method ``validate(batch)`` of early versions."""
+    return _has_early_metrics(cls) and len(_parameters(cls, "validate")) == 2
 
 
-def _parameters(kind: type, method: str) -> tuple[str, ...]:
-    found = getattr(kind, method, None)
+def _parameters(cls: type, method: str) -> tuple[str, ...]:
+    found = getattr(cls, method, None)
     return tuple(inspect.signature(found).parameters) if inspect.isfunction(found) else ()

@@ -17,7 +17,7 @@ __all__ = ["ModelOutline", "base_class", "describe_changes"]
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A module, and of it what can change while it stays the same object."""
+    """A module, and the attributes that can change while it stays the same object."""
 
     module: nn.Module
     cls: type[nn.Module]
@@ -34,7 +34,7 @@ class _Weight:
 
 
 class ModelOutline:
-    """The modules and parameters of a model at one moment, by name.
+    """The modules and parameters of a model at one point in time, by name.
 
     Args:
         model: The model.
@@ -55,7 +55,7 @@ class ModelOutline:
 
 
 def describe_changes(before: ModelOutline, after: ModelOutline) -> str:
-    """Return what became of a model in a few words; nothing where it is as it was.
+    """Return a short description of the changes of a model; empty if it did not change.
 
     Args:
         before: The model before.
@@ -65,31 +65,31 @@ def describe_changes(before: ModelOutline, after: ModelOutline) -> str:
     >>> describe_changes(outline, outline)
     ''
     """
-    places = {name for name in before.layers.keys() & after.layers.keys() if _differs(before, after, name)}
+    changed = {name for name in before.layers.keys() & after.layers.keys() if _differs(before, after, name)}
     found: list[str] = []
-    # A class may also be exchanged in place, as torch does for parametrized modules.
+    # A class may also be replaced in place, as torch does for parametrized modules.
     for verb, link, same in (("replaced", "by", False), ("turned", "into", True)):
-        names = [name for name in _outermost(places, ()) if _is_same(before, after, name) is same]
+        names = [name for name in _outermost(changed, ()) if _is_same(before, after, name) is same]
         pairs = Counter((_name(before, name), _name(after, name)) for name in names)
         texts = [
             f"{number} {old} {link} {new}" if old != new else f"{number} {old}" for (old, new), number in pairs.items()
         ]
         found += [f"{verb} {', '.join(texts)}"] if texts else []
     for verb, there, other in (("removed", before, after), ("added", after, before)):
-        names = _outermost(there.layers.keys() - other.layers.keys(), places)
-        found += _told(verb, Counter(_name(there, name) for name in names))
+        names = _outermost(there.layers.keys() - other.layers.keys(), changed)
+        found += _count_changes(verb, Counter(_name(there, name) for name in names))
     kept = [(name, before.layers[name], after.layers[name]) for name in before.layers if name in after.layers]
-    kept = [(name, old, new) for name, old, new in kept if name not in places and old.module is new.module]
+    kept = [(name, old, new) for name, old, new in kept if name not in changed and old.module is new.module]
     forward = Counter(_name(after, name) for name, old, new in kept if old.forward is not new.forward)
-    found += _told("changed the forward of", forward)
-    found += _told(
+    found += _count_changes("changed the forward of", forward)
+    found += _count_changes(
         "put hooks on", Counter(_name(after, name) for name, old, new in kept if new.num_hooks > old.num_hooks)
     )
     return ", ".join([*found, *_weight_changes(before, after)])
 
 
 def base_class(module: nn.Module) -> type[nn.Module]:
-    """Return the class of a module as its author named it, below that which FSDP gives it.
+    """Return the original class of a module, below the class that FSDP puts in its place.
 
     Args:
         module: The module.
@@ -119,7 +119,7 @@ def _is_same(before: ModelOutline, after: ModelOutline, name: str) -> bool:
 
 
 def _outermost(names: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Those that lie in no other one, in the order of their names."""
+    """Return the names that are not inside another one, sorted."""
     names = set(names)
     covering = names | set(others)
 
@@ -130,12 +130,12 @@ def _outermost(names: Iterable[str], others: Iterable[str]) -> list[str]:
     return sorted(name for name in names if not is_inside(name))
 
 
-def _told(verb: str, numbers: Counter[str]) -> list[str]:
+def _count_changes(verb: str, numbers: Counter[str]) -> list[str]:
     return [f"{verb} {', '.join(f'{number} {cls}' for cls, number in numbers.items())}"] if numbers else []
 
 
 def _weight_changes(before: ModelOutline, after: ModelOutline) -> list[str]:
-    """How many more parameters there are, and what became of those that are still there."""
+    """Return the change of the number of parameters, and the changes of those that still exist."""
     kept = [(old, after.weights[name]) for name, old in before.weights.items() if name in after.weights]
     found: list[str] = []
     casts = Counter({dtype: 0 for _, dtype in ((old, new.dtype) for old, new in kept if old.dtype != new.dtype)})
@@ -154,7 +154,7 @@ def _weight_changes(before: ModelOutline, after: ModelOutline) -> list[str]:
 def _outline(parameter: Tensor) -> _Weight:
     number = num_elements(parameter) or 0
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    # Of a shape with one channel or one pixel both hold.
+    # With one channel or one pixel, both formats apply.
     is_channels_last = (
         type(parameter) is nn.Parameter
         and parameter.ndim in formats

@@ -1,4 +1,4 @@
-"""Names of files and folders with placeholders, such as ``{run_name}/ep{epoch}-ba{batch}-rank{rank}.pt``."""
+"""Check and format file and folder names with placeholders: ``{run_name}/ep{epoch}-ba{batch}-rank{rank}.pt``."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = [
     "check_remote_name",
     "check_run_name",
     "check_template",
-    "differs_by_process",
+    "differs_by_rank",
     "format_name",
     "placeholders",
     "with_braces",
     "with_run_name",
 ]
 
-# What a name may hold at any time, and what it may hold where the training time is known.
+# Placeholders that are always available, and those that require a timestamp.
 PROCESS_KEYS: Final = ("run_name", "rank", "local_rank", "world_size", "local_world_size", "node_rank")
 TIME_KEYS: Final = tuple(UNITS)
-# Bytes of the name of a file or folder, on the systems in use.
+# Maximum length of a file or folder name in bytes, on common file systems.
 _LONGEST: Final = 255
 
 
@@ -41,19 +41,19 @@ def format_name(
 ) -> str:
     """Return a name with its placeholders replaced.
 
-    Every template knows ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{world_size}``, ``{local_world_size}`` and
-    ``{node_rank}``. With a timestamp it knows all of its fields: ``{epoch}``, ``{batch}``, ``{sample}``, ``{token}``,
-    ``{iteration}``, ``{batch_in_epoch}``, ... as whole numbers, ``{total_wct}``, ``{epoch_wct}``, ... in seconds.
-    Format specifications work (``{batch:06d}``); a brace is written twice (``{{``).
+    Every template supports ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{world_size}``, ``{local_world_size}`` and
+    ``{node_rank}``. With a timestamp, it also supports all of its fields: ``{epoch}``, ``{batch}``, ``{sample}``,
+    ``{token}``, ``{iteration}``, ``{batch_in_epoch}``, ... as integers, ``{total_wct}``, ``{epoch_wct}``, ... in
+    seconds. Format specifications work (``{batch:06d}``); write a literal brace twice (``{{``).
 
     Args:
         template: The name with placeholders.
         run_name: Name of the run.
-        timestamp: The training time that the name tells; None for a name that tells none.
-        more: Further values by placeholder.
+        timestamp: The timestamp; None for a name without its fields.
+        more: Additional values by placeholder.
 
     Raises:
-        ValueError: A placeholder is unknown, the braces do not pair, or the name of the run leads out of a folder.
+        ValueError: A placeholder is unknown, braces are not balanced, or the run name points outside of a folder.
 
     >>> from composer import Timestamp
     >>> format_name(
@@ -74,24 +74,24 @@ def format_name(
 def check_template(
     argument: str, template: str | os.PathLike[str], *, timed: bool = False, more: Collection[str] = ()
 ) -> str:
-    """Return a template as a string if :func:`format_name` will know each of its placeholders.
+    """Return a template as a string if :func:`format_name` supports each of its placeholders.
 
     Args:
-        argument: Name of the argument, for the message.
-        template: What was given.
-        timed: Whether there will be a timestamp.
-        more: Further placeholders that will have a value.
+        argument: Name of the argument, for the error message.
+        template: The name with placeholders.
+        timed: Whether it will be formatted with a timestamp.
+        more: Additional placeholders.
 
     Raises:
         TypeError: It is neither a string nor a path.
-        ValueError: It has an unknown placeholder, or its braces do not pair.
+        ValueError: It has an unknown placeholder, or its braces are not balanced.
 
     >>> check_template("folder", "{run_name}/traces")
     '{run_name}/traces'
     >>> check_template("folder", "{run_name}/{epoch}")
     Traceback (most recent call last):
     ...
-    ValueError: folder='{run_name}/{epoch}' has the placeholder {epoch}, but does not change in training.
+    ValueError: folder='{run_name}/{epoch}' has the placeholder {epoch}, but does not change during training.
     """
     template = os.fspath(template) if isinstance(template, os.PathLike) else template
     if not isinstance(template, str):
@@ -101,89 +101,89 @@ def check_template(
     try:
         names = placeholders(template)
     except ValueError as error:
-        raise ValueError(f"{what} is no name with placeholders: {error}. Write {{{{ for a brace.") from None
+        raise ValueError(f"{what} has invalid placeholders: {error}. Write {{{{ for a literal brace.") from None
     for name in names:
         if name in known:
             continue
         if name in TIME_KEYS:
-            raise ValueError(f"{what} has the placeholder {{{name}}}, but does not change in training.")
-        hint = did_you_mean(name, known) or f" Known are {', '.join(sorted(known))}."
+            raise ValueError(f"{what} has the placeholder {{{name}}}, but does not change during training.")
+        hint = did_you_mean(name, known) or f" Known placeholders are {', '.join(sorted(known))}."
         raise ValueError(f"{what} has the unknown placeholder {{{name}}}.{hint}")
     return template
 
 
 def check_inside(argument: str, name: str) -> str:
-    """Return the name of a file if it stays in the folder that it is put into.
+    """Return the name of a file if it stays inside the folder that it is relative to.
 
     Args:
-        argument: Name of the argument, for the message.
-        name: What was given; may have folders in it, as in ``sub/ep{epoch}.pt``.
+        argument: Name of the argument, for the error message.
+        name: The name; may contain folders, as in ``sub/ep{epoch}.pt``.
 
     Raises:
-        ValueError: It has ``..`` in it, is an absolute path, or is no path.
+        ValueError: It contains ``..``, is an absolute path, or is not a valid path.
 
     >>> check_inside("save_filename", "./sub/ep{epoch}.pt")
     'sub/ep{epoch}.pt'
     >>> check_inside("save_filename", "../ep{epoch}.pt")
     Traceback (most recent call last):
-    ValueError: save_filename='../ep{epoch}.pt' leads out of its folder by '..'. Give a name inside of it, ...
+    ValueError: save_filename='../ep{epoch}.pt' points outside of its folder by '..'. Give a name inside of it, ...
     """
     inside = re.sub(r"^(\./)+", "", name)
-    reason = _leads_out(inside)
+    reason = _path_problem(inside)
     if reason is not None:
         raise ValueError(f"{argument}={name!r} {reason}. Give a name inside of it, such as 'sub/name'.")
     return inside
 
 
 def check_remote_name(argument: str, name: str) -> str:
-    """Return the name of a file in a store, or its URI, if it stays in the bucket or folder of the store.
+    """Return the name of a remote file, or its URI, if it stays inside the bucket or folder.
 
     Args:
-        argument: Name of the argument, for the message.
-        name: What was given. A slash at the beginning is the root of the store.
+        argument: Name of the argument, for the error message.
+        name: The name. A leading slash is the root of the bucket.
 
     Raises:
-        ValueError: It has ``..`` in it, or is no path.
+        ValueError: It contains ``..``, or is not a valid path.
 
     >>> check_remote_name("remote_file_name", "s3://bucket/run/ep1.pt")
     's3://bucket/run/ep1.pt'
     """
     scheme, found, rest = name.partition("://")
-    reason = _leads_out((rest if found else scheme).strip("/"))
+    reason = _path_problem((rest if found else scheme).strip("/"))
     if reason is not None:
         raise ValueError(f"{argument}={name!r} {reason}. Give a name inside of it, such as 'run/name'.")
     return name
 
 
 def check_run_name(argument: str, name: str) -> str:
-    """Return the name of a run if it can be part of a path: one name, or several with slashes between them.
+    """Return the name of a run if it is valid in a path: one name, or several separated by slashes.
 
-    Braces and other characters with a meaning elsewhere are taken literally: a run may be named ``{epoch}``.
+    Braces and other special characters are literal: a run may be named ``{epoch}``.
 
     Args:
-        argument: Where the name comes from, for the message.
+        argument: The source of the name, for the error message.
         name: The name.
 
     Raises:
-        TypeError: It is no string.
-        ValueError: It is empty, an absolute path, too long, ends in a slash, or has ``..`` or control characters in it.
+        TypeError: It is not a string.
+        ValueError: It is empty, an absolute path, too long, ends in a slash, or contains ``..`` or control characters.
 
     >>> check_run_name("run_name", "sweep/lr-{0.1}")
     'sweep/lr-{0.1}'
     >>> check_run_name("COMPOSER_RUN_NAME", "../../other")
     Traceback (most recent call last):
-    ValueError: COMPOSER_RUN_NAME='../../other' leads out of its folder by '..'. A run is named by text such as ...
+    ValueError: COMPOSER_RUN_NAME='../../other' points outside of its folder by '..'. Give a name such as ...
     """
     if not isinstance(name, str):
         raise TypeError(f"{argument} must be a string, but got {name!r}.")
-    reason = "has no name in it" if not name.strip() else _leads_out(name) or _no_name_of_folders(name)
+    reason = "is blank" if not name.strip() else _path_problem(name) or _folder_problem(name)
     if reason is not None:
-        raise ValueError(f"{argument}={name!r} {reason}. A run is named by text such as 'night' or 'sweep/night'.")
+        raise ValueError(f"{argument}={name!r} {reason}. Give a name such as 'night' or 'sweep/night'.")
     return name
 
 
 def with_run_name(template: str, run_name: str) -> str:
-    """Return a template with the name of the run in it, literally, and all other placeholders left for later.
+    """Insert the run name into a template literally, and keep all other placeholders.
 
     Args:
         template: The name with placeholders.
@@ -205,7 +205,7 @@ def with_run_name(template: str, run_name: str) -> str:
 
 
 def with_braces(text: str) -> str:
-    """Return a template that stands for a text literally.
+    """Escape braces, so that a template formats to the given text.
 
     Args:
         text: The text.
@@ -216,41 +216,41 @@ def with_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _leads_out(name: str) -> str | None:
-    """Why a name is none inside of a folder, on any system; None if it is one."""
+def _path_problem(name: str) -> str | None:
+    """Return why a name is not a valid path inside a folder, on any system; None if it is valid."""
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        return "has control characters in it"
+        return "contains control characters"
     parts = re.split(r"[/\\]", name)
     if ".." in parts:
-        return "leads out of its folder by '..'"
+        return "points outside of its folder by '..'"
     if re.match(r"[A-Za-z]:", name):
-        return f"has a drive, {name[:2]!r}, at its beginning"
+        return f"begins with a drive, {name[:2]!r}"
     if parts[0] == "":
         return "is empty" if not name else "is an absolute path"
     if "" in parts[:-1] or "." in parts:
-        return "has a part without a name in it"
+        return "has an empty or '.' component"
     return None
 
 
-def _no_name_of_folders(name: str) -> str | None:
-    """Why no folders can have a name, or have it as it is; None if they can."""
+def _folder_problem(name: str) -> str | None:
+    """Return why a name is not valid for folders; None if it is valid."""
     if name[-1] in "/\\":
-        return "has a slash at its end"
+        return "ends in a slash"
     try:
         longest = max(len(part.encode()) for part in name.split("/"))
     except UnicodeEncodeError:
-        return "has characters in it that are no text in UTF-8"
-    return f"has a part of {longest} bytes, of at most {_LONGEST}" if longest > _LONGEST else None
+        return "contains characters that cannot be encoded in UTF-8"
+    return f"has a component of {longest} bytes; the limit is {_LONGEST}" if longest > _LONGEST else None
 
 
 def placeholders(template: str) -> tuple[str, ...]:
-    """Return the placeholders of a template in their order.
+    """Return the placeholders of a template in order.
 
     Args:
         template: The name with placeholders.
 
     Raises:
-        ValueError: The braces do not pair.
+        ValueError: The braces are not balanced.
 
     >>> placeholders("{run_name}/rank{rank}-{{x}}")
     ('run_name', 'rank')
@@ -258,13 +258,13 @@ def placeholders(template: str) -> tuple[str, ...]:
     return tuple(_fields(template))
 
 
-def differs_by_process(template: str) -> bool:
-    """Return whether each process gets a name of its own, rather than one for all of them or for those of a node.
+def differs_by_rank(template: str) -> bool:
+    """Return whether each rank gets a different name, rather than one name for all ranks or for those of a node.
 
     Args:
         template: The name with placeholders.
 
-    >>> differs_by_process("{run_name}/rank{rank}.txt"), differs_by_process("{run_name}/log.txt")
+    >>> differs_by_rank("{run_name}/rank{rank}.txt"), differs_by_rank("{run_name}/log.txt")
     (True, False)
     """
     names = placeholders(template)
@@ -279,7 +279,7 @@ def _fields(template: str) -> Iterator[str]:
 
 
 class _Values(dict[str, Any]):
-    """The values of placeholders, of which only those are looked up that a name has."""
+    """The values of placeholders, computed only for placeholders that a name has."""
 
     def __init__(self, run_name: str, timestamp: Timestamp | None, more: dict[str, Any]) -> None:
         super().__init__({"run_name": run_name, **more})

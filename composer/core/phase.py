@@ -1,4 +1,4 @@
-"""Training, evaluating, predicting: what each has of its own."""
+"""The phases of a trainer (training, evaluation, prediction): data, timestamp and epoch iterator of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Phase", "TrainerMode"]
 
 
 class TrainerMode(StrEnum):
-    """What the trainer is doing.
+    """The mode of the trainer: training, evaluation or prediction.
 
     >>> TrainerMode("eval")
     <TrainerMode.EVAL: 'eval'>
@@ -34,22 +34,22 @@ class TrainerMode(StrEnum):
 
 @dataclass
 class Phase:
-    """Data and time of one of the three things that a trainer does.
+    """Data and progress of training, evaluation or prediction.
 
     Attributes:
         mode: Which of the three.
-        label: Name of the data, part of the metrics' names.
-        loader: What is iterated, or None.
-        length: Number of batches in one pass, or None where it is not known.
-        timestamp: How far it has come.
-        mark: Clock reading, in seconds, from which the time of the batch in work counts.
-        iterator: The pass under way, if any.
-        repeated: The batches that every pass repeats, where a run is to overfit them.
-        passes: Begins the passes.
-        stage: The event whose evaluation is under way, after which training goes on; None outside of evaluations.
-        resume: What a checkpoint says of the pass that is to be taken up.
-        first_batch_rng: Random states before the first batches, by label; those of the training by "train".
-        ended: The pass that has ended, while no other is under way, with its numbers of samples and batches.
+        label: Name of the data, part of the metric names.
+        loader: The data spec, or None.
+        length: Number of batches per epoch, or None if unknown.
+        timestamp: Its progress.
+        mark: Clock reading, in seconds, at which the current batch began.
+        iterator: The iterator of the current epoch, if any.
+        repeated: The batches that every epoch repeats, with ``overfit_batches``.
+        epoch_iterators: Creates the iterators.
+        stage: The event of the current evaluation, after which training continues; None outside of evaluations.
+        resume: The position in the data from a checkpoint, at which the epoch resumes.
+        first_batch_rng: Random states before the first batches, by label; "train" for the training data.
+        ended: The iterator of the last epoch with its numbers of samples and batches, between two epochs.
 
     >>> Phase(TrainerMode.TRAIN).timestamp.batch
     Time(0, TimeUnit.BATCH)
@@ -63,12 +63,12 @@ class Phase:
     mark: float = 0.0
     iterator: Iterator[Batch] | None = None
     repeated: list[Batch] | None = None
-    passes: EpochIterators | None = None
+    epoch_iterators: EpochIterators | None = None
     stage: str | None = None
     resume: dict[str, Any] | None = None
     ended: tuple[EpochIterator, int, int] | None = None
     first_batch_rng: defaultdict[str, FirstBatchRNG] = field(default_factory=lambda: defaultdict(FirstBatchRNG))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the pass under way: an iterator cannot be copied."""
+        """Leave out the current iterator, which cannot be copied."""
         return {**vars(self), "iterator": None, "ended": None}

@@ -1,4 +1,4 @@
-"""Files that a run writes, beside those of earlier runs."""
+"""Move a file of an earlier run aside ("metrics.1.csv") before a run writes a file of that name."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["set_aside"]
 
 
 def set_aside(path: Path, copy: bool = False) -> Path:
-    """Move a file out of the way, to the first free of ``name.1.csv``, ``name.2.csv``, ...; return where it is.
+    """Move a file to the first unused name of ``name.1.csv``, ``name.2.csv``, ...; return the new path.
 
     Args:
         path: The file.
-        copy: Whether to leave the file and make a copy.
+        copy: Whether to copy the file instead of moving it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ class Notices:
         texts: The lines since the last summary.
 
     >>> notices = Notices(lambda text: print(text) is None)
-    >>> notices.tell("resumed from ep3.pt at epoch 3, batch 312")
+    >>> notices.report("resumed from ep3.pt at epoch 3, batch 312")
     resumed from ep3.pt at epoch 3, batch 312
     >>> notices.texts
     ['resumed from ep3.pt at epoch 3, batch 312']
@@ -33,7 +33,7 @@ class Notices:
         self.texts: list[str] = []
         self._show = show
 
-    def tell(self, text: str, *, urgent: bool = False) -> None:
+    def report(self, text: str, *, urgent: bool = False) -> None:
         """Report a line.
 
         Args:

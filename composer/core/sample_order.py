@@ -1,4 +1,4 @@
-"""Which samples a data loader is to fetch, in an order that can be taken up in the middle and dealt out."""
+"""Sample indices of an epoch: shuffled, sharded among ranks, and resumable at any position."""
 
 from __future__ import annotations
 
@@ -11,42 +11,41 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from torch.utils.data.distributed import DistributedSampler
 
 from composer import rng
-from composer.core.data_sharding import WHOLE, DataShard, is_data_sharded
-from composer.core.random_order import Listed, Permutation, mix_seed
+from composer.core.data_sharding import FULL_SHARD, DataShard, is_data_sharded
+from composer.core.random_order import ExplicitOrder, Permutation, mix_seed
 
-__all__ = ["SampleOrder", "SeededIndices", "length_of", "resumable"]
+__all__ = ["SampleOrder", "SeededIndices", "length_of", "resumable_loader"]
 
-# What a sampler may have as its generator: its own, or none yet.
-_DRAWN = (torch.Generator, type(None))
-# So many indices are computed at once.
+# Values of the generator attribute of a sampler: a generator, or none yet.
+_GENERATOR_TYPES = (torch.Generator, type(None))
+# Number of indices that are computed at once.
 _CHUNK = 8192
 
 
 class SampleOrder:
-    """The batches of indices of one pass after another, for the ``batch_sampler`` of a data loader.
+    """The batches of sample indices of each epoch, used as the ``batch_sampler`` of a data loader.
 
-    All processes go through one order of the whole data. In a step, with B the loader's batch size, the W processes
-    take the next B * W places of it, and process r those of them that leave r when divided by W. So a step trains on
-    the same samples as a step of one process with batches W times as large. The last step of a pass may be short, and
-    then not all processes have the same number of samples, or any at all.
+    All ranks follow the same order of the full dataset. In a step, with B the loader's batch size, the W ranks consume
+    the next B * W positions of it, and rank r takes the positions p with p mod W = r. So a step trains on the same
+    samples as a step of a single process with batches W times as large. The last step of an epoch may be short, with
+    uneven inputs: ranks may have different numbers of samples, or none.
 
-    For shuffled and sequential samplers, torch's ``DistributedSampler`` among them, any place of a pass is found at
-    once; what other samplers say before it is drawn again, without fetching data. What a user's own sampler draws from
-    the generators of the process, it draws from the same seed everywhere.
+    For shuffled and sequential samplers, including torch's ``DistributedSampler``, any position of an epoch is computed
+    directly; other samplers are iterated up to it again, without fetching data. A custom sampler that uses the random
+    generators of the process is seeded equally on all ranks.
 
     Args:
-        loader: What the user made; its sampler and batch size are followed.
-        share: What this process gets. Loaders that have been divided already are followed as they are.
-        whole_batches: Whether the processes take the loader's own batches in turn, rather than parts of larger ones.
+        loader: The user's loader; its sampler and batch size are used.
+        shard: The data shard of this rank. Loaders that are already sharded are used as they are.
+        shard_batches: Whether ranks take complete batches of the loader in turn, rather than shards of larger batches.
 
     Attributes:
-        seed: Of the run, the same in all processes; a sampler or loader that was given a generator goes by
-            ``own_seed``, the seed of that, instead.
-        epoch: The pass that begins next.
-        start: Number of entries of the order to leave out: of indices, or of batches where a batch sampler of the
-            user's own makes them.
-        is_data_sharded: Whether each process has an order of its own.
-        step: Number of entries that all processes together take in a step.
+        seed: Seed of the run, the same on all ranks; if the sampler or loader has a generator, its seed
+            (``generator_seed``) is used instead.
+        epoch: The epoch that begins next.
+        start: Number of entries of the order to skip: of indices, or of batches if a custom batch sampler yields them.
+        is_data_sharded: Whether each rank has a separate order.
+        step: Number of entries that all ranks together consume in a step.
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(5))
     >>> loader = torch.utils.data.DataLoader(data, batch_size=2)
@@ -58,33 +57,33 @@ class SampleOrder:
     [[2, 3], [4]]
     """
 
-    def __init__(self, loader: DataLoader[Any], share: DataShard = WHOLE, *, whole_batches: bool = False) -> None:
+    def __init__(self, loader: DataLoader[Any], shard: DataShard = FULL_SHARD, *, shard_batches: bool = False) -> None:
         self.seed = self.epoch = self.start = 0
-        self.is_data_sharded = is_data_sharded(loader, share)
+        self.is_data_sharded = is_data_sharded(loader, shard)
         # Not the loader itself: it keeps its persistent workers' iterator, which keeps this.
         self._sampler, self._batch_sampler = loader.sampler, loader.batch_sampler
-        self._share = WHOLE if self.is_data_sharded else share
-        self._whole_batches = whole_batches
+        self._shard = FULL_SHARD if self.is_data_sharded else shard
+        self._shard_batches = shard_batches
         generator = getattr(loader.sampler, "generator", None)
-        self.own_seed: int | None = generator.initial_seed() if isinstance(generator, torch.Generator) else None
+        self.generator_seed: int | None = generator.initial_seed() if isinstance(generator, torch.Generator) else None
         batch_sampler: Any = self._batch_sampler
-        # The size of batches that are made here, or None where the sampler yields what is fetched at once.
+        # The size of batches that are built here, or None if the sampler yields complete batches.
         self._size: int | None = batch_sampler.batch_size if type(batch_sampler) is BatchSampler else None
         self._drops_last = self._size is not None and batch_sampler.drop_last
-        self.step = (self._size or 1) * self._share.size
+        self.step = (self._size or 1) * self._shard.size
 
     def __len__(self) -> int:
-        """Number of steps of a whole pass."""
+        """Number of steps in a full epoch."""
         steps = self.steps_after(0)
-        return len(self._source) if steps is None else steps  # which says what is missing
+        return len(self._source) if steps is None else steps  # which raises the appropriate error
 
     def steps_after(self, start: int) -> int | None:
-        """Return the number of steps from a place on to the end of a pass; None where it is not known.
+        """Return the number of steps from a position to the end of the epoch; None if unknown.
 
         Args:
-            start: Number of entries that are left out.
+            start: Number of entries that are skipped.
         """
-        order = self._computed(0)
+        order = self._computed_order(0)
         total = length_of(self._source) if order is None else order.n
         if total is None:
             return None
@@ -92,64 +91,64 @@ class SampleOrder:
         return rest // self.step if self._drops_last else -(-rest // self.step)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the pass."""
-        # Far apart for seeds and epochs that are close together.
-        seed = mix_seed(self.seed if self.own_seed is None else self.own_seed, self.epoch)
-        # Numbers drawn in a worker depend on the place of the batch, not on what that worker did before; the place of
-        # another process's batch is another.
-        places = itertools.count(self.start + self._share.rank, self.step)
+        """Begin the epoch."""
+        # Mixed, so that similar seeds and epochs give unrelated results.
+        seed = mix_seed(self.seed if self.generator_seed is None else self.generator_seed, self.epoch)
+        # Values sampled in a worker depend on the position of the batch, not on earlier work of that worker. Batches of
+        # other ranks have other positions.
+        positions = itertools.count(self.start + self._shard.rank, self.step)
         for batch in self._batches(self.start, seed):
-            place = next(places)
-            yield SeededIndices(batch, mix_seed(seed, place)) if isinstance(batch, list) else batch
+            position = next(positions)
+            yield SeededIndices(batch, mix_seed(seed, position)) if isinstance(batch, list) else batch
 
     @property
     def _source(self) -> Any:
-        """What yields the entries."""
+        """The sampler or batch sampler that yields the entries."""
         is_made = self._size is None and self._batch_sampler is not None
         return self._batch_sampler if is_made else self._sampler
 
-    def _computed(self, seed: int) -> _Order | None:
-        """The order of a pass if it is known without asking the sampler."""
+    def _computed_order(self, seed: int) -> _Order | None:
+        """Return the order of an epoch if it can be computed without iterating the sampler."""
         sampler: Any = self._sampler
         if self._size is None:
             return None
         if type(sampler) is SequentialSampler:
-            return Listed(len(sampler.data_source))
+            return ExplicitOrder(len(sampler.data_source))
         if _is_shuffled(sampler):
             return Permutation(len(sampler.data_source), seed)
         if type(sampler) is DistributedSampler and not self.is_data_sharded:
             n = len(cast(Sized, sampler.dataset))
             end = n - n % sampler.num_replicas if sampler.drop_last else n
             if not sampler.shuffle:
-                return Listed(end)
-            # As it would draw itself, but for the samples that it repeats to make the parts equal.
-            own_seed: int = sampler.seed + sampler.epoch
-            return Listed(end, lambda: torch.randperm(n, generator=torch.Generator().manual_seed(own_seed)))
+                return ExplicitOrder(end)
+            # The sampler's order, without the samples that it repeats to make the shards equal.
+            epoch_seed: int = sampler.seed + sampler.epoch
+            return ExplicitOrder(end, lambda: torch.randperm(n, generator=torch.Generator().manual_seed(epoch_seed)))
         return None
 
     def _batches(self, start: int, seed: int) -> Iterator[Any]:
-        order = self._computed(seed)
+        order = self._computed_order(seed)
         if order is None:
-            return self._drawn(start, seed)
+            return self._iterate_sampler(start, seed)
         end = start + (order.n - start) // self.step * self.step if self._drops_last else order.n
-        return self._parts(order, start, end)
+        return self._slices(order, start, end)
 
-    def _parts(self, order: _Order, start: int, end: int) -> Iterator[list[int]]:
-        """This process's part of each step from an order of which any part is found at once."""
-        size, share = cast(int, self._size), self._share
-        if self._whole_batches:
-            for first in range(start + share.rank * size, end, self.step):
-                yield order.part(first, min(first + size, end))
+    def _slices(self, order: _Order, start: int, end: int) -> Iterator[list[int]]:
+        """Yield this rank's batch of each step, from an order with random access."""
+        size, shard = cast(int, self._size), self._shard
+        if self._shard_batches:
+            for first in range(start + shard.rank * size, end, self.step):
+                yield order.slice(first, min(first + size, end))
             return
         chunk = max(self.step, _CHUNK // self.step * self.step)
         for first in range(start, end, chunk):
-            part = order.part(first + share.rank, min(first + chunk, end), share.size)
-            for place in range(0, len(part), size):
-                yield part[place : place + size]
+            indices = order.slice(first + shard.rank, min(first + chunk, end), shard.size)
+            for offset in range(0, len(indices), size):
+                yield indices[offset : offset + size]
 
-    def _drawn(self, start: int, seed: int) -> Iterator[Any]:
-        """This process's part of each step from what the sampler yields one after the other."""
-        rank, parts, size = self._share.rank, self._share.size, self._size
+    def _iterate_sampler(self, start: int, seed: int) -> Iterator[Any]:
+        """Yield this rank's batch of each step, by iterating the sampler."""
+        rank, num_shards, size = self._shard.rank, self._shard.size, self._size
         entries = itertools.islice(self._entries(seed), start, None)
         while taken := list(itertools.islice(entries, self.step)):
             if size is None:
@@ -157,27 +156,27 @@ class SampleOrder:
             elif self._drops_last and len(taken) < self.step:
                 return
             else:
-                mine = [taken[rank * size : (rank + 1) * size] if self._whole_batches else taken[rank::parts]]
+                mine = [taken[rank * size : (rank + 1) * size] if self._shard_batches else taken[rank::num_shards]]
             yield from (entry for entry in mine if entry or size is None)
 
     def _entries(self, seed: int) -> Generator[Any]:
-        """What the sampler yields, with its generators, or those of the process, at a seed."""
-        owners: list[Any] = [self._sampler, self._batch_sampler]
-        drawing = [owner for owner in owners if isinstance(getattr(owner, "generator", 0), _DRAWN)]
-        kept = [owner.generator for owner in drawing]
-        for owner in drawing:
-            owner.generator = torch.Generator().manual_seed(seed)
+        """Yield the entries of the sampler, with its generators, or those of the process, seeded."""
+        samplers: list[Any] = [self._sampler, self._batch_sampler]
+        random_samplers = [one for one in samplers if isinstance(getattr(one, "generator", 0), _GENERATOR_TYPES)]
+        generators = [one.generator for one in random_samplers]
+        for one in random_samplers:
+            one.generator = torch.Generator().manual_seed(seed)
         try:
-            if all(owner is None or type(owner).__module__.startswith("torch.") for owner in owners):
+            if all(one is None or type(one).__module__.startswith("torch.") for one in samplers):
                 yield from self._source
             else:
-                yield from self._drawn_by_others(seed)
+                yield from self._iterate_custom_sampler(seed)
         finally:
-            for owner, generator in zip(drawing, kept, strict=True):
-                owner.generator = generator
+            for one, generator in zip(random_samplers, generators, strict=True):
+                one.generator = generator
 
-    def _drawn_by_others(self, seed: int) -> Iterable[Any]:
-        """What a sampler of the user's own yields: it may draw from generators that differ between processes."""
+    def _iterate_custom_sampler(self, seed: int) -> Iterable[Any]:
+        """Iterate a custom sampler, which may use random generators that differ between ranks."""
         length = length_of(self._source)
         if length is None:
             return self._source
@@ -186,7 +185,7 @@ class SampleOrder:
 
 
 def length_of(data: Any) -> int | None:
-    """Return how many entries there are, or None where it is not known.
+    """Return the length of a loader or sampler, or None if unknown.
 
     Args:
         data: A loader or sampler.
@@ -196,14 +195,14 @@ def length_of(data: Any) -> int | None:
     """
     try:
         return len(data)
-    except (TypeError, NotImplementedError, OverflowError):  # the last of a number that is too large for a length
+    except (TypeError, NotImplementedError, OverflowError):  # OverflowError: the number is too large for a length
         return None
 
 
 class SeededIndices(list[int]):
-    """The indices of a batch; a loader's worker that goes through them seeds its generators first.
+    """The indices of a batch; a DataLoader worker that iterates over them seeds its random generators first.
 
-    Random transforms in workers so give the same for a batch whichever worker makes it, and after a resumption too.
+    So random transforms in workers give the same results for a batch in any worker, and after a resume.
 
     >>> list(SeededIndices([3, 1], seed=0))
     [3, 1]
@@ -220,23 +219,23 @@ class SeededIndices(list[int]):
         return super().__iter__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to a worker without being gone through."""
+        """Pickle for transfer to a worker without iterating, which would seed."""
         return SeededIndices, (self[:], self.seed)
 
 
-def resumable(loader: DataLoader[Any], indices: SampleOrder, seed: int) -> DataLoader[Any]:
-    """Return a loader that fetches as another does, but what :class:`SampleOrder` say.
+def resumable_loader(loader: DataLoader[Any], indices: SampleOrder, seed: int) -> DataLoader[Any]:
+    """Return a copy of a loader that fetches the samples of a :class:`SampleOrder`.
 
     Args:
-        loader: The user's loader, over a data set with indices.
-        indices: Made of it.
-        seed: From which workers are seeded.
+        loader: The user's loader, over a dataset with indices.
+        indices: The sample order of that loader.
+        seed: Base seed of the workers.
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(5))
     >>> loader = torch.utils.data.DataLoader(data, batch_size=2)
     >>> indices = SampleOrder(loader)
     >>> indices.start = 4
-    >>> list(resumable(loader, indices, seed=0))
+    >>> list(resumable_loader(loader, indices, seed=0))
     [[tensor([4])]]
     """
     given: dict[str, Any] = {"batch_sampler": indices}
@@ -257,7 +256,7 @@ def resumable(loader: DataLoader[Any], indices: SampleOrder, seed: int) -> DataL
         pin_memory=loader.pin_memory,
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
-        # One of its own: to begin a pass then draws nothing from torch's generator.
+        # A separate generator, so that starting an epoch samples nothing from torch's default generator.
         generator=loader.generator or torch.Generator().manual_seed(seed),
         in_order=loader.in_order,
         **workers,
@@ -265,11 +264,11 @@ def resumable(loader: DataLoader[Any], indices: SampleOrder, seed: int) -> DataL
 
 
 class _Order(Protocol):
-    """An order of which any part is found at once."""
+    """An order of samples with random access."""
 
     @property
     def n(self) -> int: ...
-    def part(self, start: int, stop: int, step: int = 1) -> list[int]: ...
+    def slice(self, start: int, stop: int, step: int = 1) -> list[int]: ...
 
 
 def _is_shuffled(sampler: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What can be saved and loaded."""
+"""Serializable: the ``state_dict`` interface of objects whose state is saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Serializable"]
 
 
 class Serializable:
-    """State that a checkpoint keeps: override both methods together.
+    """An object whose state is saved in checkpoints: override both methods together.
 
     >>> class Counter(Serializable):
     ...     count = 0
@@ -25,23 +25,23 @@ class Serializable:
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is to be saved: tensors, numbers, strings and containers of them."""
+        """Return the state to save: tensors, numbers, strings and containers of them."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned.
+        """Load the result of :meth:`state_dict`.
 
         Args:
             state: The saved values.
         """
 
     def __is_own_state__(self, state: dict[str, Any]) -> bool:
-        """Tell whether a state was saved by this very object, where a run has several of a class.
+        """Return whether a saved state belongs to this object, if a run has several objects of a class.
 
-        Of objects that cannot tell, the second gets the second state, and so on.
+        Objects that return false are matched by position: the second object loads the second state.
 
         Args:
-            state: What :meth:`state_dict` of one of them returned.
+            state: The saved :meth:`state_dict` of one of them.
 
         >>> Serializable().__is_own_state__({})
         False

@@ -1,4 +1,4 @@
-"""What a run consists of; edited in place by algorithms."""
+"""The state of a run: model, optimizers, data, progress, batch, outputs and loss; algorithms edit it in place."""
 
 from __future__ import annotations
 
@@ -38,57 +38,57 @@ __all__ = ["State"]
 
 
 class State(StateData, StateNames, StateSaved):
-    """The model, the optimizers, the data and the progress of a run.
+    """The model, optimizers, data and progress of a run.
 
-    Only the model is required, so that a loop of one's own can use algorithms without a :class:`.Trainer`.
+    Only the model is required, so that a custom loop can use algorithms without a :class:`.Trainer`.
 
     Args:
         model: The model.
-        rank_zero_seed: Seed of the run; a process of rank r uses it plus r.
-        run_name: Name of the run; made of the time by default.
-        device: Where the model is; the device of its first parameter by default.
+        rank_zero_seed: Seed of the run; rank r uses this seed plus r.
+        run_name: Name of the run; derived from the current time by default.
+        device: Device of the model; the device of its first parameter by default.
         max_duration: When training ends: epochs, a time string or a :class:`.Time`.
-        device_train_microbatch_size: Number of samples that go through the model at once; None is the whole batch, and
-            the attribute is the batch size of the loader then.
-        auto_microbatching: Whether that number is found while training.
+        device_train_microbatch_size: Number of samples per forward pass; None is the full batch, in which case the
+            attribute is the batch size of the loader.
+        auto_microbatching: Whether the microbatch size is determined during training.
         train_dataloader: The training data.
-        evaluators: What to evaluate on.
-        dataloader: The same as ``train_dataloader``, with a label and a length of one's own.
+        evaluators: The data to evaluate on.
+        dataloader: The same as ``train_dataloader``, with a custom label and length.
         dataloader_label: Its label, ``"train"`` by default.
-        dataloader_len: Number of its batches in a pass; -1 is all.
-        precision: Number format of the forward pass.
+        dataloader_len: Number of its batches per epoch; -1 is all.
+        precision: Numeric precision of the forward pass.
         precision_config: Arguments of the fp8 recipe, with ``amp_fp8`` only.
         optimizers: One optimizer or several.
-        scaler: Scales gradients in ``amp_fp16``.
-        algorithms: The methods to train with.
-        callbacks: What watches the run, loggers included.
-        parallelism_config: How weights are sharded, a :class:`.ParallelismConfig`; None is not at all.
+        scaler: The gradient scaler (loss scaling) for ``amp_fp16``.
+        algorithms: The algorithms to train with.
+        callbacks: The callbacks, loggers included.
+        parallelism_config: How weights are sharded, a :class:`.ParallelismConfig`; None is unsharded.
 
     Attributes:
-        batch: The batch or microbatch in work.
-        outputs: What the model returned for it.
-        loss: Its loss, scalar, or a collection of losses.
+        batch: The current batch or microbatch.
+        outputs: The outputs of the model for that batch.
+        loss: The loss of that batch: a scalar, or a collection of losses.
         total_loss_dict: The last step's losses by name, on the device.
-        schedulers: Learning-rate schedules.
-        microbatch_size: Number of samples that go through the model at once; None where it was neither given nor found.
-        device_mesh: The mesh of the ranks where weights are sharded, or None.
+        schedulers: Learning rate schedulers.
+        microbatch_size: Number of samples per forward pass; None if it was neither given nor determined.
+        device_mesh: The device mesh of the ranks if weights are sharded, or None.
         train_metrics: Metrics of the training data by name.
-        eval_metrics: Metrics of evaluation data by label and name.
-        train_values: What the metrics of the training data had last computed, by name, at ``train_values_batch``.
-        eval_values: What those of evaluation data had, by label and name.
-        evaluations: Number of evaluations that were completed in this process.
-        previous_timestamp: The time before the last step.
+        eval_metrics: Metrics of the evaluation data by label and name.
+        train_values: The last computed values of the training metrics by name, as of ``train_values_batch``.
+        eval_values: The last computed values of the evaluation metrics by label and name.
+        evaluations: Number of evaluations completed in this process.
+        previous_timestamp: The timestamp before the last step.
         load_path: Path of the checkpoint that was loaded, or None.
-        run_name_given: Whether the name of the run was given, rather than made anew with each start.
-        data_shard: Which part of the data this process gets.
-        seed_rank: What this process's seed is above that of the run: its rank, the same for those with the same data.
-        checkpoint_folders: How checkpoints are divided among processes, or None where each is one file.
-        find_algorithm: Returns the class of a method by its name, for checkpoints that need one, or None.
-        profiler: The :class:`.Profiler` of the run, by which code of one's own shows in its traces, or None.
-        stops_together: Whether a wish to stop, ``stop_requested`` or None, waits until all ranks know of it.
-        stop: Who or what ended the run before its duration, or None; saved in checkpoints.
-        planned_duration: The ``max_duration`` with which training began, whatever was made of it since.
-        caches_casts: Whether autocast keeps the weights that it has cast until the end of a forward pass.
+        run_name_given: Whether the run name was given, rather than generated at each start.
+        data_shard: The data shard of this rank.
+        seed_rank: Offset of this rank's seed from the seed of the run: its rank, equal on ranks with the same data.
+        checkpoint_folders: How sharded checkpoints are written, or None if each checkpoint is a single file.
+        find_algorithm: Returns the class of an algorithm by name, for checkpoints that require one, or None.
+        profiler: The :class:`.Profiler` of the run, with which custom code can add spans to traces, or None.
+        stops_together: Whether a stop request (``stop_requested``, or None) waits until all ranks know of it.
+        stop: What stopped the run before its duration, or None; saved in checkpoints.
+        planned_duration: The ``max_duration`` at the start of training, regardless of later changes.
+        caches_casts: Whether autocast caches cast weights until the end of a forward pass.
         is_fitting: Whether the training loop is running.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
@@ -178,36 +178,37 @@ class State(StateData, StateNames, StateSaved):
                 raise ValueError(f"max_duration must not be negative; got {str(duration)!r}.")
             if duration.unit is TimeUnit.DURATION:
                 raise ValueError(
-                    f"max_duration={duration} is a share of itself; give epochs, batches, samples or tokens."
+                    f"max_duration={duration} is a fraction of itself; give epochs, batches, samples or tokens."
                 )
         self._max_duration = duration
         if self.is_fitting:
-            # To set what has been reached ends the run as stop_training does; to set more revokes that.
+            # A duration that is already reached stops the run as stop_training does; a longer one revokes the stop.
             self.stop = (self.stop or Stop(caller_of_stop(self), "max_duration was set")) if self.finished else None
 
     @property
     def finished(self) -> bool:
-        """Whether training has come to ``max_duration``."""
+        """Whether training has reached ``max_duration``."""
         return self._max_duration is not None and self.train_phase.timestamp.has_reached(self._max_duration)
 
     def get_elapsed_duration(self) -> Time | None:
-        """Return the share of ``max_duration`` that is done, as a time in "dur"; None where there is no maximum."""
+        """Return the completed fraction of ``max_duration``, as a time in "dur"; None without a ``max_duration``."""
         if self._max_duration is None:
             return None
         done = self.timestamp.count(self._max_duration.unit)
         return Time.from_duration(done / self._max_duration.value if self._max_duration.value else 1.0)
 
     def stop_training(self, *, everywhere: bool = False, reason: str = "") -> None:
-        """End training after this batch; callbacks of the batch still run.
+        """Stop training after this batch; callbacks of the batch still run.
 
-        A run that was ended so is complete: checkpoints say so and why, and ``autoresume`` does not train it further.
+        A stopped run is complete: checkpoints record the stop and its reason, and ``autoresume`` does not resume it.
 
-        One rank of several may ask for it: the others learn of it with their next batch, and all end after that one.
+        In distributed training, a single rank may request the stop: the other ranks learn of it with their next batch,
+        and all ranks stop after that batch.
 
         Args:
-            everywhere: Whether all ranks ask at the same place, as they do who decide by a metric that is the same
-                everywhere: then nothing has to be sent, and training ends as in a single process.
-            reason: Why, as part of a sentence: "accuracy 0.9 above 0.8".
+            everywhere: Whether all ranks call this at the same point, for example based on a metric that is equal on
+                all ranks. Then nothing is communicated, and training stops as in a single process.
+            reason: The reason, as part of a sentence: "accuracy 0.9 above 0.8".
 
         >>> state = State(model=torch.nn.Linear(1, 1), max_duration="10ep")
         >>> state.stop_training(reason="it is good enough")
@@ -221,10 +222,10 @@ class State(StateData, StateNames, StateSaved):
             self.end_training(stop)
 
     def end_training(self, stop: Stop) -> None:
-        """End training after this batch on this rank; all ranks must call this at the same place.
+        """Stop training after this batch on this rank; all ranks must call this at the same point.
 
         Args:
-            stop: Who and why. The first of several is kept, and none where the duration has been reached.
+            stop: What stopped the run, and why. Only the first is kept, and none if the duration has been reached.
         """
         if self.finished:
             return
@@ -234,26 +235,26 @@ class State(StateData, StateNames, StateSaved):
         self.stop = stop
 
     def batch_get_item(self, key: trees.BatchKey) -> Any:
-        """Return a part of the batch.
+        """Return an element of the batch.
 
         Args:
-            key: An index, a name, a path ``"a.b"``, a function ``batch -> part``, a pair of functions (get, set), or
-                a sequence of such keys, which gives a tuple.
+            key: An index, a name, a path ``"a.b"``, a function ``batch -> element``, a pair of functions (get, set), or
+                a sequence of such keys, which returns a tuple.
         """
         return trees.batch_get(self.batch, key)
 
     def batch_set_item(self, key: trees.BatchKey, value: Any) -> None:
-        """Replace a part of the batch; tuples are made anew.
+        """Replace an element of the batch; tuples are rebuilt.
 
         Args:
             key: As for :meth:`batch_get_item`.
-            value: The new part; a sequence where the key is one.
+            value: The new element; a sequence if the key is one.
         """
         self.batch = trees.batch_set(self.batch, key, value)
 
     @property
     def precision(self) -> Precision:
-        """Number format of the forward pass; set to a :class:`.Precision` or its name."""
+        """Numeric precision of the forward pass; set to a :class:`.Precision` or its name."""
         return self._precision
 
     @precision.setter
@@ -261,15 +262,15 @@ class State(StateData, StateNames, StateSaved):
         self._precision = Precision(precision)
 
     def precision_context(self) -> AbstractContextManager[Any]:
-        """Return a context in which the model, or its loss, computes as in the forward passes of the run.
+        """Return the autocast context in which the run computes forward passes and losses.
 
         >>> with State(model=torch.nn.Linear(1, 1), precision="amp_bf16").precision_context():
         ...     torch.ones(1, 1).mm(torch.ones(1, 1)).dtype
         torch.bfloat16
         """
-        kind = self.device.torch_device.type
+        device_type = self.device.torch_device.type
         return get_precision_context(
-            self._precision, self.precision_config, device_type=kind, cache_enabled=self.caches_casts
+            self._precision, self.precision_config, device_type=device_type, cache_enabled=self.caches_casts
         )
 
     def on_listeners_changed(self, callback: Callable[[], object]) -> None:
@@ -310,7 +311,7 @@ class State(StateData, StateNames, StateSaved):
 
     @property
     def algorithms(self) -> list[Algorithm]:
-        """The methods to train with; assigning keeps the list object."""
+        """The algorithms to train with; assigning keeps the list object."""
         return self._algorithms
 
     @algorithms.setter
@@ -319,7 +320,7 @@ class State(StateData, StateNames, StateSaved):
 
     @property
     def callbacks(self) -> list[Callback]:
-        """What watches the run, loggers included; assigning keeps the list object."""
+        """The callbacks, loggers included; assigning keeps the list object."""
         return self._callbacks
 
     @callbacks.setter
@@ -337,7 +338,7 @@ class State(StateData, StateNames, StateSaved):
 
     @property
     def schedulers(self) -> list[LRScheduler]:
-        """Learning-rate schedules; set to one or several, which keeps the list object."""
+        """Learning rate schedulers; set to one or several, which keeps the list object."""
         return self._schedulers
 
     @schedulers.setter
@@ -346,7 +347,7 @@ class State(StateData, StateNames, StateSaved):
 
     @property
     def evaluators(self) -> list[Evaluator]:
-        """What to evaluate on; set to one or several, which keeps the list object."""
+        """The data to evaluate on; set to one evaluator or several, which keeps the list object."""
         return self._evaluators
 
     @evaluators.setter
@@ -354,7 +355,7 @@ class State(StateData, StateNames, StateSaved):
         self._evaluators[:] = trees.ensure_tuple(evaluators)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out who listens to this state, as nobody listens to a copy."""
+        """Leave out the listeners: nothing listens to a copy."""
         return {**self.__dict__, "_listeners": []}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
@@ -364,6 +365,6 @@ class State(StateData, StateNames, StateSaved):
 
 
 def _device_of(model: nn.Module) -> torch.device:
-    """Where the first of the model's parameters is."""
+    """Return the device of the model's first parameter."""
     first = next(model.parameters(), None)
     return torch.device("cpu") if first is None else first.device

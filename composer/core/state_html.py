@@ -17,12 +17,12 @@ _MOST_VALUES = 12
 
 
 def state_html(state: Any, title: str = "State", about_model: Sequence[tuple[str, object]] = ()) -> str:
-    """Return a state as a table of what is trained, on what, and how far it is. It reads the last losses and metrics.
+    """Return a table of the model, data, optimizers and progress, with the last losses and metrics, which are read.
 
     Args:
         state: The state.
-        title: Stands above.
-        about_model: Rows that stand in place of the model's class.
+        title: Title of the table.
+        about_model: Rows that replace the row with the model's class.
 
     >>> from composer import State
     >>> import torch
@@ -73,7 +73,7 @@ def _optimizer(optimizer: Any) -> str:
 
 
 def _values(state: Any) -> list[str]:
-    """The last losses, and metrics of the training and of the evaluations."""
+    """Return the last losses, and the last metrics of training and evaluation."""
     named = dict(state.total_loss_dict)
     named |= {f"{state.train_phase.label}/{name}": value for name, value in state.train_values.items()}
     for label, values in state.eval_values.items():

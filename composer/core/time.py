@@ -1,4 +1,4 @@
-"""Amounts of training time, counted in one of seven units."""
+"""Training durations such as "10ep", "500ba" or "1h30m": the Time class, its seven units, and time strings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECONDS_PER = (86400, 3600, 60, 1)
 
 
 def __getattr__(name: str) -> object:
-    """Give ``Timestamp``, whose module needs this one first."""
+    """Import ``Timestamp`` lazily, since its module imports this one."""
     if name == "Timestamp":
         from composer.core.timestamp import Timestamp
 
@@ -34,16 +34,16 @@ def __getattr__(name: str) -> object:
 
 
 class _NotATimeError(TypeError, RuntimeError):
-    """What was given for a time is neither a time, a string nor a number; scripts catch one base class or the other."""
+    """The input is neither a time, a string nor a number. Scripts catch either of the two base classes."""
 
 
 class TimeUnit(StrEnum):
-    """What a :class:`Time` counts; the value is the suffix in time strings.
+    """The unit of a :class:`Time`; the value is the suffix in time strings.
 
-    A unit can be named by its value, its name or its plural, in any case.
+    A unit is accepted by its value, its name or its plural, in any case.
 
     Raises:
-        ValueError: There is no such unit.
+        ValueError: The unit is unknown.
 
     >>> TimeUnit("ba") is TimeUnit("BATCH") is TimeUnit("batches")
     True
@@ -72,26 +72,26 @@ class TimeUnit(StrEnum):
         return spellings[key]
 
 
-# Reading a member off an enum class costs more than the comparisons in which this one stands.
+# Reading a member off an enum class costs more than the comparisons that use this one.
 _DURATION: Final = TimeUnit.DURATION
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class Time:
-    """An amount of training in one unit: 10 epochs, 500 batches, half of the training.
+    """A duration of training in one unit: 10 epochs, 500 batches, half of the run.
 
-    Two times of one unit add, subtract and compare. A number beside a time counts in the unit of that time, and a
-    string is parsed. ``time / time`` is a share (unit ``dur``), and a share of a time is a time: ``max_duration *
-    "0.5dur"``. Multiplied or divided by a number a time keeps its unit. What is not whole is cut towards zero, for
-    only shares are real numbers.
+    Two times of the same unit add, subtract and compare. A number combined with a time has the unit of that time, and a
+    string is parsed. ``time / time`` is a fraction (unit ``dur``), and a time multiplied by a fraction is a time:
+    ``max_duration * "0.5dur"``. Multiplied or divided by a number, a time keeps its unit. Results are truncated towards
+    zero to integers, except for fractions.
 
     Args:
-        value: The amount: a whole number, or any finite number if the unit is ``dur``.
-        unit: What is counted, as a :class:`TimeUnit` or one of its names.
+        value: The amount: an integer, or any finite number if the unit is ``dur``.
+        unit: The unit, as a :class:`TimeUnit` or one of its names.
 
     Raises:
-        TypeError: ``value`` is not a number, or not whole in a unit that is counted.
-        ValueError: ``value`` is infinite or NaN, or there is no such unit.
+        TypeError: ``value`` is not a number, or not an integer in a unit other than ``dur``.
+        ValueError: ``value`` is infinite or NaN, or the unit is unknown.
 
     >>> Time(10, "epoch")
     Time(10, TimeUnit.EPOCH)
@@ -143,7 +143,7 @@ class Time:
 
     @classmethod
     def from_duration(cls, duration: float) -> Time:
-        """Return a share of the training, 0 at its start and 1 at its end; the same as ``Time(duration, "dur")``."""
+        """Return a fraction of the run, 0 at its start and 1 at its end; the same as ``Time(duration, "dur")``."""
         return cls(duration, TimeUnit.DURATION)
 
     @classmethod
@@ -152,10 +152,10 @@ class Time:
 
         Args:
             timestring: Days, hours, minutes and seconds, each optional and without upper limit: ``"1h30m"``,
-                ``"90m"``, ``"2d12h"``. A :class:`datetime.timedelta` of whole seconds also does.
+                ``"90m"``, ``"2d12h"``. Or a :class:`datetime.timedelta` without fractions of a second.
 
         Raises:
-            ValueError: The string is not of this form.
+            ValueError: The string does not have this form.
 
         >>> Time.from_timedelta("1h30m") == Time.from_timedelta("90m") == Time(5400, "sec")
         True
@@ -169,15 +169,15 @@ class Time:
 
     @classmethod
     def from_timestring(cls, timestring: str) -> Time:
-        """Return the time that a string such as ``"10ep"``, ``"0.5dur"``, ``"1e9tok"`` or ``"1h30m"`` stands for.
+        """Parse a time string such as ``"10ep"``, ``"0.5dur"``, ``"1e9tok"`` or ``"1h30m"``.
 
         Args:
             timestring: A number and a unit, or a wall-clock time as in :meth:`from_timedelta`. Digits may be grouped
-                with underscores; case and spaces between number and unit do not matter. An empty one is 0 seconds.
+                with underscores; case and spaces between number and unit are ignored. An empty string is 0 seconds.
 
         Raises:
-            TypeError: It is not a string, or the number is not whole in a unit that is counted.
-            ValueError: The string has no unit, an unknown one, or no number.
+            TypeError: It is not a string, or the number is not an integer in a unit other than ``dur``.
+            ValueError: The string has no unit, an unknown unit, or no number.
 
         >>> Time.from_timestring("1_000ba"), Time.from_timestring("10 epochs")
         (Time(1000, TimeUnit.BATCH), Time(10, TimeUnit.EPOCH))
@@ -203,15 +203,15 @@ class Time:
 
     @classmethod
     def from_input(cls, i: Time | str | float, default_int_unit: TimeUnit | str | None = None) -> Time:
-        """Return a time from whatever a user may give for one.
+        """Convert a time, a time string or a number to a time.
 
         Args:
-            i: A time, which is returned as it is; a time string; or a number.
+            i: A time, which is returned unchanged; a time string; or a number.
             default_int_unit: The unit of a number.
 
         Raises:
-            RuntimeError: A number came without ``default_int_unit``.
-            TypeError: It is none of these; the error is a ``RuntimeError`` too.
+            RuntimeError: A number is given without ``default_int_unit``.
+            TypeError: It is none of these; the error is also a ``RuntimeError``.
 
         >>> Time.from_input(5, "ep"), Time.from_input("5ba", "ep")
         (Time(5, TimeUnit.EPOCH), Time(5, TimeUnit.BATCH))
@@ -230,7 +230,7 @@ class Time:
         return cls(i, default_int_unit)
 
     def to_timestring(self) -> str:
-        """Return the string that :meth:`from_timestring` reads back to an equal time.
+        """Return the time string, which :meth:`from_timestring` parses to an equal time.
 
         >>> Time(5, "batch").to_timestring()
         '5ba'
@@ -308,7 +308,7 @@ class Time:
                 return _cut(self.value * other.value, other.unit)
             if other.unit is not _DURATION:
                 raise RuntimeError(
-                    f"Cannot multiply {self} by {other}: one of them must be a share of the training such as '0.5dur', "
+                    f"Cannot multiply {self} by {other}: one of them must be a fraction of the run such as '0.5dur', "
                     "or a plain number."
                 )
             return _cut(self.value * other.value, self.unit)
@@ -327,7 +327,7 @@ class Time:
         return NotImplemented if value is None else Time(value / self.value, _DURATION)
 
     def _value_of(self, other: object) -> int | float | None:
-        """Return the amount of another time in this unit, or None if ``other`` is no time."""
+        """Return the amount of another time in this unit, or None if ``other`` is not a time."""
         if not isinstance(other, Time):
             if not isinstance(other, str) and not _is_number(other):
                 return None
@@ -335,18 +335,18 @@ class Time:
         if other.unit is not self.unit:
             raise RuntimeError(
                 f"{self} and {other} have different units ({self.unit.name.lower()} and {other.unit.name.lower()}) and "
-                "cannot be combined. Give both in one unit; a Timestamp compares with times in any unit."
+                "cannot be combined. Give both in the same unit; a Timestamp compares with times in any unit."
             )
         return other.value
 
 
 def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str, argument: str | None = None) -> Time:
-    """Return a time from a time, a time string, or a number that counts in ``int_unit``.
+    """Convert a time, a time string, or a number in ``int_unit`` to a time.
 
     Args:
-        maybe_time: What the user gave.
+        maybe_time: The time, string or number.
         int_unit: The unit of a number.
-        argument: Name of the argument that it was given as, for errors.
+        argument: Name of the argument, for error messages.
 
     Raises:
         TypeError: It is none of these.
@@ -357,7 +357,7 @@ def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str, argume
     """
     try:
         if isinstance(maybe_time, str) and not maybe_time.strip():
-            raise ValueError("Write a number and a unit, such as '10ep' or '1h30m'.")  # no argument means no time
+            raise ValueError("Write a number and a unit, such as '10ep' or '1h30m'.")  # an argument is never 0 seconds
         return Time.from_input(maybe_time, int_unit)
     except (TypeError, ValueError) as error:
         if argument is None:
@@ -366,27 +366,27 @@ def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str, argume
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Return whether ``value`` is a number; a bool in its place is a mistake."""
+    """Return whether ``value`` is a number; a bool is not."""
     return isinstance(value, (int, float, Real)) and not isinstance(value, bool)
 
 
 def _cut(value: float, unit: TimeUnit) -> Time:
-    """Return a time whose amount is cut towards zero where only whole numbers count."""
+    """Return a time whose amount is truncated towards zero unless the unit is ``dur``."""
     return Time(value if unit is _DURATION else int(value), unit)
 
 
 def _amount(value: object, unit: TimeUnit) -> int | float:
-    """Return ``value`` as the number that a time of this unit holds."""
+    """Check ``value`` and convert it to the number type of the unit."""
     if not _is_number(value):
         raise TypeError(f"The value of a Time must be a number, but got {value!r} of type {type(value).__name__}.")
     if not math.isfinite(value):
         raise ValueError(f"The value of a Time must be finite, but got {value!r}.")
     if unit is _DURATION:
         return float(value)
-    whole = int(value)
-    if whole != value:
+    integer = int(value)
+    if integer != value:
         raise TypeError(
-            f"A time in {unit.name.lower()} units must be a whole number, but got {value!r}. Round it, count in a "
-            "smaller unit such as 'ba', or give a share of the training such as '0.5dur'."
+            f"A time in {unit.name.lower()} units must be an integer, but got {value!r}. Round it, use a smaller unit "
+            "such as 'ba', or give a fraction of the run such as '0.5dur'."
         )
-    return whole
+    return integer

@@ -1,4 +1,4 @@
-"""How far a training has come, in every unit at once."""
+"""Training progress: counters of epochs, batches, samples and tokens, and the wall-clock time, as a Timestamp."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from composer.core.time import Time, TimeUnit
 __all__ = ["Timestamp"]
 
 _COUNTERS: dict[str, str] = {TimeUnit(name): f"_{name}" for name in ("iteration", "epoch", "batch", "sample", "token")}
-# The other fields came later to checkpoints of the predecessor.
+# The other fields were added to checkpoints in later versions of the predecessor.
 _ALWAYS_SAVED = {"epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch"}
 _Counted = Literal[TimeUnit.ITERATION, TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN]
 
 
 class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
-    """How far a training has come: iterations, epochs, batches, samples, tokens and wall-clock time.
+    """Progress of a run: finished iterations, epochs, batches, samples and tokens, and wall-clock time.
 
-    A timestamp is not changed but followed by the next one, see :meth:`to_next_batch`. It compares with a
+    Timestamps are not modified: methods such as :meth:`to_next_batch` return the next one. A timestamp compares with a
     :class:`Time` or a time string by the counter of the same unit.
 
     Args:
         iteration: Finished iterations, as a number or a time in that unit, like all counters.
         epoch: Finished epochs.
-        batch: Finished batches (optimizer steps), on all epochs.
+        batch: Finished batches (optimizer steps) of all epochs.
         sample: Samples seen, on all ranks.
         token: Tokens seen, on all ranks.
         epoch_in_iteration: Epochs finished in the current iteration.
@@ -40,7 +40,7 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         batch_wct: Wall-clock time of the last batch.
 
     Raises:
-        TypeError: A counter is no whole number, or a clock no duration.
+        TypeError: A counter is not an integer, or a clock is not a duration.
         ValueError: A counter or clock is negative, or a time has the unit of another field.
 
     >>> now = Timestamp(epoch=1, batch=10).to_next_batch(samples=32)
@@ -124,7 +124,7 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         Args:
             samples: Samples in the batch, on all ranks.
             tokens: Tokens in the batch, on all ranks.
-            duration: Wall-clock time the batch took, as a timedelta or in seconds; None is no time.
+            duration: Wall-clock time of the batch, as a timedelta or in seconds; None is zero.
 
         >>> Timestamp(batch=3, sample=96).to_next_batch(samples=32).sample
         Time(128, TimeUnit.SAMPLE)
@@ -149,10 +149,10 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         return new
 
     def to_next_epoch(self, duration: datetime.timedelta | float | None = None) -> Timestamp:
-        """Return the timestamp after the end of the epoch: one more epoch, and what counts within one at zero.
+        """Return the timestamp after the end of the epoch: one more epoch, and per-epoch counters reset to zero.
 
         Args:
-            duration: Wall-clock time since the last batch, as a timedelta or in seconds; None is no time.
+            duration: Wall-clock time since the last batch, as a timedelta or in seconds; None is zero.
 
         >>> Timestamp(epoch=1, batch=10, batch_in_epoch=5).to_next_epoch()
         Timestamp(epoch=2, batch=10, epoch_in_iteration=1)
@@ -168,10 +168,10 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         return new
 
     def to_next_iteration(self, duration: datetime.timedelta | float | None = None) -> Timestamp:
-        """Return the timestamp after the end of the iteration: what counts within one, or within an epoch, is zero.
+        """Return the timestamp after the end of the iteration: counters per iteration and per epoch reset to zero.
 
         Args:
-            duration: Wall-clock time since the last batch, as a timedelta or in seconds; None is no time.
+            duration: Wall-clock time since the last batch, as a timedelta or in seconds; None is zero.
 
         >>> Timestamp(epoch=2, epoch_in_iteration=2).to_next_iteration()
         Timestamp(iteration=1, epoch=2)
@@ -192,13 +192,13 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
     @overload
     def count(self, unit: TimeUnit) -> int | float: ...
     def count(self, unit: TimeUnit) -> int | float:
-        """Return the plain number that counts ``unit``, which costs less than :meth:`get`.
+        """Return the counter of ``unit`` as a plain number, which costs less than :meth:`get`.
 
         Args:
-            unit: What is counted. Seconds are those of ``total_wct`` and have a fraction.
+            unit: The unit. Seconds are ``total_wct``, including the fraction.
 
         Raises:
-            ValueError: The unit is ``dur``, which a timestamp cannot know.
+            ValueError: The unit is ``dur``, which requires ``max_duration``.
 
         >>> Timestamp(batch=7).count(TimeUnit.BATCH)
         7
@@ -209,17 +209,18 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         if unit == TimeUnit.SECOND:
             return self._total_wct / 1_000_000
         raise ValueError(
-            f"A timestamp has no count in {str(unit)!r}; the share of a run is state.get_elapsed_duration()."
+            f"A timestamp has no counter for {str(unit)!r}; use state.get_elapsed_duration() for the completed "
+            f"fraction of a run."
         )
 
     def get(self, unit: TimeUnit | str) -> Time:
         """Return the counter of ``unit`` as a time.
 
         Args:
-            unit: What is counted. Seconds are the whole ones of ``total_wct``.
+            unit: The unit. Seconds are ``total_wct``, truncated to an integer.
 
         Raises:
-            ValueError: The unit is ``dur``, which a timestamp cannot know.
+            ValueError: The unit is ``dur``, which requires ``max_duration``.
 
         >>> Timestamp(batch=7).get("ba")
         Time(7, TimeUnit.BATCH)
@@ -228,10 +229,10 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         return Time(int(self.count(unit)), unit)
 
     def has_reached(self, time: Time) -> bool:
-        """Return whether the counter of the unit of ``time`` is at ``time`` or beyond.
+        """Return whether the counter of the unit of ``time`` is at or beyond ``time``.
 
         Args:
-            time: The moment, in any unit but ``dur``.
+            time: The time, in any unit but ``dur``.
 
         >>> Timestamp(batch=7).has_reached(Time(7, "ba"))
         True
@@ -248,13 +249,13 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         return {name: n * MICROSECOND if UNITS[name] is TimeUnit.SECOND else n for name, n in amounts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set every field from a result of :meth:`state_dict`.
+        """Set every field from the result of :meth:`state_dict`.
 
         Args:
-            state: Fields by name. Those on iterations and wall-clock time may be missing, and are then zero.
+            state: Fields by name. Fields of iterations and wall-clock time may be missing; they are then zero.
 
         Raises:
-            ValueError: Another field is missing, or a value is not valid; nothing is changed then.
+            ValueError: Another field is missing, or a value is not valid; the timestamp is then unchanged.
 
         >>> timestamp = Timestamp()
         >>> timestamp.load_state_dict(Timestamp(batch=7).state_dict())
@@ -295,7 +296,7 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
 
     @property
     def epoch_in_iteration(self) -> Time:
-        """Epochs finished in the current iteration; the one counter that can be set."""
+        """Epochs finished in the current iteration; the only counter that can be set."""
         return Time(self._epoch_in_iteration, TimeUnit.EPOCH)
 
     @epoch_in_iteration.setter
@@ -370,17 +371,17 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         return NotImplemented if lead is None else lead >= 0
 
     def _lead(self, other: object) -> int | float | None:
-        """Return how far this timestamp is beyond a time, or None if ``other`` is no time."""
+        """Return how far this timestamp is beyond a time, or None if ``other`` is not a time."""
         if isinstance(other, str):
             other = Time.from_timestring(other)
         if not isinstance(other, Time):
             return None
         slot = _COUNTERS.get(other.unit)
-        # Whole seconds, as in `get`.
+        # Integer seconds, as in `get`.
         return (int(self.count(other.unit)) if slot is None else getattr(self, slot)) - other.value
 
     def _clone(self) -> Timestamp:
-        """Return a copy. Field by field and unchecked, since this runs every batch."""
+        """Return a copy. Fields are copied one by one without checks, since this runs every batch."""
         new = object.__new__(Timestamp)
         new._iteration = self._iteration
         new._epoch = self._epoch

@@ -1,4 +1,4 @@
-"""What an algorithm, callback or logger declares about itself: its place in the order, conflicts, sharding."""
+"""Traits that an algorithm, callback or logger declares: order, conflicts, support for sharded weights."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ __all__ = ["Traits", "traits_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Declarations of an algorithm, callback or logger, kept in its attribute ``__traits__``.
+    """Declarations of an algorithm, callback or logger, in its attribute ``__traits__``.
 
-    They stand under one name with underscores, so that no attribute of a user's class is taken for one of them. A class
-    changes some of what it inherits, and an object some of what its class declares, by :func:`dataclasses.replace`.
+    A single dunder attribute holds all of them, so that attributes of custom classes cannot collide with them. Use
+    :func:`dataclasses.replace` to change some traits in a subclass, or on an object.
 
     Attributes:
-        slot: Where among other algorithms this one runs; None leaves it to the user's order.
-        claims: What no other algorithm of the run may do too.
-        may_claim: What ``claims`` holds for some arguments.
-        conflicts_with: Names of conflicting algorithms, and for each why, and what to do instead. The engine warns
-            of such a pair.
-        changes_shapes: Whether the shapes of the batches change during training, so that a compiled model may
-            have to be compiled again.
-        sharding: How it works with sharded data and weights.
-        sharding_reason: Why.
-        engine_conflict: Why it does not work where an engine such as DeepSpeed's keeps gradients, weights and step to
-            itself; empty where it does.
+        slot: Position among other algorithms; None keeps the user's order.
+        claims: Things that no other algorithm of the run may also do.
+        may_claim: Things that it claims for some arguments.
+        conflicts_with: Names of conflicting algorithms, each with the reason and a remedy. The engine warns about such
+            pairs.
+        changes_shapes: Whether batch shapes change during training, so that a compiled model may be recompiled.
+        sharding: Support for sharded data and weights.
+        sharding_reason: The reason.
+        engine_conflict: Why it does not work with an engine such as DeepSpeed's, which manages gradients, weights and
+            the step itself; empty if it does.
 
     >>> from composer import Algorithm
     >>> from composer.core import Slot
@@ -57,10 +56,10 @@ _NONE = Traits()
 
 
 def traits_of(listener: Any) -> Traits:
-    """Return what an object or a class declares; the defaults where it declares nothing, such as a mock.
+    """Return the traits of an object or class; the defaults if it declares none, like a mock.
 
     Args:
-        listener: An algorithm, a callback or a logger, or the class of one.
+        listener: An algorithm, a callback or a logger, or its class.
 
     >>> traits_of(object()).slot is None
     True

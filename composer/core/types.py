@@ -1,4 +1,4 @@
-"""Types that annotations of user code name."""
+"""Type aliases for annotations in user code: Batch, Dataset, JSON, MemoryFormat."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from composer.core.phase import TrainerMode
 __all__ = ["JSON", "Batch", "Dataset", "MemoryFormat", "TrainerMode"]
 
 Batch: TypeAlias = Any
-"""What a data loader yields: a tensor, a tuple, a mapping, anything that the model understands."""
+"""A batch of a data loader: a tensor, a tuple, a mapping, or any other type that the model accepts."""
 
 Dataset = torch.utils.data.Dataset
 
 JSON: TypeAlias = str | float | int | Sequence["JSON"] | Mapping[str, "JSON"] | None
-"""What the json module can write."""
+"""A value that the json module can serialize."""
 
 
 class MemoryFormat(StrEnum):
-    """Order in which a tensor's dimensions lie in memory; the values are the names of :class:`torch.memory_format`.
+    """Memory layout of a tensor's dimensions; the values are the names of :class:`torch.memory_format`.
 
     >>> getattr(torch, MemoryFormat("channels_last"))
     torch.channels_last

@@ -10,20 +10,20 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-__all__ = ["own_attributes", "own_methods", "parameters_of"]
+__all__ = ["added_attributes", "added_methods", "parameters_of"]
 
 # Bytecode instructions that read an attribute, in the supported Python versions.
 _READS: Final = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 
 
-def own_methods(kind: type, base: type) -> Iterator[tuple[str, Callable[..., Any], list[type]]]:
+def added_methods(cls: type, base: type) -> Iterator[tuple[str, Callable[..., Any], list[type]]]:
     """Yield the public methods that a class and its parents add to ``base`` and that their own code does not use.
 
     Methods of ``base`` are left out, and so are methods that code of the classes or a function in their module refers
     to (``self.on_done()``), and methods of the interface of a class from another package.
 
     Args:
-        kind: The class.
+        cls: The class.
         base: One of its parents.
 
     Yields:
@@ -34,36 +34,36 @@ def own_methods(kind: type, base: type) -> Iterator[tuple[str, Callable[..., Any
     ...     def used(self): ...
     ...     def unused(self):
     ...         self.used()
-    >>> [name for name, *_ in own_methods(Mine, Base)]
+    >>> [name for name, *_ in added_methods(Mine, Base)]
     ['unused']
     """
-    classes = _own_classes(kind, base)
-    known = {*dir(base), *_interfaces(kind, base, classes)}
+    classes = _added_classes(cls, base)
+    known = {*dir(base), *_interfaces(cls, base, classes)}
     used, prefixes = _names_in_code(classes)
     seen: set[str] = set()
-    for place, owner in enumerate(classes):
+    for index, owner in enumerate(classes):
         for name, member in vars(owner).items():
             function = _function(member)
             if function is None or name.startswith("_") or name in known or name in seen:
                 continue
             seen.add(name)
             if name not in used and not name.startswith(prefixes):
-                yield name, function, classes[: place + 1]
+                yield name, function, classes[: index + 1]
 
 
-def own_attributes(kind: type, base: type) -> Iterator[str]:
+def added_attributes(cls: type, base: type) -> Iterator[str]:
     """Yield the names of unused public attributes, without methods, that a class and its parents add to ``base``.
 
     Args:
-        kind: The class.
+        cls: The class.
         base: One of its parents.
 
     >>> class Mine(dict):
     ...     size = 3
-    >>> list(own_attributes(Mine, dict))
+    >>> list(added_attributes(Mine, dict))
     ['size']
     """
-    classes = _own_classes(kind, base)
+    classes = _added_classes(cls, base)
     used, _ = _names_in_code(classes)
     known = set(dir(base))
     for owner in classes:
@@ -88,19 +88,19 @@ def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return names[1:] if names[:1] == ("self",) else names
 
 
-def _own_classes(kind: type, base: type) -> list[type]:
-    return [owner for owner in kind.__mro__ if owner not in base.__mro__]
+def _added_classes(cls: type, base: type) -> list[type]:
+    return [owner for owner in cls.__mro__ if owner not in base.__mro__]
 
 
-def _interfaces(kind: type, base: type, classes: list[type]) -> set[str]:
+def _interfaces(cls: type, base: type, classes: list[type]) -> set[str]:
     """Return the names defined by mixins and interfaces from other packages."""
     packages = {_package(owner) for owner in classes if issubclass(owner, base)} | {"__main__"}
     foreign = [owner for owner in classes if not issubclass(owner, base) and _package(owner) not in packages]
     return {name for owner in foreign for name in vars(owner)}
 
 
-def _package(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
 
 
 def _function(member: object) -> types.FunctionType | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from composer.core.hook_names import is_like_a_hook, is_misspelt, meant_event
 from composer.core.model import ComposerModel
-from composer.core.unused_methods import own_methods, parameters_of
+from composer.core.unused_methods import added_methods, parameters_of
 from composer.warnings import ComposerWarning
 
 __all__ = ["check_model_methods"]
@@ -61,34 +61,34 @@ def check_model_methods(model: ComposerModel, *, has_optimizers: bool) -> None:
     >>> print(caught[0].message)
     Net.eval_foward is never called. Did you mean eval_forward(self, batch, outputs)?
     """
-    kind = type(model)
-    if kind in _done or not issubclass(kind, ComposerModel):
+    cls = type(model)
+    if cls in _done or not issubclass(cls, ComposerModel):
         return
-    for message in _messages(kind, has_optimizers=has_optimizers):
+    for message in _messages(cls, has_optimizers=has_optimizers):
         warnings.warn(message, ComposerWarning, stacklevel=3)
-    _done.add(kind)
+    _done.add(cls)
 
 
-def _messages(kind: type[ComposerModel], *, has_optimizers: bool) -> Iterator[str]:
+def _messages(cls: type[ComposerModel], *, has_optimizers: bool) -> Iterator[str]:
     known = [name for name in vars(ComposerModel) if not name.startswith("_") and name != "logger"]
-    for name, function, classes in own_methods(kind, ComposerModel):
+    for name, function, classes in added_methods(cls, ComposerModel):
         if name in _OPTIONAL:
             continue
         there = {name for owner in classes for name in vars(owner)}
         meant = next((other for other in (*known, *_OPTIONAL) if is_misspelt(name, other)), None)
         if meant is not None:
             if meant not in there:
-                yield f"{kind.__name__}.{name} is never called. Did you mean {_form(meant)}?"
+                yield f"{cls.__name__}.{name} is never called. Did you mean {_form(meant)}?"
         elif name in _ELSEWHERE:
             if not there & set(_ELSEWHERE[name]):
                 forms = " and ".join(map(_form, _ELSEWHERE[name]))
-                yield f"{kind.__name__}.{name} is never called by the Trainer. Composer's methods are {forms}."
+                yield f"{cls.__name__}.{name} is never called by the Trainer. Composer's methods are {forms}."
         elif name in _OPTIMIZERS:
             if not has_optimizers:
-                yield f"{kind.__name__}.{name} is never called: give what it returns to Trainer(optimizers=...)."
+                yield f"{cls.__name__}.{name} is never called: give what it returns to Trainer(optimizers=...)."
         elif is_like_a_hook(name, parameters_of(function)) and (event := meant_event(name)) is not None:
             hook = f"{event.value}(self, state, logger)"
-            yield f"{kind.__name__}.{name} is never called: hooks are methods of a Callback. Write {hook} in one."
+            yield f"{cls.__name__}.{name} is never called: hooks are methods of a Callback. Write {hook} in one."
 
 
 def _form(name: str) -> str:

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from composer.core.types import Batch
 
-__all__ = ["as_quantity", "as_tokens", "ask", "count_targets", "entry_of", "takes_type"]
+__all__ = ["as_quantity", "as_tokens", "call_count", "count_targets", "entry_of", "takes_type"]
 
 _IGNORED = -100
 _COUNTER = "get_num_tokens_in_batch"
 
 
 def as_quantity(what: str, value: Any) -> int | float:
-    """Return a number of samples or tokens that a user's function returned, taken out of a 0-d tensor or array.
+    """Check a number of samples or tokens that a user's function returned, and convert it from a 0-d tensor or array.
 
     Args:
-        what: The name of the function, for the error.
-        value: What it returned.
+        what: The name of the function, for the error message.
+        value: The returned value.
 
     Raises:
         TypeError: It is not a number.
@@ -44,13 +44,13 @@ def as_quantity(what: str, value: Any) -> int | float:
 
 
 def as_tokens(counted: Any) -> int:
-    """Return the number of tokens that training time counts.
+    """Return the number of tokens that the timestamp counts.
 
     Args:
-        counted: What :meth:`DataSpec.__tokens__` returned.
+        counted: The result of :meth:`DataSpec.__tokens__`.
 
     Raises:
-        TypeError: It is no whole number, nor a mapping with one.
+        TypeError: It is neither an integer nor a mapping with one.
         ValueError: It is negative, or a mapping without ``"total"``.
 
     >>> import torch
@@ -61,14 +61,14 @@ def as_tokens(counted: Any) -> int:
     if type(total) is int and total >= 0:
         return total
     number = as_quantity(_COUNTER, total)
-    # Of a mask of floats, the sum is a whole number in a tensor.
+    # The sum of a float mask is an integer value in a float tensor, which is accepted.
     if isinstance(total, float) or number % 1:
-        raise TypeError(f"{_COUNTER} must return a whole number of tokens, but returned {total!r}.")
+        raise TypeError(f"{_COUNTER} must return an integer number of tokens, but returned {total!r}.")
     return int(number)
 
 
 def count_targets(batch: Batch) -> Tensor | None:
-    """Return how many of the ``"labels"`` of a batch are not -100, where they are; None without labels.
+    """Return the number of ``"labels"`` of a batch that are not -100, as a tensor on their device; None without labels.
 
     Args:
         batch: The batch.
@@ -82,14 +82,14 @@ def count_targets(batch: Batch) -> Tensor | None:
 
 
 def entry_of(counted: Any, token_type: str) -> Any:
-    """Return what was counted, of a type if there are several.
+    """Return a token count, or its entry for a type if it is a mapping.
 
     Args:
-        counted: What :meth:`DataSpec.__tokens__` returned.
-        token_type: Which entry.
+        counted: The result of :meth:`DataSpec.__tokens__`.
+        token_type: The type of tokens.
 
     Raises:
-        ValueError: There is no such entry.
+        ValueError: The mapping has no such entry.
 
     >>> entry_of({"total": 5}, "total"), entry_of(5, "total")
     (5, 5)
@@ -104,22 +104,22 @@ def entry_of(counted: Any, token_type: str) -> Any:
     return counted[token_type]
 
 
-def ask(count: Callable[..., Any], batch: Batch, token_type: str) -> Any:
-    """Count by a method, which may be the user's and know no types.
+def call_count(count: Callable[..., Any], batch: Batch, token_type: str) -> Any:
+    """Call a counting method, which may be custom and take no token type.
 
     Args:
         count: The method.
         batch: The batch.
-        token_type: What is asked for, if it takes it.
+        token_type: The type of tokens, passed if the method takes it.
 
-    >>> ask(len, "abc", "loss_generating")
+    >>> call_count(len, "abc", "loss_generating")
     3
     """
     return count(batch, token_type) if token_type != "total" and takes_type(count) else count(batch)
 
 
 def takes_type(count: Callable[..., Any]) -> bool:
-    """Tell whether a function that counts a batch takes the type of tokens too.
+    """Return whether a function that counts tokens takes the token type as its second argument.
 
     Args:
         count: The function.

@@ -1,4 +1,4 @@
-"""A list that tells when it changes."""
+"""A list that calls a function when it changes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 class WatchedList(list[T]):
     """A list that calls a function after each change of its items or their order.
 
-    An exception of that function refuses the change: the list is as before. Copies and pickles are plain lists.
+    If the function raises an exception, the change is reverted. Copies and pickles are plain lists.
 
     Args:
-        items: The first items.
+        items: The initial items.
         notify: Called without arguments.
 
     >>> items = WatchedList([1], lambda: print("changed"))
@@ -34,56 +34,56 @@ class WatchedList(list[T]):
     def __setitem__(self, index: Any, value: Any) -> None:
         items = list(self)
         items[index] = value
-        self._become(items)
+        self._replace_items(items)
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
         items = list(self)
         del items[index]
-        self._become(items)
+        self._replace_items(items)
 
     def __iadd__(self, items: Iterable[T]) -> WatchedList[T]:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.extend(items)
         return self
 
     def __imul__(self, count: SupportsIndex) -> WatchedList[T]:
-        self._become(list(self) * count)
+        self._replace_items(list(self) * count)
         return self
 
     def append(self, item: T) -> None:
-        self._become([*self, item])
+        self._replace_items([*self, item])
 
     def extend(self, items: Iterable[T]) -> None:
-        self._become([*self, *items])
+        self._replace_items([*self, *items])
 
     def insert(self, index: SupportsIndex, item: T) -> None:
         items = list(self)
         items.insert(index, item)
-        self._become(items)
+        self._replace_items(items)
 
     def remove(self, item: T) -> None:
         items = list(self)
         items.remove(item)
-        self._become(items)
+        self._replace_items(items)
 
     def pop(self, index: SupportsIndex = -1) -> T:
         items = list(self)
         item = items.pop(index)
-        self._become(items)
+        self._replace_items(items)
         return item
 
     def clear(self) -> None:
-        self._become([])
+        self._replace_items([])
 
     def sort(self, **how: Any) -> None:
         items = list(self)
         items.sort(**how)
-        self._become(items)
+        self._replace_items(items)
 
     def reverse(self) -> None:
-        self._become(self[::-1])
+        self._replace_items(self[::-1])
 
-    def _become(self, items: list[T]) -> None:
-        """Change to these items if whoever is told does not object."""
+    def _replace_items(self, items: list[T]) -> None:
+        """Replace the items, and revert if the function raises."""
         before = list(self)
         super().__setitem__(slice(None), items)
         try:

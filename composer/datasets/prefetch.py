@@ -13,7 +13,7 @@ from composer import dist, trees
 from composer._device_copies import copied_to
 from composer._text import non_negative
 from composer.core.data_sharding import DataShard, check_sharded_data
-from composer.core.device_transfer import Sent, send
+from composer.core.device_transfer import Transfer, start_transfer
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import count_samples
 from composer.core.types import Batch
@@ -70,7 +70,7 @@ class DevicePrefetcher:
         shard = DataShard(dist.get_global_rank(), dist.get_world_size())
         check_sharded_data(loader, shard, "loader")
         self._epochs = EpochIterators(loader, seed, shard)
-        self._counts_samples = self._epochs.kind == "dataset" and not self._epochs.is_own
+        self._counts_samples = self._epochs.resume_by == "dataset" and not self._epochs.is_per_rank
         self._now = _Position(epoch=0)
         self._is_iterating = False
 
@@ -95,9 +95,9 @@ class DevicePrefetcher:
         if self._is_iterating:
             self._now = _Position(self.epoch + 1)
         self._is_iterating = True
-        for sent, position in self._prefetched():
+        for transfer, position in self._prefetched():
             self._now = position
-            batch = sent.receive()
+            batch = transfer.wait()
             yield batch if self.transform is None else self.transform(batch)
         self._now = _Position(self.epoch + 1)
         self._is_iterating = False
@@ -115,17 +115,17 @@ class DevicePrefetcher:
         """Number of batches to prefetch; only copies to CUDA are asynchronous."""
         return self.ahead if self.device.type in SIDE_STREAMS else 0
 
-    def _prefetched(self) -> Generator[tuple[Sent, _Position]]:
+    def _prefetched(self) -> Generator[tuple[Transfer, _Position]]:
         """Yield the remaining batches of the epoch, each with the position after it."""
         position = self._now
         current = self._epochs.begin(position.epoch, position.batch, position.saved)
-        waiting: deque[tuple[Sent, _Position]] = deque()
+        waiting: deque[tuple[Transfer, _Position]] = deque()
         for batch in current:
             samples = position.samples
             if self._counts_samples:
-                samples += count_samples(batch) * self._epochs.share.size
+                samples += count_samples(batch) * self._epochs.shard.size
             position = _Position(position.epoch, position.batch + 1, samples, current.state_dict(samples, sized=False))
-            waiting.append((send(batch, self.device, self._move), position))
+            waiting.append((start_transfer(batch, self.device, self._move), position))
             if len(waiting) > self._num_ahead:
                 yield waiting.popleft()
         yield from waiting
@@ -137,8 +137,8 @@ class DevicePrefetcher:
         """Return the position after the last yielded batch. In distributed training, call it on all ranks."""
         now = self._now
         saved = now.saved
-        if saved is not None and self._epochs.share.size > 1 and self._epochs.is_own:
-            saved = self._epochs.gather(saved)
+        if saved is not None and self._epochs.shard.size > 1 and self._epochs.is_per_rank:
+            saved = self._epochs.all_gather(saved)
         return {"seed": self.seed, "epoch": now.epoch, "batch": now.batch, "samples": now.samples, "saved": saved}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

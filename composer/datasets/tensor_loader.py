@@ -47,7 +47,7 @@ class TensorLoader:
 
     Attributes:
         epoch: The current epoch or, between epochs, the next; from 0.
-        is_dealt: Declares to the ``Trainer`` that the loader shards its data and has the same state on all ranks.
+        shards_data: Declares to the ``Trainer`` that the loader shards its data and has the same state on all ranks.
 
     Raises:
         TypeError: A sample is not a tensor.
@@ -63,7 +63,7 @@ class TensorLoader:
     ([[3, 2], [4, 0], [1]], {'seed': 0, 'samples': 5, 'epoch': 1, 'place': 0})
     """
 
-    is_dealt = True
+    shards_data = True
 
     def __init__(
         self,

@@ -1,9 +1,23 @@
-"""Who this process is among the processes of a run, and the collectives between them.
+"""Process groups, ranks and collectives for distributed training.
 
-Everything here works in a single process without any set-up: the rank is 0, the world size is 1 and collectives return
-what they were given. Several processes are started by ``composer -n 8 train.py`` or ``torchrun``, which set the
-environment variables ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``NODE_RANK`` or ``GROUP_RANK``,
-``MASTER_ADDR`` and ``MASTER_PORT``.
+Everything here works in a single process without any setup: the rank is 0, the world size is 1, and collectives return
+their input. Start multiple ranks with ``composer -n 8 train.py`` or ``torchrun``, which set the environment variables
+``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``NODE_RANK`` or ``GROUP_RANK``, ``MASTER_ADDR`` and
+``MASTER_PORT``.
+
+The modules, in reading order:
+
+- ``ranks``: rank and world size, from the process group or the launcher's environment variables.
+- ``setup``: :func:`initialize_dist`, and the distributed sampler.
+- ``rendezvous``: how ranks find each other when a run starts (TCP store, network interface, keep-alive).
+- ``collectives``: barrier, all-reduce, broadcast and all-gather.
+- ``same_on_all_ranks``: check that a value is equal on all ranks.
+- ``local_rank_zero``: run something once per node, such as a download.
+- ``local_gpu``: the index of the GPU that belongs to this rank.
+- ``dtensor``: helpers for sharded tensors (``DTensor``): local shards, full tensors, global norms.
+- ``hang_report``: if a collective hangs, report which rank is missing, with its stack trace.
+- ``_hang_watcher``: the background thread behind ``hang_report``.
+- ``group_exit``: destroy the process group at exit without a deadlock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What a process knows of itself, tells others when they ask, and asks them."""
+"""Detect hangs: a background thread per rank that posts stack traces to the store and finds the missing ranks.
+
+The protocol, over keys of the store: a rank that gave up waiting writes ``error/RANK`` and ``request/ROUND``; every other
+rank's thread responds with ``stack/ROUND/RANK``; the first requester writes ``report/ROUND``, which the others read.
+"""
 
 from __future__ import annotations
 
@@ -25,248 +29,248 @@ __all__ = ["HangWatcher", "stderr_file"]
 
 _log = logging.getLogger("composer.dist")
 
-# Seconds that those who gave up, and the threads of all others, get to say so.
-_PATIENCE = 5.0
-# Seconds in which one whose thread has answered may still give up: it waits by other means than ours.
-_SETTLING = 2.0
-# Seconds that the store may take to answer.
-_ANSWER: Final = 10.0
-# Seconds between two looks of the thread, at most.
-_TICK: Final = 2.0
-_FRAMES: Final = 8
+# Seconds that ranks have to respond to a request, or to post that they gave up as well.
+_RESPONSE_TIMEOUT = 5.0
+# Seconds that a rank whose thread has responded still has to give up: it may wait in a collective that is not ours.
+_GRACE_PERIOD = 2.0
+# Store timeout in seconds.
+_STORE_TIMEOUT: Final = 10.0
+# Longest time between two polls of the thread, in seconds.
+_MAX_POLL_INTERVAL: Final = 2.0
+_STACK_DEPTH: Final = 8
 
 
 class HangWatcher:
-    """What a process knows of itself, tells others when they ask, and asks them.
+    """Tracks the progress of this rank, responds to requests of other ranks, and requests reports from them.
 
     Args:
-        store: Of the process group.
-        rank: Of this process.
-        size: Number of processes.
-        timeout: Seconds until collectives fail.
+        store: The store of the process group.
+        rank: This rank.
+        size: World size.
+        timeout: Collective timeout in seconds.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
-        # A connection of its own: one that the training waits on is locked.
-        self._store = torch_dist.PrefixStore("composer/roll-call", store.clone())  # pyright: ignore[reportPrivateImportUsage]
-        self._store.set_timeout(timedelta(seconds=_ANSWER))
-        set_keepalive(port_of(store), min(_ANSWER, timeout / 2))
+        # A separate connection: the store is locked while the training thread waits on it.
+        self._store = torch_dist.PrefixStore("composer/hang-report", store.clone())  # pyright: ignore[reportPrivateImportUsage]
+        self._store.set_timeout(timedelta(seconds=_STORE_TIMEOUT))
+        set_keepalive(port_of(store), min(_STORE_TIMEOUT, timeout / 2))
         self._rank, self._size, self._timeout = rank, size, timeout
         self._watched = threading.get_ident()
         self._round = 0
-        self._gave_up = self._told = False
+        self._gave_up = self._posted_error = False
         self._seen = self._dumped = -1
         self._since = 0.0
         self._reported = False
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="roll-call", daemon=True)
-        self.beats = 0
+        self._thread = threading.Thread(target=self._watch, name="hang-watcher", daemon=True)
+        self.progress_count = 0
         self.step: int | None = None
         self.waits = False
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop the thread."""
         self._stopping.set()
         self._thread.join(15)
 
-    # What this process tells.
+    # Responding to other ranks.
 
     def begin(self) -> None:
-        """Begin work, in this thread; what was told of an error is taken back, since somebody has caught it."""
+        """Watch the calling thread; withdraw an error posted before, since it has been caught."""
         self._watched = threading.get_ident()
-        if self._told:
-            self._told = self._gave_up = False
+        if self._posted_error:
+            self._posted_error = self._gave_up = False
             with contextlib.suppress(RuntimeError):
-                self._store.set(f"note/{self._rank}", "")
+                self._store.set(f"error/{self._rank}", "")
 
     def mark(self, *, waits: bool) -> None:
-        """Note that the training thread begins to wait for others, or no longer does; nothing in any other thread.
+        """Record that the training thread starts or stops waiting in a collective; does nothing in other threads.
 
         Args:
-            waits: Which of the two.
+            waits: Whether it starts to wait.
         """
         if threading.get_ident() == self._watched:
             self.waits = waits
-            self.beats += 1
+            self.progress_count += 1
 
-    def tell(self, error: BaseException, *, waited: bool = False) -> None:
-        """Leave a note of what ends the work of this process.
+    def post_error(self, error: BaseException, *, waited: bool = False) -> None:
+        """Post the error that ends the work of this rank, for the reports of other ranks.
 
         Args:
-            error: What.
-            waited: Whether it is that others did not come.
+            error: The error.
+            waited: Whether it is a communication error, as after a collective timed out.
         """
-        self._told = True
+        self._posted_error = True
         text = "".join(traceback.format_exception_only(error)).strip()[:1000]
-        self._store.set(f"note/{self._rank}", json.dumps({"waited": waited, "text": text}))
+        self._store.set(f"error/{self._rank}", json.dumps({"waited": waited, "text": text}))
 
-    def _answer(self) -> None:
-        """Say where the training thread is; in this process's own output, where all threads are."""
+    def _post_stack(self) -> None:
+        """Post the stack of the training thread, and dump the stacks of all threads to stderr."""
         number, self._round = self._round, self._round + 1
         frame = sys._current_frames().get(self._watched)
-        stack = [] if frame is None else traceback.format_list(traceback.extract_stack(frame)[-_FRAMES:])
-        where = socket.gethostname()
-        place = {"step": self.step, "host": where, "stack": "".join(stack), "waits": self.waits}
-        self._store.set(f"place/{number}/{self._rank}", json.dumps(place))
-        if not self._gave_up and not self.waits and self._dumped != self.beats:
-            self._dumped = self.beats
-            _dump_stacks(f"Other processes wait; rank {self._rank} is here:\n")
+        stack = [] if frame is None else traceback.format_list(traceback.extract_stack(frame)[-_STACK_DEPTH:])
+        response = {"step": self.step, "host": socket.gethostname(), "stack": "".join(stack), "waits": self.waits}
+        self._store.set(f"stack/{number}/{self._rank}", json.dumps(response))
+        if not self._gave_up and not self.waits and self._dumped != self.progress_count:
+            self._dumped = self.progress_count
+            _dump_stacks(f"Other ranks are waiting; rank {self._rank} is here:\n")
 
     def _watch(self) -> None:
-        tick = min(_TICK, self._timeout / 10)
-        # The store is gone when it fails, and with it whoever could ask.
+        tick = min(_MAX_POLL_INTERVAL, self._timeout / 10)
+        # If the store fails it is gone, and so is every rank that could request a report.
         with contextlib.suppress(RuntimeError):
             while not self._stopping.wait(tick) and torch_dist.is_initialized():
-                self._look(time.monotonic())
+                self._poll(time.monotonic())
 
-    def _look(self, now: float) -> None:
-        """Answer where others ask, and report where the run stalls; nothing of both while there is progress.
+    def _poll(self, now: float) -> None:
+        """Respond to a request, and log a report if the run stalls; do neither while this rank makes progress.
 
         Args:
-            now: The time, in seconds.
+            now: The current time in seconds.
         """
-        if self.beats != self._seen:
-            self._seen, self._since, self._reported = self.beats, now, False
+        if self.progress_count != self._seen:
+            self._seen, self._since, self._reported = self.progress_count, now, False
         idle = now - self._since
-        # Nobody who goes on is asked; and a store that has ended with its process would complain at length.
+        # Do not poll the store while there is progress: a store whose process has exited would log errors at length.
         if idle < self._timeout / 2:
             return
-        if self._store.check([f"roll/{self._round}"]):
-            self._answer()
+        if self._store.check([f"request/{self._round}"]):
+            self._post_stack()
             self._reported = True
         if self.step is not None and not self._reported and idle >= 0.8 * self._timeout:
             self._reported = True
-            self._report(idle)
+            self._log_stall(idle)
 
-    # What it asks.
+    # Requesting a report.
 
     def explain(self, error: RuntimeError, ranks: Sequence[int] | None = None) -> tuple[list[int], str]:
-        """Return who did not come, none where all gave up, and what is known of it.
+        """Return the missing ranks, or none if all ranks timed out, and a text with their errors or stack traces.
 
         Args:
-            error: Of the wait that failed.
-            ranks: Those that should have come; None is all.
+            error: The error of the collective.
+            ranks: The ranks of its group; None for all.
         """
         self._gave_up = True
         try:
-            self.tell(error, waited=True)
-            return self._hear(range(self._size) if ranks is None else ranks)
+            self.post_error(error, waited=True)
+            return self._find_missing(range(self._size) if ranks is None else ranks)
         except torch_dist.DistNetworkError:
             return [0], (
-                "Rank 0 did not come, and the store of the process group cannot be reached, which rank 0 or the "
-                "launcher on its node keeps: it has ended, and its output may say why, or the network is cut."
+                "Rank 0 did not join the collective, and the store of the process group, which runs on rank 0 or in "
+                "the launcher on its node, cannot be reached: that process has exited (see its output), or the network "
+                "connection is lost."
             )
-        except RuntimeError as silence:
-            return [], f"Why could not be found out: {silence}"
+        except RuntimeError as failure:
+            return [], f"The missing ranks could not be determined: {failure}"
 
-    def _hear(self, ranks: Sequence[int]) -> tuple[list[int], str]:
-        """Who is missing, and what is known of them. One process asks for all that gave up."""
+    def _find_missing(self, ranks: Sequence[int]) -> tuple[list[int], str]:
+        """Return the missing ranks and the report. Only the first requester collects responses, for all of them."""
         store, number = self._store, self._round
-        if number and store.add(f"callers/{number - 1}", 0) and not store.check([f"verdict/{number - 1}"]):
-            number -= 1  # another asks at this moment, and the thread has answered
-        store.set(f"roll/{number}", "")
-        if store.add(f"callers/{number}", 1) == 1:
-            verdict = _verdict([rank for rank in ranks if rank != self._rank], *self._ask(number, ranks))
-            store.set(f"verdict/{number}", json.dumps(verdict))
+        if number and store.add(f"requesters/{number - 1}", 0) and not store.check([f"report/{number - 1}"]):
+            number -= 1  # another rank is collecting right now, and our thread has responded
+        store.set(f"request/{number}", "")
+        if store.add(f"requesters/{number}", 1) == 1:
+            report = _make_report([rank for rank in ranks if rank != self._rank], *self._collect_responses(number, ranks))
+            store.set(f"report/{number}", json.dumps(report))
         else:
-            store.wait([f"verdict/{number}"], timedelta(seconds=_PATIENCE + 10))
-        missing, text = json.loads(store.get(f"verdict/{number}"))
-        store.add(f"heard/{number}", 1)
-        # The store may end with this process: not before the others have heard.
-        end = time.monotonic() + _PATIENCE
+            store.wait([f"report/{number}"], timedelta(seconds=_RESPONSE_TIMEOUT + 10))
+        missing, text = json.loads(store.get(f"report/{number}"))
+        store.add(f"received/{number}", 1)
+        # The store may end with this process, so stay until the others have received the report.
+        end = time.monotonic() + _RESPONSE_TIMEOUT
         while self._rank == 0 and time.monotonic() < end:
-            if store.add(f"heard/{number}", 0) >= store.add(f"callers/{number}", 0):
+            if store.add(f"received/{number}", 0) >= store.add(f"requesters/{number}", 0):
                 break
             time.sleep(0.05)
         return missing, text
 
-    def _ask(self, number: int, ranks: Sequence[int]) -> tuple[dict[int, Any], dict[int, Any]]:
-        """The notes of those who have given up, and where the others are, by rank."""
-        notes: dict[int, Any] = {}
-        places: dict[int, Any] = {}
-        end, settled = time.monotonic() + _PATIENCE, False
-        while len(notes) < len(ranks) and time.monotonic() < end and not self._stopping.is_set():
-            for found, kind in ((notes, "note"), (places, f"place/{number}")):
+    def _collect_responses(self, number: int, ranks: Sequence[int]) -> tuple[dict[int, Any], dict[int, Any]]:
+        """Return the posted errors and the stacks of the ranks, by rank."""
+        errors: dict[int, Any] = {}
+        stacks: dict[int, Any] = {}
+        end, all_responded = time.monotonic() + _RESPONSE_TIMEOUT, False
+        while len(errors) < len(ranks) and time.monotonic() < end and not self._stopping.is_set():
+            for found, key in ((errors, "error"), (stacks, f"stack/{number}")):
                 for rank in ranks:
-                    if rank not in found and self._store.check([f"{kind}/{rank}"]):
-                        text = self._store.get(f"{kind}/{rank}")
+                    if rank not in found and self._store.check([f"{key}/{rank}"]):
+                        text = self._store.get(f"{key}/{rank}")
                         found.update({rank: json.loads(text)} if text else {})
-            if any(not note["waited"] for note in notes.values()):
-                break  # the reason
-            if not settled and {*notes, *places}.issuperset(ranks):
-                end, settled = min(end, time.monotonic() + _SETTLING), True
+            if any(not error["waited"] for error in errors.values()):
+                break  # the root cause
+            if not all_responded and {*errors, *stacks}.issuperset(ranks):
+                end, all_responded = min(end, time.monotonic() + _GRACE_PERIOD), True
             time.sleep(0.05)
-        return notes, places
+        return errors, stacks
 
-    def _report(self, idle: float) -> None:
-        """Say who is where before collectives fail: some backends then end the process."""
+    def _log_stall(self, idle: float) -> None:
+        """Log the stacks of all ranks before the collective times out, since some backends then abort the process."""
         number = self._round
-        self._store.set(f"roll/{number}", "")
-        self._answer()
+        self._store.set(f"request/{number}", "")
+        self._post_stack()
         if self._store.add(f"reporters/{number}", 1) == 1:
-            _, places = self._ask(number, range(self._size))
-            silent = set(range(self._size)) - set(places)
-            lines = _described(places, "")
-            lines += [f"{describe_ranks(silent).capitalize()} gave no answer."] if silent else []
+            _, stacks = self._collect_responses(number, range(self._size))
+            unresponsive = set(range(self._size)) - set(stacks)
+            lines = _describe_stacks(stacks, "")
+            lines += [f"{describe_ranks(unresponsive).capitalize()} did not respond."] if unresponsive else []
             lines += _flight_recorder()
             _log.warning(
-                "No step ended in %.0f s; processes that wait for another fail after %g s.\n%s",
+                "No step has completed in %.0f s; collectives time out after %g s.\n%s",
                 idle,
                 self._timeout,
                 "\n".join(lines),
             )
 
 
-def _verdict(others: Iterable[int], notes: dict[int, Any], places: dict[int, Any]) -> tuple[list[int], str]:
-    """Say who is missing, by what all have told: whoever failed, or else whoever has not given up waiting."""
-    failed = [rank for rank in others if rank in notes and not notes[rank]["waited"]]
+def _make_report(others: Iterable[int], errors: dict[int, Any], stacks: dict[int, Any]) -> tuple[list[int], str]:
+    """Return the missing ranks and a text: the ranks that failed, or else those that have not timed out themselves."""
+    failed = [rank for rank in others if rank in errors and not errors[rank]["waited"]]
     if failed:
-        return failed, "\n".join(f"Rank {rank} failed: {notes[rank]['text']}" for rank in failed)
-    away = [rank for rank in others if rank not in notes]
-    there = {rank: places[rank] for rank in away if rank in places and not places[rank]["waits"]}
-    silent = [rank for rank in away if rank not in places]
-    if not there and not silent:
-        told = [f"Rank {rank}: {note['text']}" for rank, note in sorted(notes.items())[:8]]
-        return [], "\n".join(["All processes gave up waiting for each other.", *told])
-    lines = _described(there, " did not come")
-    if silent:
+        return failed, "\n".join(f"Rank {rank} failed: {errors[rank]['text']}" for rank in failed)
+    absent = [rank for rank in others if rank not in errors]
+    elsewhere = {rank: stacks[rank] for rank in absent if rank in stacks and not stacks[rank]["waits"]}
+    unresponsive = [rank for rank in absent if rank not in stacks]
+    if not elsewhere and not unresponsive:
+        lines = [f"Rank {rank}: {error['text']}" for rank, error in sorted(errors.items())[:8]]
+        return [], "\n".join(["All ranks timed out waiting for each other.", *lines])
+    lines = _describe_stacks(elsewhere, " did not join the collective")
+    if unresponsive:
         lines.append(
-            f"{describe_ranks(silent).capitalize()} did not come and gave no answer in {_PATIENCE:g} s: ended, "
-            f"stopped or busy."
+            f"{describe_ranks(unresponsive).capitalize()} did not join the collective and did not respond within "
+            f"{_RESPONSE_TIMEOUT:g} s: exited, stopped or busy."
         )
-    return sorted([*there, *silent]), "\n".join(lines)
+    return sorted([*elsewhere, *unresponsive]), "\n".join(lines)
 
 
-def _described(places: dict[int, Any], verb: str) -> list[str]:
-    """Say where ranks are, those at one place together."""
-    together: dict[tuple[int | None, str], list[int]] = {}
-    for rank, place in sorted(places.items()):
-        together.setdefault((place["step"], place["stack"]), []).append(rank)
+def _describe_stacks(stacks: dict[int, Any], verb: str) -> list[str]:
+    """Return the stack traces as text, ranks with the same stack together."""
+    same_stack: dict[tuple[int | None, str], list[int]] = {}
+    for rank, response in sorted(stacks.items()):
+        same_stack.setdefault((response["step"], response["stack"]), []).append(rank)
     lines: list[str] = []
-    for (step, stack), ranks in together.items():
-        who = describe_ranks(ranks).capitalize() + (f" on {places[ranks[0]]['host']}" if len(ranks) == 1 else "")
+    for (step, stack), ranks in same_stack.items():
+        who = describe_ranks(ranks).capitalize() + (f" on {stacks[ranks[0]]['host']}" if len(ranks) == 1 else "")
         when = "" if step is None else f" in step {step}"
         lines.append(f"{who}{verb}. Stack{when}:\n{stack.rstrip()}")
     return lines
 
 
 def _flight_recorder() -> list[str]:
-    """Say where torch writes what ranks sent and received last, if it was told to and where to."""
+    """Return a line that names the files of torch's flight recorder, if it is enabled."""
     given = os.environ
     path = given.get("TORCH_FR_DUMP_TEMP_FILE") or given.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     size = given.get("TORCH_FR_BUFFER_SIZE") or given.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or "0"
     dumps = given.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "0") not in ("", "0")
     if path and size != "0" and dumps and "nccl" in str(torch_dist.get_backend_config()):
-        return [f"When they fail, torch's flight recorder writes to {path}RANK; torchfrtrace reads that."]
+        return [f"When they time out, torch's flight recorder writes to {path}RANK; torchfrtrace reads these files."]
     return []
 
 
 def _dump_stacks(head: str) -> None:
-    """Write the stacks of all threads to the standard error, where it is a file."""
+    """Write the stacks of all threads to stderr, if it is a file."""
     file = stderr_file()
     if file is not None:
         file.write(head)
@@ -275,7 +279,7 @@ def _dump_stacks(head: str) -> None:
 
 
 def stderr_file() -> TextIO | None:
-    """Return the standard error, where faulthandler can write to it."""
+    """Return stderr if faulthandler can write to it, else None."""
     file = sys.__stderr__
     try:
         return None if file is None or file.fileno() < 0 else file

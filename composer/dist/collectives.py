@@ -1,4 +1,8 @@
-"""Operations in which every process takes part; in a single process they return what they were given."""
+"""Collectives (barrier, all-reduce, broadcast, all-gather) that also work in a single process.
+
+If a rank does not join, for example because it hangs or has exited, the error names it: see
+:mod:`composer.dist.hang_report`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from torch import Tensor
 
 from composer._text import one_of
 from composer.dist.ranks import get_world_size, is_initialized
-from composer.dist.hang_report import Together
+from composer.dist.hang_report import InCollective
 
 __all__ = [
     "all_gather",
@@ -29,34 +33,35 @@ _REDUCE_OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXO
 
 
 def barrier(group: torch_dist.ProcessGroup | None = None) -> None:
-    """Wait until every process has come to this point.
+    """Block until all ranks have reached this call.
 
     Args:
-        group: The processes to wait for; all if ``None``.
+        group: The process group; all ranks if ``None``.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
-        AbsentRankError: Others did not come in time.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> barrier()
     """
     if communicates():
-        with Together(group):
+        with InCollective(group):
             torch_dist.barrier(group)
 
 
 def all_reduce(tensor: Tensor, reduce_operation: str = "SUM", group: torch_dist.ProcessGroup | None = None) -> None:
-    """Combine a tensor over the processes, in place.
+    """Reduce a tensor across all ranks, in place.
 
     Args:
-        tensor: Any shape, the same on each rank; becomes the result.
-        reduce_operation: ``SUM``, ``AVG``, ``PRODUCT``, ``MIN``, ``MAX``, ``BAND``, ``BOR`` or ``BXOR``, in any case.
-        group: The processes that take part; all if ``None``.
+        tensor: Any shape, the same on each rank; overwritten with the result.
+        reduce_operation: ``SUM``, ``AVG``, ``PRODUCT``, ``MIN``, ``MAX``, ``BAND``, ``BOR`` or ``BXOR``; case does not
+            matter.
+        group: The process group; all ranks if ``None``.
 
     Raises:
         ValueError: The operation is unknown.
-        RuntimeError: Several processes run and the process group is not set up.
-        AbsentRankError: Others did not come in time.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> count = torch.tensor(3)
     >>> all_reduce(count)
@@ -65,40 +70,40 @@ def all_reduce(tensor: Tensor, reduce_operation: str = "SUM", group: torch_dist.
     """
     name = one_of("reduce_operation", reduce_operation.upper(), _REDUCE_OPERATIONS)
     if communicates():
-        with Together(group):
+        with InCollective(group):
             torch_dist.all_reduce(tensor, op=getattr(torch_dist.ReduceOp, name), group=group)
 
 
 def broadcast(tensor: Tensor, src: int, group: torch_dist.ProcessGroup | None = None) -> None:
-    """Copy a tensor from one process into the tensors of all others, in place.
+    """Broadcast a tensor from one rank to all others, in place.
 
     Args:
         tensor: Any shape and dtype, the same on each rank.
-        src: Global rank of the process whose values are copied.
-        group: The processes that take part; all if ``None``.
+        src: Global rank that sends its values.
+        group: The process group; all ranks if ``None``.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
-        AbsentRankError: Others did not come in time.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> broadcast(torch.zeros(2), src=0)
     """
     if communicates():
-        with Together(group):
+        with InCollective(group):
             torch_dist.broadcast(tensor, src, group)
 
 
 def broadcast_object_list(object_list: list[Any], src: int = 0, group: torch_dist.ProcessGroup | None = None) -> None:
-    """Copy picklable objects from one process into the lists of all others, in place.
+    """Broadcast picklable objects from one rank to all others, in place.
 
     Args:
-        object_list: As long on each rank; becomes the list of ``src``.
-        src: Global rank of the process whose objects are copied.
-        group: The processes that take part; all if ``None``.
+        object_list: Of the same length on each rank; overwritten with the list of ``src``.
+        src: Global rank that sends its objects.
+        group: The process group; all ranks if ``None``.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
-        AbsentRankError: Others did not come in time.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> names = ["run-1"]
     >>> broadcast_object_list(names)
@@ -106,20 +111,20 @@ def broadcast_object_list(object_list: list[Any], src: int = 0, group: torch_dis
     ['run-1']
     """
     if communicates():
-        with Together(group):
+        with InCollective(group):
             torch_dist.broadcast_object_list(object_list, src, group)
 
 
 def all_gather(tensor: Tensor, group: torch_dist.ProcessGroup | None = None) -> list[Tensor]:
-    """Return the tensors of all processes, in the order of their ranks.
+    """Return the tensors of all ranks, in rank order.
 
     Args:
         tensor: Any shape and dtype, the same on each rank.
-        group: The processes that take part; all if ``None``.
+        group: The process group; all ranks if ``None``.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
-        AbsentRankError: Others did not come in time.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> all_gather(torch.tensor([1, 2]))
     [tensor([1, 2])]
@@ -127,21 +132,21 @@ def all_gather(tensor: Tensor, group: torch_dist.ProcessGroup | None = None) -> 
     if not communicates():
         return [tensor]
     gathered = [torch.empty_like(tensor) for _ in range(torch_dist.get_world_size(group))]
-    with Together(group):
+    with InCollective(group):
         torch_dist.all_gather(gathered, tensor.contiguous(), group)
     return gathered
 
 
 def all_gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None) -> list[Object]:
-    """Return the objects of all processes, in the order of their ranks.
+    """Return the objects of all ranks, in rank order.
 
     Args:
-        obj: Anything that can be pickled.
-        group: The processes that take part; all if ``None``.
+        obj: Any picklable object.
+        group: The process group; all ranks if ``None``.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
-        AbsentRankError: Others did not come in time.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> all_gather_object("node-a")
     ['node-a']
@@ -149,38 +154,38 @@ def all_gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None)
     if not communicates():
         return [obj]
     gathered: list[Any] = [None] * torch_dist.get_world_size(group)
-    with Together(group):
+    with InCollective(group):
         torch_dist.all_gather_object(gathered, obj, group)
     return gathered
 
 
 def largest(number: int, group: torch_dist.ProcessGroup | None = None) -> int:
-    """Return the largest number that any process has, for counts by which all have to go on together.
+    """Return the maximum of an integer over all ranks.
 
     Args:
-        number: That of this process, of at most 64 bits.
-        group: The processes that take part; all if ``None``.
+        number: The value of this rank, at most 64 bits.
+        group: The process group; all ranks if ``None``.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
-        AbsentRankError: Others did not come in time.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> largest(3)
     3
     """
     if not communicates():
         return number
-    # On the host, so that no device is waited for.
+    # A CPU tensor avoids a host-device sync.
     found = torch.tensor(number, dtype=torch.int64)
     all_reduce(found, "MAX", group)
     return int(found)
 
 
 def communicates() -> bool:
-    """Return whether there is anybody to talk to.
+    """Return whether there is more than one rank.
 
     Raises:
-        RuntimeError: There is, and the process group is not set up.
+        RuntimeError: There is more than one, and the process group is not initialized.
 
     >>> communicates()
     False
@@ -190,7 +195,7 @@ def communicates() -> bool:
     world_size = get_world_size()
     if world_size > 1:
         raise RuntimeError(
-            f"WORLD_SIZE is {world_size}, but the process group is not set up. Call composer.dist.initialize_dist() "
-            "first, or make a Trainer, which does."
+            f"WORLD_SIZE is {world_size}, but the process group is not initialized. Call "
+            "composer.dist.initialize_dist() first, or create a Trainer, which does so."
         )
     return False

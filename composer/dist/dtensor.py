@@ -1,4 +1,4 @@
-"""Tensors that are divided among processes (``DTensor``): what lies here of them, and norms of the whole."""
+"""Helpers for sharded tensors (``DTensor``): local shards, full tensors, and global norms and inner products."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["held", "inner_products", "is_sharded", "joint_norm", "like", "norms", "row_norms", "whole"]
+__all__ = ["local_tensors", "inner_products", "is_sharded", "joint_norm", "shard_like", "norms", "row_norms", "full_tensor"]
 
-_WHOLE = frozenset({Tensor, torch.nn.Parameter})
+_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Tell whether a tensor is one that processes divide among them.
+    """Return whether a tensor is a ``DTensor``, that is, sharded or replicated over a device mesh.
 
     Args:
         tensor: Any tensor.
@@ -23,55 +23,56 @@ def is_sharded(tensor: Any) -> bool:
     >>> is_sharded(torch.ones(1))
     False
     """
-    # By what it has: to import the class costs time that most runs need not spend.
-    return type(tensor) not in _WHOLE and hasattr(tensor, "device_mesh") and hasattr(tensor, "to_local")
+    # Duck-typed: importing the class costs time that most runs need not spend.
+    return type(tensor) not in _PLAIN_TYPES and hasattr(tensor, "device_mesh") and hasattr(tensor, "to_local")
 
 
-def held(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return of each tensor the part that this process holds, in the same memory; one that is not divided as it is.
+def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the local shard of each sharded tensor, in the same memory; other tensors are returned unchanged.
 
-    Element by element, each process may work on its own; and torch has no rule for many operations on lists of divided
-    tensors, nor for lists of several kinds.
+    Elementwise operations can run on local shards. torch has no sharding rules for many operations on lists of sharded
+    tensors, nor for lists that mix sharded and plain tensors.
 
     Args:
-        tensors: Of any shapes; those that are divided into sums are refused, as no part of them has a meaning.
+        tensors: Tensors of any shape; those with partial placements are rejected, since their local values have no
+            meaning.
 
     Raises:
-        ValueError: One is a sum of what the processes hold.
+        ValueError: A tensor has a ``Partial`` placement.
 
     >>> weight = torch.zeros(2)
-    >>> held([weight])[0] is weight
+    >>> local_tensors([weight])[0] is weight
     True
     """
-    return [_part(tensor) if is_sharded(tensor) else tensor for tensor in tensors]
+    return [_local_shard(tensor) if is_sharded(tensor) else tensor for tensor in tensors]
 
 
-def like(tensor: Tensor, local: Tensor) -> Tensor:
-    """Return a tensor that is divided as another one is, of the part that this process holds.
+def shard_like(tensor: Tensor, local: Tensor) -> Tensor:
+    """Return a ``DTensor`` made of a local shard, with the mesh, placements and global shape of another tensor.
 
     Args:
-        tensor: The other one.
-        local: The part; what is returned if the other one is not divided.
+        tensor: The tensor whose sharding is used.
+        local: The local shard; returned unchanged if ``tensor`` is not sharded.
 
-    >>> like(torch.zeros(2), torch.ones(2))
+    >>> shard_like(torch.zeros(2), torch.ones(2))
     tensor([1., 1.])
     """
     if not is_sharded(tensor):
         return local
     from torch.distributed.tensor import DTensor
 
-    divided: Any = tensor
-    mesh, places = divided.device_mesh, divided.placements
-    return DTensor.from_local(local, mesh, places, run_check=False, shape=divided.shape, stride=divided.stride())
+    sharded: Any = tensor
+    mesh, placements = sharded.device_mesh, sharded.placements
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=sharded.shape, stride=sharded.stride())
 
 
-def whole(value: Any) -> Tensor:
-    """Return a tensor that may be divided as a whole one; every process must take part.
+def full_tensor(value: Any) -> Tensor:
+    """All-gather a sharded tensor into a full one; all ranks must call this.
 
     Args:
-        value: Any tensor.
+        value: Any tensor; returned unchanged if it is not sharded.
 
-    >>> whole(torch.ones(1))
+    >>> full_tensor(torch.ones(1))
     tensor([1.])
     """
     return value.full_tensor() if is_sharded(value) else value
@@ -81,40 +82,40 @@ def whole(value: Any) -> Tensor:
 def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the L2 norm of each tensor, () on its device, computed in float32 or better.
 
-    All are computed in a few kernels, and nothing is read by the host. Of tensors that are divided it is the norm of
-    the whole, and there is one communication for all of them; every process must take part.
+    The norms are computed in a few kernels without a host-device sync. For sharded tensors it is the norm of the full
+    tensor, with one all-reduce for all of them; all ranks must call this.
 
     Args:
-        tensors: Of any shapes, devices and dtypes; sparse ones too.
+        tensors: Tensors of any shape, device and dtype; sparse ones too.
 
     >>> norms([torch.tensor([3.0, 4.0]), torch.ones(2, 2)])
     [tensor(5.), tensor(2.)]
     """
-    parts = [_local(tensor) for tensor in tensors]
+    parts = [_local_values(tensor) for tensor in tensors]
     found: list[Any] = [None] * len(parts)
     groups: dict[tuple[bool, torch.device], list[int]] = defaultdict(list)
-    for place, part in enumerate(parts):
-        groups[part.dtype in (torch.float16, torch.bfloat16), part.device].append(place)
-    for (short, _), places in groups.items():
-        chosen = [parts[place] for place in places]
-        values = torch._foreach_norm(chosen, 2, dtype=torch.float32 if short else None)  # pyright: ignore[reportPrivateImportUsage]
-        for place, norm in zip(places, values, strict=True):
-            found[place] = norm
-    for places, mesh, kinds in _divisions(tensors, found):
-        squares = torch.stack([found[place] for place in places]).square()
-        for place, square in zip(places, _added_up(squares, mesh, kinds).unbind(), strict=True):
-            found[place] = square.sqrt()
+    for index, part in enumerate(parts):
+        groups[part.dtype in (torch.float16, torch.bfloat16), part.device].append(index)
+    for (is_low_precision, _), indices in groups.items():
+        chosen = [parts[index] for index in indices]
+        values = torch._foreach_norm(chosen, 2, dtype=torch.float32 if is_low_precision else None)  # pyright: ignore[reportPrivateImportUsage]
+        for index, norm in zip(indices, values, strict=True):
+            found[index] = norm
+    for indices, mesh, sharded_dims in _group_by_sharding(tensors, found):
+        squares = torch.stack([found[index] for index in indices]).square()
+        for index, square in zip(indices, _sum_over_shards(squares, mesh, sharded_dims).unbind(), strict=True):
+            found[index] = square.sqrt()
     return found
 
 
 @torch.no_grad()
 def row_norms(tensor: Tensor) -> Tensor:
-    """Return the L2 norm of each row or filter that this process holds, (n, 1, ...); of a vector that of the whole.
+    """Return the L2 norm of each local row or filter, (n, 1, ...); for a vector, the norm of the full vector.
 
-    Where rows are divided, every process must take part.
+    If rows are sharded, all ranks must call this.
 
     Args:
-        tensor: Of any shape; its first dimension counts rows.
+        tensor: A tensor of any shape; its first dimension counts rows.
 
     >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
     tensor([[5.],
@@ -123,18 +124,18 @@ def row_norms(tensor: Tensor) -> Tensor:
     dims = tuple(range(1, tensor.ndim)) or None
     if not is_sharded(tensor):
         return torch.linalg.vector_norm(tensor.detach(), dim=dims, keepdim=True)
-    divided: Any = tensor
-    local = held([tensor])[0]
+    sharded: Any = tensor
+    local = local_tensors([tensor])[0]
     squares = local.square().sum(dims, keepdim=True)
-    kinds = tuple(not p.is_replicate() and (dims is None or p.dim > 0) for p in divided.placements)
-    return (_added_up(squares, divided.device_mesh, kinds) if any(kinds) else squares).sqrt()
+    sharded_dims = tuple(not p.is_replicate() and (dims is None or p.dim > 0) for p in sharded.placements)
+    return (_sum_over_shards(squares, sharded.device_mesh, sharded_dims) if any(sharded_dims) else squares).sqrt()
 
 
 def joint_norm(norms: Sequence[Tensor]) -> Tensor:
-    """Return the norm of tensors taken as one vector from the norms of each, () on the device of the first.
+    """Return the norm of the concatenation of tensors, given the norm of each, () on the device of the first.
 
     Args:
-        norms: Each ().
+        norms: Scalars of shape ().
 
     >>> joint_norm([torch.tensor(3.0), torch.tensor(4.0)])
     tensor(5.)
@@ -144,54 +145,54 @@ def joint_norm(norms: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def inner_products(ones: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
-    """Return the inner product of each pair of tensors, () on its device; as :func:`norms` does of divided ones.
+    """Return the inner product of each pair of tensors, () on its device; of the full tensors if they are sharded.
 
     Args:
-        ones: Of any shapes.
-        others: As many, each of the shape of its partner and divided as it is.
+        ones: Tensors of any shape.
+        others: As many tensors, each with the shape and sharding of its partner.
 
     >>> inner_products([torch.tensor([1.0, 2.0])], [torch.tensor([3.0, 4.0])])
     [tensor(11.)]
     """
-    products = torch._foreach_mul(held(ones), held(others))  # pyright: ignore[reportPrivateImportUsage]
+    products = torch._foreach_mul(local_tensors(ones), local_tensors(others))  # pyright: ignore[reportPrivateImportUsage]
     found = [product.sum() for product in products]
-    for places, mesh, kinds in _divisions(ones, found):
-        sums = _added_up(torch.stack([found[place] for place in places]), mesh, kinds)
-        for place, value in zip(places, sums.unbind(), strict=True):
-            found[place] = value
+    for indices, mesh, sharded_dims in _group_by_sharding(ones, found):
+        sums = _sum_over_shards(torch.stack([found[index] for index in indices]), mesh, sharded_dims)
+        for index, value in zip(indices, sums.unbind(), strict=True):
+            found[index] = value
     return found
 
 
-def _part(tensor: Any) -> Tensor:
-    if any(place.is_partial() for place in tensor.placements):
-        raise ValueError(f"A tensor of shape {tuple(tensor.shape)} is a sum over processes; redistribute it first.")
+def _local_shard(tensor: Any) -> Tensor:
+    if any(placement.is_partial() for placement in tensor.placements):
+        raise ValueError(f"A tensor of shape {tuple(tensor.shape)} has a Partial placement; redistribute it first.")
     return tensor.detach().to_local()
 
 
-def _local(tensor: Any) -> Tensor:
-    """The values that lie here, as one dense tensor."""
+def _local_values(tensor: Any) -> Tensor:
+    """Return the local values as a dense tensor."""
     if is_sharded(tensor):
-        return whole(tensor) if any(place.is_partial() for place in tensor.placements) else tensor.to_local()
+        return full_tensor(tensor) if any(placement.is_partial() for placement in tensor.placements) else tensor.to_local()
     return tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor
 
 
-def _divisions(tensors: Sequence[Any], values: Sequence[Tensor]) -> Iterator[tuple[list[int], Any, tuple[bool, ...]]]:
-    """The places of tensors that are divided in the same way: over which mesh, and along which of its dimensions."""
+def _group_by_sharding(tensors: Sequence[Any], values: Sequence[Tensor]) -> Iterator[tuple[list[int], Any, tuple[bool, ...]]]:
+    """Yield the indices of tensors with the same sharding, their mesh, and which of its dimensions shard them."""
     groups: dict[Any, list[int]] = defaultdict(list)
-    for place, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         if is_sharded(tensor) and not all(p.is_replicate() or p.is_partial() for p in tensor.placements):
-            # Along which dimension of the tensor, whether evenly or in strides, makes no difference to a sum.
-            kinds = tuple(not placement.is_replicate() for placement in tensor.placements)
-            groups[tensor.device_mesh, kinds, values[place].dtype, values[place].device].append(place)
-    for (mesh, kinds, _, _), places in groups.items():
-        yield places, mesh, kinds
+            # The sharded dimension of the tensor, and whether shards are even or strided, does not matter for a sum.
+            sharded_dims = tuple(not placement.is_replicate() for placement in tensor.placements)
+            groups[tensor.device_mesh, sharded_dims, values[index].dtype, values[index].device].append(index)
+    for (mesh, sharded_dims, _, _), indices in groups.items():
+        yield indices, mesh, sharded_dims
 
 
-def _added_up(values: Tensor, mesh: Any, kinds: tuple[bool, ...]) -> Tensor:
-    """Values of what lies here, added up over those who hold the other parts."""
+def _sum_over_shards(values: Tensor, mesh: Any, sharded_dims: tuple[bool, ...]) -> Tensor:
+    """All-reduce local values over the mesh dimensions that hold the other shards."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    parts = [Partial() if divided else Replicate() for divided in kinds]
-    # Weights that are kept in the memory of the host may be divided over accelerators.
-    there = values.to(mesh.device_type)
-    return DTensor.from_local(there, mesh, parts, run_check=False).full_tensor().to(values.device)
+    placements = [Partial() if is_sharded_dim else Replicate() for is_sharded_dim in sharded_dims]
+    # Weights offloaded to the CPU may be sharded over a mesh of accelerators.
+    on_mesh = values.to(mesh.device_type)
+    return DTensor.from_local(on_mesh, mesh, placements, run_check=False).full_tensor().to(values.device)

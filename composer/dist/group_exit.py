@@ -20,23 +20,23 @@ __all__ = ["destroy_at_exit", "release_at_exit"]
 
 _log = logging.getLogger("composer.dist")
 
-# Seconds that pending collectives may take to end, as where others are behind, and NCCL's communicators, which wait for
-# their peers, as where another rank still writes a checkpoint; then the process exits all the same.
-_PATIENCE = 10.0
-# After an exception others may wait for this process, and see that it has failed once it has exited.
-_PATIENCE_AFTER_ERROR = 2.0
+# Seconds to wait for pending collectives (other ranks may be behind) and for NCCL's communicators, which wait for their
+# peers (another rank may still be writing a checkpoint). After that the process exits anyway.
+_TIMEOUT = 10.0
+# After an exception other ranks may be waiting for this process; they notice the failure only once it has exited.
+_TIMEOUT_AFTER_ERROR = 2.0
 
-_current: _Ending | None = None
+_current: _GroupDestroyer | None = None
 _releases: list[weakref.WeakMethod[Callable[[], object]]] = []
 
 
 def destroy_at_exit() -> None:
-    """Have the default process group destroyed at exit; for one that this library has created.
+    """Register the default process group, created by this library, to be destroyed at exit.
 
-    A thread of gloo that releases the tensors of a collective while the interpreter ends would abort the process
-    (SIGABRT, "terminate called without an active exception"), and NCCL warns of a group that is not destroyed. What
-    runs at exit and was registered since composer was imported, and threads that save checkpoints, still have the
-    group. One that the user has destroyed, or replaced, is left alone.
+    A gloo thread that releases the tensors of a collective during interpreter shutdown would abort the process
+    (SIGABRT, "terminate called without an active exception"), and NCCL warns if a group is not destroyed. Exit handlers
+    registered after composer was imported, and threads that save checkpoints, can still use the group. A group that the
+    user has destroyed or replaced is left alone.
 
     >>> destroy_at_exit()  # does nothing without a process group
     """
@@ -45,17 +45,17 @@ def destroy_at_exit() -> None:
         return
     if _current is not None:
         _current.forget()
-    _current = _Ending(torch_dist.group.WORLD)
+    _current = _GroupDestroyer(torch_dist.group.WORLD)
     call_last(_end)
 
 
 def release_at_exit(release: Callable[[], object]) -> None:
-    """Have a method called at exit, before the process group is destroyed, that drops references to the group.
+    """Register a method that drops references to the process group, to be called before the group is destroyed at exit.
 
     The threads of a group end with the last reference to it.
 
     Args:
-        release: A bound method; its object may go before.
+        release: A bound method, which is referenced weakly.
 
     >>> release_at_exit(threading.Event().set)
     """
@@ -68,66 +68,66 @@ def _end() -> None:
         _current.end()
 
 
-class _Ending:
-    """The end of a process group.
+class _GroupDestroyer:
+    """Destroys a process group from a background thread.
 
     Args:
         group: The default group.
     """
 
     def __init__(self, group: Any) -> None:
-        # Weak: a group that is held does not end.
+        # Weak: a strong reference would keep the group alive.
         self._group = weakref.ref(group)
         self._process = os.getpid()
-        self._begins = threading.Event()
-        self._is_over = threading.Event()
+        self._start = threading.Event()
+        self._done = threading.Event()
         self._forgotten = False
-        # Now, since no thread can be started at exit. It may be left waiting for other processes.
+        # Start the thread now, since none can be started at exit. It may stay blocked on other ranks.
         self._thread = threading.Thread(target=self._run, name="process-group", daemon=True)
         self._thread.start()
 
     def forget(self) -> None:
-        """Leave the group alone."""
+        """Do not destroy the group."""
         self._forgotten = True
-        self._begins.set()
+        self._start.set()
 
     def end(self) -> None:
-        """Destroy the group if it is still the default one, and wait for that for a limited time."""
-        # Processes that were forked have the group's connections, and not its threads.
+        """Destroy the group if it is still the default one, and wait a limited time for that to finish."""
+        # Forked processes have the group's connections but not its threads.
         if os.getpid() != self._process or not is_initialized() or self._group() is not torch_dist.group.WORLD:
             return
         released = [_call(release) for one in _releases if (release := one()) is not None]
         if released:
             gc.collect()
-        self._begins.set()
-        patience = _PATIENCE_AFTER_ERROR if _has_failed() else _PATIENCE
-        if not self._is_over.wait(patience):
-            _log.warning("Other ranks are not at their end yet: the process group was not destroyed in %g s.", patience)
+        self._start.set()
+        timeout = _TIMEOUT_AFTER_ERROR if _has_failed() else _TIMEOUT
+        if not self._done.wait(timeout):
+            _log.warning("Other ranks have not finished yet: the process group was not destroyed within %g s.", timeout)
 
     def _run(self) -> None:
-        self._begins.wait()
+        self._start.wait()
         if self._forgotten:
             return
         try:
             if _has_failed() and "nccl" in str(torch_dist.get_backend_config()):
-                # Waits for nobody; destroying would wait for pending collectives.
+                # Abort does not wait; destroy would wait for pending collectives.
                 torch_dist.distributed_c10d._abort_process_group()  # pyright: ignore[reportPrivateUsage]
             else:
                 torch_dist.destroy_process_group()
         except Exception as error:
             _log.debug("The process group could not be destroyed: %s", error)
         finally:
-            self._is_over.set()
+            self._done.set()
 
 
 def _call(release: Callable[[], object]) -> None:
-    """Call it; an error of one does not keep the group."""
+    """Call a release method; log its error rather than keep the group."""
     try:
         release()
     except Exception:
-        _log.exception("%r failed; the process group is destroyed all the same.", release)
+        _log.exception("%r failed; the process group is destroyed anyway.", release)
 
 
 def _has_failed() -> bool:
-    """Whether an exception that nobody has caught ends the process."""
+    """Return whether the process is exiting because of an uncaught exception."""
     return getattr(sys, "last_value", None) is not None

@@ -1,8 +1,9 @@
-"""Finding out, where processes wait in vain, for which one they wait and where that one is.
+"""Report why a distributed run hangs: which rank did not join a collective, with its stack trace.
 
-Nothing is sent while all goes well. A process whose wait fails leaves a note in the store of the process group and
-calls the roll; a thread of each process, which looks there only when its process has made no progress for half of the
-timeout, answers with the stack of the training thread. Those without a note are the ones that did not come.
+Nothing is sent while the run makes progress. In a hang or deadlock, a rank whose collective times out posts its error to
+the store of the process group and requests a report. A background thread on each rank, which polls the store only if its
+rank has made no progress for half of the timeout, responds with the stack trace of the training thread. Ranks that
+posted no timeout of their own are the missing ones.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ import torch.distributed as torch_dist
 from composer.dist._hang_watcher import HangWatcher, stderr_file
 from composer.dist.ranks import get_global_rank, get_world_size
 
-__all__ = ["AbsentRankError", "Together", "name_absent_ranks", "note_step", "start_hang_watcher"]
+__all__ = ["AbsentRankError", "InCollective", "name_absent_ranks", "note_step", "start_hang_watcher"]
 
-# By which errors of communication are known: those of gloo are plain RuntimeErrors, most with the path of its source.
-_MARKS: Final = ("gloo", "NCCL", "ProcessGroup", "Application timeout caused pair closure", "closed by peer")
-_NOTED: Final = "Roll call:"
+# Identify communication errors by their text: gloo raises plain RuntimeErrors, most with the path of its source file.
+_COMMUNICATION_ERROR_MARKS: Final = ("gloo", "NCCL", "ProcessGroup", "Application timeout caused pair closure", "closed by peer")
+_REPORT_PREFIX: Final = "Hang report:"
 
 
 class AbsentRankError(RuntimeError):
-    """Processes waited for others that did not come.
+    """A collective failed because other ranks did not join it.
 
     Args:
-        message: Which, and where they are.
-        ranks: Their ranks.
+        message: Names the missing ranks, with their stack traces if they responded.
+        ranks: The missing ranks.
 
-    >>> error = AbsentRankError("Rank 1 did not come.", [1])
+    >>> error = AbsentRankError("Rank 1 did not join the collective.", [1])
     >>> error.ranks, str(error)
-    ((1,), 'Rank 1 did not come.')
+    ((1,), 'Rank 1 did not join the collective.')
     """
 
     def __init__(self, message: str, ranks: Iterable[int]) -> None:
         self.ranks = tuple(ranks)
-        # Both stay in `args`, so that the error survives pickling between processes.
+        # Keep both in `args`, so that the error can be pickled.
         super().__init__(message, self.ranks)
 
     def __str__(self) -> str:
@@ -53,10 +54,10 @@ _group: weakref.ref[Any] | None = None
 
 
 def start_hang_watcher(timeout: float) -> None:
-    """Begin to answer others that wait for this process, and to ask them; called once the process group is there.
+    """Start the background thread that responds to hang reports; call this after the process group is initialized.
 
     Args:
-        timeout: Seconds until collectives fail.
+        timeout: Collective timeout in seconds.
 
     >>> start_hang_watcher(300.0)  # does nothing in a single process
     """
@@ -67,16 +68,16 @@ def start_hang_watcher(timeout: float) -> None:
     _stop()
     if get_world_size() == 1:
         return
-    # Weak: a group that is held does not end.
+    # Weak: a strong reference would keep the group alive.
     _group = weakref.ref(world)
     store = torch_dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
     _current = HangWatcher(store, get_global_rank(), get_world_size(), timeout)
     _current.start()
-    # A thread that is in the store when the interpreter ends would abort the process.
+    # A thread that uses the store during interpreter shutdown would abort the process.
     atexit.unregister(_stop)
     atexit.register(_stop)
     if not faulthandler.is_enabled() and (file := stderr_file()) is not None:
-        faulthandler.enable(file)  # for backends that abort the process when a collective times out
+        faulthandler.enable(file)  # some backends abort the process when a collective times out
 
 
 def _stop() -> None:
@@ -87,10 +88,10 @@ def _stop() -> None:
 
 
 def note_step(step: int) -> None:
-    """Note how far this process has come, for the report on those that wait and those they wait for.
+    """Record the progress of this rank for hang reports.
 
-    Where no step is noted for four fifths of the timeout of collectives, the report is logged as a warning, also if
-    nothing has failed yet: on NCCL a collective that times out ends the process, and then it is too late.
+    If no step is recorded for 80 % of the collective timeout, the report is logged as a warning, even if no collective
+    has failed yet: on NCCL, a collective that times out ends the process, so a later report would be lost.
 
     Args:
         step: Number of batches trained.
@@ -99,50 +100,50 @@ def note_step(step: int) -> None:
     """
     if _current is not None:
         _current.step = step
-        _current.beats += 1
+        _current.progress_count += 1
 
 
 @contextlib.contextmanager
 def name_absent_ranks() -> Generator[None]:
-    """Run the body; where it waits in vain for other processes, say which did not come and where they are.
+    """Run the body; if it fails because other ranks are missing, raise an error that names them with stack traces.
 
-    An error of communication becomes an :class:`AbsentRankError`. Any other exception is left as it is and told to the
-    others, whose own errors, which follow from it, then name it.
+    A communication error becomes an :class:`AbsentRankError`. Any other exception is re-raised and posted to the other
+    ranks, so that their resulting communication errors name the cause.
 
     Raises:
-        AbsentRankError: Others did not come, or have ended.
+        AbsentRankError: Other ranks did not join, or have exited.
 
     >>> with name_absent_ranks():
     ...     print("training")
     training
     """
-    call = _current
-    if call is None or not torch_dist.is_initialized():
+    watcher = _current
+    if watcher is None or not torch_dist.is_initialized():
         yield
         return
-    call.begin()
+    watcher.begin()
     try:
         yield
     except Exception as error:
-        if _is_explained(error):
-            raise  # by a collective in the body
-        if _is_of_communication(error):
-            _explain(call, error)
+        if _has_report(error):
+            raise  # a collective in the body has reported it
+        if _is_communication_error(error):
+            _raise_absent_ranks(watcher, error)
         else:
             with contextlib.suppress(RuntimeError):
-                call.tell(error)
+                watcher.post_error(error)
         raise
     finally:
-        call.step = None
+        watcher.step = None
 
 
-class Together:
-    """The time in a collective: others see that this process waits, and it learns who did not come.
+class InCollective:
+    """Context manager around a collective: marks this rank as waiting, and names the missing ranks if it fails.
 
     Args:
-        group: The processes that take part; all if ``None``.
+        group: The process group; all ranks if ``None``.
 
-    >>> with Together():
+    >>> with InCollective():
     ...     pass
     """
 
@@ -154,31 +155,31 @@ class Together:
             _current.mark(waits=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        call = _current
-        if call is None:
+        watcher = _current
+        if watcher is None:
             return
-        call.mark(waits=False)
-        if error is not None and _is_of_communication(error):
-            _explain(call, error, torch_dist.get_process_group_ranks(self._group))
+        watcher.mark(waits=False)
+        if error is not None and _is_communication_error(error):
+            _raise_absent_ranks(watcher, error, torch_dist.get_process_group_ranks(self._group))
 
 
-def _explain(call: HangWatcher, error: RuntimeError, ranks: Sequence[int] | None = None) -> None:
-    """Raise an error that says who did not come; where all gave up, note that on the one there is."""
-    missing, text = call.explain(error, ranks)
+def _raise_absent_ranks(watcher: HangWatcher, error: RuntimeError, ranks: Sequence[int] | None = None) -> None:
+    """Raise an error that names the missing ranks; if all ranks timed out, add the report to ``error`` as a note."""
+    missing, text = watcher.explain(error, ranks)
     if missing:
-        ended = str(error).strip().partition("\n")[0]
-        raise AbsentRankError(f"{text}\nThe wait ended with: {ended}", missing) from error
-    error.add_note(f"{_NOTED} {text}")
+        cause = str(error).strip().partition("\n")[0]
+        raise AbsentRankError(f"{text}\nThe collective failed with: {cause}", missing) from error
+    error.add_note(f"{_REPORT_PREFIX} {text}")
 
 
-def _is_explained(error: BaseException) -> bool:
-    """Whether the roll was called for an error."""
+def _has_report(error: BaseException) -> bool:
+    """Return whether a hang report was already made for an error."""
     notes: list[str] = getattr(error, "__notes__", [])
-    return isinstance(error, AbsentRankError) or any(note.startswith(_NOTED) for note in notes)
+    return isinstance(error, AbsentRankError) or any(note.startswith(_REPORT_PREFIX) for note in notes)
 
 
-def _is_of_communication(error: BaseException) -> TypeGuard[RuntimeError]:
-    """Whether an error says that others could not be reached, and not that something is wrong here."""
+def _is_communication_error(error: BaseException) -> TypeGuard[RuntimeError]:
+    """Return whether an error is a failure to communicate with other ranks."""
     if not isinstance(error, RuntimeError):
         return False
-    return isinstance(error, torch_dist.DistError) or any(mark in str(error) for mark in _MARKS)
+    return isinstance(error, torch_dist.DistError) or any(mark in str(error) for mark in _COMMUNICATION_ERROR_MARKS)

@@ -1,4 +1,4 @@
-"""Which GPU or other accelerator belongs to this process, by its local rank."""
+"""Select the GPU or other accelerator of this rank by its local rank."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["checked_index", "local_gpu"]
 
 
 def checked_index(device_type: str, given: int | None = None) -> int:
-    """Return the index of an accelerator that PyTorch sees.
+    """Return the index of an accelerator, checked against the number of devices that PyTorch sees.
 
     Args:
         device_type: Type of the accelerator, as in ``torch.device(device_type)``.
-        given: Its index; ``None`` is that of this process, see :func:`local_gpu`.
+        given: Its index; ``None`` selects the one of this rank, see :func:`local_gpu`.
 
     Raises:
-        ValueError: PyTorch sees none of this index.
+        ValueError: PyTorch sees no device with this index.
 
     >>> checked_index("cuda") if torch.cuda.is_available() else 0
     0
@@ -37,11 +37,11 @@ def checked_index(device_type: str, given: int | None = None) -> int:
 
 
 def local_gpu(device_type: str = "cuda") -> int:
-    """Return the index of this process's accelerator: its local rank, or 0 where each process sees one of its own.
+    """Return the index of this rank's accelerator: its local rank, or 0 if each rank sees a single device.
 
-    The latter is what schedulers with ``--gpus-per-task=1`` and containers with one GPU do, and variables such as
-    ``CUDA_VISIBLE_DEVICES`` and ``ZE_AFFINITY_MASK`` that differ from process to process. Processes that share one GPU
-    by mistake are told so by NCCL.
+    Ranks see a single device with schedulers that set ``--gpus-per-task=1``, in containers with one GPU, and if
+    ``CUDA_VISIBLE_DEVICES`` or ``ZE_AFFINITY_MASK`` differs between ranks. If ranks use the same GPU by mistake, NCCL
+    raises an error.
 
     Args:
         device_type: Type of the accelerator, as in ``torch.device(device_type)``.

@@ -1,4 +1,4 @@
-"""Letting the first process of each node do something once for all processes there."""
+"""Run something once per node, on local rank 0, while the other ranks of the node wait: downloads, caches."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 
 @contextmanager
 def run_local_rank_zero_first() -> Generator[None]:
-    """Run the body on the first process of each node, then on the others: for caches that one must fill.
+    """Run the body on local rank 0 of each node first, then on the others: for caches that one rank must fill.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
 
     >>> with run_local_rank_zero_first():
     ...     print("downloaded")
@@ -38,19 +38,19 @@ def run_local_rank_zero_first() -> Generator[None]:
     try:
         yield
     finally:
-        # Also after an error here, or the others would wait for ever.
+        # Also after an error here, or the other ranks would hang.
         if first:
             barrier()
 
 
 @contextmanager
 def local_rank_zero_download_and_wait(expected_file_path: str | os.PathLike[str]) -> Generator[None]:
-    """Run the body at once on the first process of each node, and on the others when a file has appeared.
+    """Run the body immediately on local rank 0 of each node, and on the other ranks once a file exists.
 
-    The others look for the file now and then, so a long download exceeds no timeout of a collective.
+    The other ranks poll for the file, so a long download does not exceed a collective timeout.
 
     Args:
-        expected_file_path: The file that the body makes on the first process; rename it into place when complete.
+        expected_file_path: The file that the body creates on local rank 0; rename it into place when complete.
 
     >>> with local_rank_zero_download_and_wait("data.bin"):
     ...     print("downloading")
@@ -64,15 +64,15 @@ def local_rank_zero_download_and_wait(expected_file_path: str | os.PathLike[str]
 
 @contextmanager
 def busy_wait_for_local_rank_zero(dir_path: str | os.PathLike[str] | None = None) -> Generator[None]:
-    """Run the body everywhere, then hold each process until the first of its node is through with it.
+    """Run the body on all ranks, then block each rank until local rank 0 of its node has finished the body.
 
-    They wait by looking for a file, so the body of the first may take longer than the timeout of collectives.
+    The ranks poll for a file, so the body of local rank 0 may take longer than the collective timeout.
 
     Args:
         dir_path: Folder on the node for that file; the working directory if ``None``.
 
     Raises:
-        RuntimeError: Several processes run and the process group is not set up.
+        RuntimeError: The world size is above 1 and the process group is not initialized.
 
     >>> with busy_wait_for_local_rank_zero():
     ...     print("uploading")
@@ -93,23 +93,23 @@ def busy_wait_for_local_rank_zero(dir_path: str | os.PathLike[str] | None = None
 
 
 def get_node_signal_file_name() -> str:
-    """Return a file name that the processes of this node agree on and nobody else uses.
+    """Return a unique file name that is the same on all ranks of this node.
 
     >>> get_node_signal_file_name().endswith("_node_0")
     True
     """
-    # Not from `random`: the user's seeds must draw what they drew before.
+    # Not from `random`, which would advance the user's random state.
     names = [f".{uuid.uuid4().hex[:12]}"]
     broadcast_object_list(names)
     return f"{names[0]}_node_{get_node_rank()}"
 
 
 def write_signal_file(signal_file_name: str, dir_path: str | os.PathLike[str] | None = None) -> str:
-    """Write the file that the other processes of this node wait for, on its first process, and return its path.
+    """Write the file that the other ranks of this node wait for, on local rank 0, and return its path.
 
     Args:
-        signal_file_name: As from :func:`get_node_signal_file_name`.
-        dir_path: Folder of the file, made if missing; the working directory if ``None``.
+        signal_file_name: From :func:`get_node_signal_file_name`.
+        dir_path: Folder of the file, created if missing; the working directory if ``None``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

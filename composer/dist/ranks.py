@@ -1,4 +1,4 @@
-"""Which process this is, of how many: from the process group, else from the launcher's environment variables."""
+"""Rank, local rank, node rank and world size, from the process group or the launcher's environment variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class MissingEnvironmentError(Exception):
-    """Several processes run, but an environment variable that the launcher should set is missing.
+    """An environment variable that the launcher should set is missing in a distributed run.
 
     >>> raise MissingEnvironmentError("LOCAL_RANK is not set.")
     Traceback (most recent call last):
@@ -34,7 +34,7 @@ class MissingEnvironmentError(Exception):
 
 
 def is_available() -> bool:
-    """Return whether this build of PyTorch can communicate between processes.
+    """Return whether this build of PyTorch supports ``torch.distributed``.
 
     >>> isinstance(is_available(), bool)
     True
@@ -43,7 +43,7 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Return whether the process group has been set up.
+    """Return whether the default process group is initialized.
 
     >>> is_initialized()
     False
@@ -52,32 +52,32 @@ def is_initialized() -> bool:
 
 
 def get_world_size(group: torch_dist.ProcessGroup | None = None) -> int:
-    """Return the number of processes, on all nodes together.
+    """Return the world size: the number of ranks on all nodes.
 
     Args:
-        group: Count the processes of this group only.
+        group: Return the size of this group instead.
 
     Raises:
         RuntimeError: The process group and the environment disagree.
-        ValueError: An environment variable of the launcher is no number that is possible.
+        ValueError: An environment variable of the launcher is not a valid number.
 
     >>> get_world_size()
     1
     """
     if group is not None:
         return torch_dist.get_world_size(group)
-    return _identity("WORLD_SIZE", 1, torch_dist.get_world_size() if is_initialized() else None)
+    return _group_or_env_value("WORLD_SIZE", 1, torch_dist.get_world_size() if is_initialized() else None)
 
 
 def get_global_rank(group: torch_dist.ProcessGroup | None = None) -> int:
-    """Return the number of this process among all, from 0 to world size - 1.
+    """Return the global rank of this process, from 0 to world size - 1.
 
     Args:
-        group: Count within this group; -1 for a process outside it.
+        group: Return the rank within this group instead; -1 for a process outside it.
 
     Raises:
         RuntimeError: The process group and the environment disagree.
-        ValueError: An environment variable of the launcher is no number that is possible.
+        ValueError: An environment variable of the launcher is not a valid number.
 
     >>> get_global_rank()
     0
@@ -85,108 +85,108 @@ def get_global_rank(group: torch_dist.ProcessGroup | None = None) -> int:
     if group is not None:
         return torch_dist.get_rank(group)
     if is_initialized():
-        return _identity("RANK", 0, torch_dist.get_rank())
-    return _check_below("RANK", _identity("RANK", 0, None), "WORLD_SIZE", _env("WORLD_SIZE"))
+        return _group_or_env_value("RANK", 0, torch_dist.get_rank())
+    return _check_below("RANK", _group_or_env_value("RANK", 0, None), "WORLD_SIZE", _env("WORLD_SIZE"))
 
 
 def get_local_world_size() -> int:
-    """Return the number of processes on this node.
+    """Return the number of ranks on this node.
 
     Raises:
-        MissingEnvironmentError: Several processes run and the launcher did not say.
-        ValueError: An environment variable of the launcher is no number that is possible.
+        MissingEnvironmentError: The world size is above 1 and the launcher did not set the variable.
+        ValueError: An environment variable of the launcher is not a valid number.
 
     >>> get_local_world_size()
     1
     """
-    size, world_size = _local("LOCAL_WORLD_SIZE", default=1), get_world_size()
+    size, world_size = _local_env_value("LOCAL_WORLD_SIZE", default=1), get_world_size()
     if size > world_size:
         raise ValueError(
-            f"The environment variable LOCAL_WORLD_SIZE is {size}, the number of processes on this node, but there "
-            f"{'is one process' if world_size == 1 else f'are {world_size} processes'} in all. Unset it, or start the "
-            f"processes with `composer -n N script.py` or torchrun, which set it."
+            f"The environment variable LOCAL_WORLD_SIZE is {size}, the number of ranks on this node, but the world "
+            f"size is {world_size}. Unset it, or start the processes with `composer -n N script.py` or torchrun, "
+            f"which set it."
         )
     return size
 
 
 def get_local_rank() -> int:
-    """Return the number of this process on its node, from 0.
+    """Return the rank of this process on its node, from 0.
 
     Raises:
-        MissingEnvironmentError: Several processes run and the launcher did not say.
-        ValueError: An environment variable of the launcher is no number that is possible.
+        MissingEnvironmentError: The world size is above 1 and the launcher did not set the variable.
+        ValueError: An environment variable of the launcher is not a valid number.
 
     >>> get_local_rank()
     0
     """
-    return _check_below("LOCAL_RANK", _local("LOCAL_RANK", default=0), "LOCAL_WORLD_SIZE", _env("LOCAL_WORLD_SIZE"))
+    return _check_below("LOCAL_RANK", _local_env_value("LOCAL_RANK", default=0), "LOCAL_WORLD_SIZE", _env("LOCAL_WORLD_SIZE"))
 
 
 def get_node_rank() -> int:
-    """Return the number of this node, from 0.
+    """Return the rank of this node, from 0.
 
     Raises:
-        MissingEnvironmentError: Several processes run and the launcher did not say.
-        ValueError: An environment variable of the launcher is no number that is possible.
+        MissingEnvironmentError: The world size is above 1 and the launcher did not set the variable.
+        ValueError: An environment variable of the launcher is not a valid number.
 
     >>> get_node_rank()
     0
     """
     # torchrun numbers nodes by GROUP_RANK.
     name = "GROUP_RANK" if "NODE_RANK" not in os.environ and "GROUP_RANK" in os.environ else "NODE_RANK"
-    return _local(name, default=0)
+    return _local_env_value(name, default=0)
 
 
 def check_environment() -> None:
-    """Refuse environment variables of a launcher that are no numbers, or that contradict one another.
+    """Validate the launcher's environment variables together.
 
-    They are looked at together, before anything depends on one of them: torchmetrics reads ``LOCAL_RANK`` when it is
-    imported, and a wrong ``NODE_RANK`` is in the names of files only.
+    This runs before anything depends on one of them: torchmetrics reads ``LOCAL_RANK`` on import, and a wrong
+    ``NODE_RANK`` would show up in file names only.
 
     Raises:
-        MissingEnvironmentError: ``RANK`` is set, and ``WORLD_SIZE`` is not.
-        ValueError: One is no number that is possible, or the rank on a node is greater than that among all.
+        MissingEnvironmentError: ``RANK`` is set and ``WORLD_SIZE`` is not.
+        ValueError: A variable is not a valid number, or the local rank is greater than the global rank.
 
     >>> check_environment()
     """
     names = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
-    stated = {name: number for name in names if (number := _env(name)) is not None}
-    if "RANK" in stated and "WORLD_SIZE" not in stated and not is_initialized():
+    from_env = {name: number for name in names if (number := _env(name)) is not None}
+    if "RANK" in from_env and "WORLD_SIZE" not in from_env and not is_initialized():
         raise MissingEnvironmentError(
-            f"The environment variable RANK is {stated['RANK']}, but WORLD_SIZE is not set. Unset RANK, or start the "
+            f"The environment variable RANK is {from_env['RANK']}, but WORLD_SIZE is not set. Unset RANK, or start the "
             "processes with `composer -n N script.py` or torchrun, which set both."
         )
     for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"):
-        if name in stated:
-            _check_below(name, stated[name], "WORLD_SIZE", stated.get("WORLD_SIZE"))
-    if "LOCAL_RANK" in stated:
-        _check_below("LOCAL_RANK", stated["LOCAL_RANK"], "LOCAL_WORLD_SIZE", stated.get("LOCAL_WORLD_SIZE"))
-    if "RANK" in stated and stated.get("LOCAL_RANK", 0) > stated["RANK"]:
+        if name in from_env:
+            _check_below(name, from_env[name], "WORLD_SIZE", from_env.get("WORLD_SIZE"))
+    if "LOCAL_RANK" in from_env:
+        _check_below("LOCAL_RANK", from_env["LOCAL_RANK"], "LOCAL_WORLD_SIZE", from_env.get("LOCAL_WORLD_SIZE"))
+    if "RANK" in from_env and from_env.get("LOCAL_RANK", 0) > from_env["RANK"]:
         raise ValueError(
-            f"The environment variable LOCAL_RANK is {stated['LOCAL_RANK']}, but RANK is {stated['RANK']}: the rank on "
-            f"a node is at most that among all. Unset both, or start the processes with `composer -n N script.py` or "
+            f"The environment variable LOCAL_RANK is {from_env['LOCAL_RANK']}, but RANK is {from_env['RANK']}: the local "
+            f"rank cannot exceed the global rank. Unset both, or start the processes with `composer -n N script.py` or "
             f"torchrun, which set them."
         )
 
 
 def _env(name: str) -> int | None:
-    """The whole number in an environment variable, if it is set."""
+    """Return the integer in an environment variable, or None if it is not set."""
     text = os.environ.get(name)
     if text is None:
         return None
     least = 1 if name.endswith("SIZE") else 0
-    # Not all that `int` takes: of "1_0" nobody knows what was meant.
+    # Stricter than `int`, which accepts "1_0".
     number = int(text) if re.fullmatch(r"\s*\+?[0-9]{1,10}\s*", text) else None
     if number is None or number < least:
         raise ValueError(
-            f"The environment variable {name} must be a whole number, {least} or more, but is {text!r}. Unset it, or "
+            f"The environment variable {name} must be an integer, {least} or more, but is {text!r}. Unset it, or "
             f"start the processes with `composer -n N script.py` or torchrun, which set it."
         )
     return number
 
 
 def _check_below(name: str, rank: int, size_name: str, size: int | None) -> int:
-    """The number of a process, which must be less than that of all; only what the environment says may not be."""
+    """Return a rank, checked to be below the size; only values from the environment can fail this."""
     if size is not None and rank >= size:
         raise ValueError(
             f"The environment variable {name} is {rank}, but {size_name} is {size}: it must be from 0 to {size - 1}. "
@@ -195,24 +195,24 @@ def _check_below(name: str, rank: int, size_name: str, size: int | None) -> int:
     return rank
 
 
-def _identity(name: str, default: int, actual: int | None) -> int:
-    """The process group's value, checked against the environment; else the environment's; else the default."""
-    stated = _env(name)
+def _group_or_env_value(name: str, default: int, actual: int | None) -> int:
+    """Return the process group's value, checked against the environment; else the environment's; else the default."""
+    from_env = _env(name)
     if actual is None:
-        return default if stated is None else stated
-    if stated is not None and stated != actual:
+        return default if from_env is None else from_env
+    if from_env is not None and from_env != actual:
         raise RuntimeError(
-            f"The environment variable {name} is {stated}, but the process group says {actual}. "
+            f"The environment variable {name} is {from_env}, but that of the process group is {actual}. "
             "Unset it, or start the processes with one launcher only."
         )
     return actual
 
 
-def _local(name: str, default: int) -> int:
-    """A number on this node, which only the launcher knows."""
-    stated = _env(name)
-    if stated is not None:
-        return stated
+def _local_env_value(name: str, default: int) -> int:
+    """Return a rank or size of this node, which only the launcher knows."""
+    from_env = _env(name)
+    if from_env is not None:
+        return from_env
     world_size = get_world_size()
     if world_size > 1:
         raise MissingEnvironmentError(missing_environment(name, world_size))
@@ -220,11 +220,11 @@ def _local(name: str, default: int) -> int:
 
 
 def missing_environment(name: str, world_size: int) -> str:
-    """Return the text of a :class:`MissingEnvironmentError`.
+    """Return the message of a :class:`MissingEnvironmentError`.
 
     Args:
         name: The environment variable.
-        world_size: Number of processes.
+        world_size: The world size.
 
     >>> missing_environment("RANK", 2)[:68]
     'The world size is 2, but the environment variable RANK is not set. S'
@@ -236,10 +236,10 @@ def missing_environment(name: str, world_size: int) -> str:
 
 
 def describe_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks as words, runs of them in short.
+    """Return ranks as text, with consecutive ranks as ranges.
 
     Args:
-        ranks: In any order.
+        ranks: Ranks in any order.
 
     >>> describe_ranks([3]), describe_ranks([7, 0, 1, 2, 5])
     ('rank 3', 'ranks 0-2, 5, 7')

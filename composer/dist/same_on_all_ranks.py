@@ -1,4 +1,4 @@
-"""Checking that all processes have the same, where going on with different things would hang or train nonsense."""
+"""Check that a value is the same on all ranks, since differences would cause a hang or wrong results."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ __all__ = ["check_same", "disagreements"]
 
 
 def check_same(what: str, value: Any, group: torch_dist.ProcessGroup | None = None) -> None:
-    """Refuse to go on where processes have different values; all of them call this, and all raise.
+    """Raise on all ranks if a value differs between ranks; all ranks must call this.
 
     Args:
         what: Name of the value, for the message.
-        value: Picklable and comparable by ``==``; small, since all are sent to everyone.
-        group: The processes that take part; all if ``None``.
+        value: Picklable and comparable by ``==``; keep it small, since it is all-gathered.
+        group: The process group; all ranks if ``None``.
 
     Raises:
-        ValueError: The values differ; names which ranks have which.
-        AbsentRankError: Others did not come in time.
+        ValueError: The values differ; the message lists the value of each rank.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> check_same("optimizer", "SGD")
     """
     members = None if group is None else torch_dist.get_process_group_ranks(group)
     found = disagreements([{what: value} for value in all_gather_object(value, group)], members)
     if found:
-        raise ValueError(f"{what} must be the same in all processes. {found[what]}.")
+        raise ValueError(f"{what} must be the same on all ranks. {found[what]}.")
 
 
 def disagreements(everyone: Sequence[Mapping[str, Any]], members: Sequence[int] | None = None) -> dict[str, str]:
-    """Return for each name whose values differ which ranks have which.
+    """Return, for each name whose values differ, a text that lists the value of each rank.
 
     Args:
-        everyone: Values by name, of each process; where a name is missing its value is None.
-        members: Ranks of the processes; 0, 1, ... if ``None``.
+        everyone: One mapping of names to values per rank; a missing name counts as None.
+        members: The ranks; 0, 1, ... if ``None``.
 
     >>> disagreements([{"seed": 1, "lr": 0.1}, {"seed": 1, "lr": 0.2}, {"seed": 1, "lr": 0.1}])
     {'lr': 'ranks 0, 2: 0.1; rank 1: 0.2'}
     """
     found: dict[str, str] = {}
     for name in dict.fromkeys(name for values in everyone for name in values):
-        # Not by a dictionary of values, which need not be hashable.
+        # A list of pairs, since values need not be hashable.
         groups: list[tuple[Any, list[int]]] = []
         for rank, values in zip(members or range(len(everyone)), everyone, strict=True):
             value = values.get(name)

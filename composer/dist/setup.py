@@ -1,4 +1,4 @@
-"""Setting up the process group, and dealing data out to its processes."""
+"""Initialize the process group for multi-GPU and multi-node training, and create distributed samplers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from composer._text import one_of, positive
 from composer.dist.group_exit import destroy_at_exit
 from composer.dist.rendezvous.interfaces import choose_loopback
 from composer.dist.local_gpu import local_gpu
-from composer.dist.rendezvous.nodes import meet
+from composer.dist.rendezvous.rendezvous import join_rendezvous
 from composer.dist.ranks import (
     MissingEnvironmentError,
     check_environment,
@@ -40,37 +40,37 @@ _BACKENDS = {"gpu": "nccl", "cuda": "nccl", "cpu": "gloo", "hpu": "hccl", "tpu":
 
 
 class _HasBackend(Protocol):
-    """A device of :mod:`composer.devices`, which is all of it that this module needs."""
+    """The attributes of a :class:`composer.devices.Device` that this module needs."""
 
     @property
     def dist_backend(self) -> str:
-        """Backend for tensors on the device; empty where there is none."""
+        """Communication backend for tensors on the device; empty if there is none."""
         ...
 
     @property
     def torch_device(self) -> torch.device:
-        """The device as PyTorch names it."""
+        """The PyTorch device."""
         ...
 
 
 def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 300.0) -> None:
-    """Set up the process group, unless it is set up already.
+    """Initialize the process group, unless it is initialized already.
 
-    Tensors on an accelerator travel by its own backend, tensors and objects on the CPU by gloo. A single process gets a
-    group of its own, so that code written for groups runs. Where there are several, a thread of each answers those that
-    wait for it in vain, see :func:`name_absent_ranks`. On one node the store and gloo listen on loopback only; on several
-    nodes gloo takes the network interface that leads to ``MASTER_ADDR``. The environment variable
-    ``GLOO_SOCKET_IFNAME``, set by the user or else here, names the interface.
+    Tensors on an accelerator use its backend (NCCL on CUDA); tensors and objects on the CPU use gloo. A single process
+    gets a group of size 1, so that code that needs a group works. In distributed training, a background thread on each
+    rank reports its stack trace if another rank waits for it, see :func:`name_absent_ranks`. On a single node the store
+    and gloo listen on loopback only; on multiple nodes gloo uses the network interface that leads to ``MASTER_ADDR``. The
+    environment variable ``GLOO_SOCKET_IFNAME`` names the interface; it is set here unless the user has set it.
 
     Args:
-        device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` is the accelerator where there is one.
-        timeout: Seconds until a collective that not all processes have joined fails, and until processes that wait for
-            all to start give up. Of a group that is set up already, what it was set up with.
+        device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` selects the accelerator if there is one.
+        timeout: Timeout in seconds of collectives and of the rendezvous. If the group is initialized already, the
+            timeout that it was initialized with.
 
     Raises:
-        RuntimeError: Set up already with a backend that does not serve the device or the CPU, the device has none and
-            several processes run, or the processes did not all meet; names those that did not come.
-        MissingEnvironmentError: Several processes run and this one has no ``RANK``, ``MASTER_ADDR`` or ``MASTER_PORT``.
+        RuntimeError: The existing group's backend does not support the device or the CPU, the device has no backend and
+            the world size is above 1, or some ranks did not join the rendezvous, which the message names.
+        MissingEnvironmentError: The world size is above 1 and ``RANK``, ``MASTER_ADDR`` or ``MASTER_PORT`` is not set.
         ValueError: The device is unknown, or the timeout is not positive.
 
     >>> initialize_dist("cpu")
@@ -79,22 +79,23 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     >>> torch.distributed.destroy_process_group()
     """
     delta = datetime.timedelta(seconds=positive("timeout", timeout))
-    kind, backend = _kind_and_backend(device)
+    device_type, backend = _device_type_and_backend(device)
     check_environment()
     world_size = get_world_size()
     if is_initialized():
-        _check_backend(kind, backend)
+        _check_backend(device_type, backend)
         start_hang_watcher(timeout)
         return
     if not is_available() or (not backend and world_size > 1):
         if world_size == 1:
             return
-        reason = f"device {kind!r} has no backend for it" if is_available() else "this build of PyTorch cannot"
-        raise RuntimeError(f"{world_size} processes are to communicate, but {reason}.")
+        no_backend = f"device {device_type!r} has no communication backend"
+        reason = no_backend if is_available() else "this build of PyTorch has no distributed package"
+        raise RuntimeError(f"The world size is {world_size}, but {reason}.")
     if backend == "xla":
         _import_xla_backend()
     elif backend not in ("", "gloo"):
-        backend = f"cpu:gloo,{kind}:{backend}"
+        backend = f"cpu:gloo,{device_type}:{backend}"
     if world_size == 1:
         choose_loopback()
         store = torch_dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
@@ -104,9 +105,9 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     if "RANK" not in os.environ:
         raise MissingEnvironmentError(missing_environment("RANK", world_size))
     rank = get_global_rank()
-    store = meet(rank, world_size, timeout)
+    store = join_rendezvous(rank, world_size, timeout)
     torch_dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world_size, timeout=delta, device_id=_gpu_of(device, kind)
+        backend, store=store, rank=rank, world_size=world_size, timeout=delta, device_id=_nccl_device(device, device_type)
     )
     destroy_at_exit()
     start_hang_watcher(timeout)
@@ -121,27 +122,27 @@ def get_sampler(
     rank: int | None = None,
     seed: int = 0,
 ) -> DistributedSampler[Any]:
-    """Return a sampler that deals a dataset out to the processes, each its share.
+    """Return a sampler that shards a dataset across ranks.
 
     Args:
         dataset: Map-style, with a length.
-        drop_last: Drop the samples left over; ``False`` repeats some, so that shares are equal.
-        shuffle: Draw in an order that changes with the sampler's epoch.
-        num_replicas: Number of shares; the world size if ``None``.
-        rank: Which share; this process's rank if ``None``.
-        seed: Of the order; the same on each rank.
+        drop_last: Drop the remaining samples; ``False`` repeats some samples, so that all ranks get equally many.
+        shuffle: Shuffle in an order that changes with the sampler's epoch.
+        num_replicas: Number of data shards; the world size if ``None``.
+        rank: Index of the data shard; this process's rank if ``None``.
+        seed: Seed of the shuffle; the same on each rank.
 
     Raises:
         TypeError: The dataset has no length.
-        ValueError: There is no such share.
+        ValueError: ``rank`` is out of range.
 
     >>> list(get_sampler([5, 6, 7, 8], num_replicas=2, rank=1))
     [1, 3]
     """
     if not isinstance(dataset, Sized):
         raise TypeError(
-            f"dataset must have a length to be dealt out, but {type(dataset).__name__} has none. An iterable dataset "
-            f"has to deal itself out, by composer.dist.get_global_rank() and get_world_size()."
+            f"dataset must have a length to be sharded across ranks, but {type(dataset).__name__} has none. An "
+            f"iterable dataset must shard itself, using composer.dist.get_global_rank() and get_world_size()."
         )
     num_replicas = get_world_size() if num_replicas is None else positive("num_replicas", num_replicas)
     rank = get_global_rank() if rank is None else rank
@@ -157,9 +158,9 @@ def get_sampler(
     )
 
 
-def _gpu_of(device: str | _HasBackend | None, kind: str) -> torch.device | None:
-    """The GPU that NCCL is to use, which spares it the guess; by default that of its local rank."""
-    if kind != "cuda":
+def _nccl_device(device: str | _HasBackend | None, device_type: str) -> torch.device | None:
+    """Return the GPU that NCCL should use, so that it need not guess; by default the one of the local rank."""
+    if device_type != "cuda":
         return None
     if device is None or isinstance(device, str):
         index = (device or "").partition(":")[2]
@@ -168,8 +169,8 @@ def _gpu_of(device: str | _HasBackend | None, kind: str) -> torch.device | None:
     return given if given.index is not None else torch.device("cuda", local_gpu())
 
 
-def _kind_and_backend(device: str | _HasBackend | None) -> tuple[str, str]:
-    """The torch device type and the backend for it."""
+def _device_type_and_backend(device: str | _HasBackend | None) -> tuple[str, str]:
+    """Return the torch device type and its communication backend."""
     if device is None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         device = "cpu" if accelerator is None else accelerator.type
@@ -181,24 +182,25 @@ def _kind_and_backend(device: str | _HasBackend | None) -> tuple[str, str]:
     return {"gpu": "cuda"}.get(name, name), backends[name]
 
 
-def _check_backend(kind: str, backend: str) -> None:
-    """Refuse a process group, set up by others, that does not serve tensors of the device and of the CPU.
+def _check_backend(device_type: str, backend: str) -> None:
+    """Check that an existing process group supports tensors on the device and on the CPU.
 
-    What a backend serves is told by torch's table, whatever its name is: ``ucc``, ``mpi`` and custom ones may serve both.
+    torch's table says what a backend supports, whatever its name is: ``ucc``, ``mpi`` and custom ones may support both.
     """
     config = torch_dist.get_backend_config()
-    served = {pair.partition(":")[0] for pair in config.split(",")}
-    # Counts, metrics and objects travel on the CPU; on XLA devices, by the device.
-    missing = [device for device in dict.fromkeys((kind, "cpu" if backend != "xla" else kind)) if device not in served]
+    supported = {pair.partition(":")[0] for pair in config.split(",")}
+    # Counts, metrics and objects are communicated on the CPU; on XLA devices, on the device.
+    needed = dict.fromkeys((device_type, "cpu" if backend != "xla" else device_type))
+    missing = [device for device in needed if device not in supported]
     if backend and missing:
-        wanted = backend if backend in ("gloo", "xla") else f"cpu:gloo,{kind}:{backend}"
+        remedy = backend if backend in ("gloo", "xla") else f"cpu:gloo,{device_type}:{backend}"
         raise RuntimeError(
-            f"The process group is set up with backend {config!r}, which serves no tensors on {' and '.join(missing)}, but "
-            f"training on device {kind!r} needs that. Set it up with init_process_group({wanted!r}), or leave that to "
-            f"composer."
+            f"The process group was initialized with backend {config!r}, which does not support tensors on "
+            f"{' and '.join(missing)}, but training on device {device_type!r} needs it. Use "
+            f"init_process_group({remedy!r}), or let composer initialize the process group."
         )
-    if backend != "gloo" and f"{kind}:gloo" in config.split(","):
-        message = f"The process group serves device {kind!r} by 'gloo', by way of the CPU; {backend!r} is faster."
+    if backend != "gloo" and f"{device_type}:gloo" in config.split(","):
+        message = f"The process group uses 'gloo' on device {device_type!r}, through the CPU; {backend!r} is faster."
         warnings.warn(message, ComposerWarning, stacklevel=3)
 
 

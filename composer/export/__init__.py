@@ -1,4 +1,8 @@
-"""Trained models in formats that other programs run."""
+"""Export trained models for inference (deployment): TorchScript, ONNX, torch.export; int8 quantization.
+
+Modules in reading order: ``inference`` exports a model, ``of_run`` the model of a run with its EMA weights, ``formats``
+writes each format, ``samples`` handles sample inputs and dynamic shapes, ``quantize`` has transforms to 8 bits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formats, and what writes each."""
+"""The export formats (TorchScript, ONNX, torch.export), and how to write each to a file."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from torch.utils import _pytree as pytree
 
 from composer._lazy import import_extra
 from composer._text import member_of
-from composer.export.samples import DynamicAxes, Sample, checked_names, names_of, varying
+from composer.export.samples import DynamicAxes, Sample, checked_names, dynamic_shapes, names_of
 from composer.warnings import NoEffectWarning
 
 __all__ = ["ExportFormat", "Options", "write"]
 
-# A protocol buffer holds at most 2 GiB; with more, the weights of ONNX go into a file beside it.
+# A protocol buffer holds at most 2 GiB; larger ONNX weights go into a separate file in the same folder.
 _LARGEST_IN_ONE_FILE: Final = 2**31 - 2**26
 
 
 class ExportFormat(StrEnum):
-    """What a model is exported to. Members are found by value or name in any case.
+    """Format to export a model to. Members are found by value or name, case-insensitive.
 
     ``TORCH_EXPORT`` is a ``.pt2`` archive for :func:`torch.export.load` and AOTInductor, ``ONNX`` a graph that
-    onnxruntime and many others run, ``TORCHSCRIPT`` a file for :func:`torch.jit.load`, also from C++; torch calls the
-    last deprecated.
+    onnxruntime and many others run, ``TORCHSCRIPT`` a file for :func:`torch.jit.load`, also from C++; torch has
+    deprecated TorchScript.
 
     Raises:
         ValueError: For an unknown name.
@@ -51,13 +51,13 @@ class ExportFormat(StrEnum):
 
 @dataclass(frozen=True)
 class Options:
-    """What beside the model decides about a file; None leaves it to the format.
+    """Export options; None uses the default of the format.
 
     Attributes:
-        dynamic_axes: The sizes of inputs that may vary.
+        dynamic_axes: Dimensions of inputs whose size may vary.
         input_names: A name for each tensor of the sample.
         output_names: A name for each tensor that the model returns.
-        opset: Version of the operators of ONNX.
+        opset: ONNX opset version.
 
     >>> Options(opset=20).given
     ['onnx_opset_version']
@@ -86,13 +86,13 @@ def write(model: nn.Module, form: ExportFormat, sample: Sample | None, options: 
     Args:
         model: The model.
         form: The format.
-        sample: What to call the model with; needed unless it can be scripted.
-        options: What else is asked for.
+        sample: Arguments to call the model with; required unless it can be scripted.
+        options: The export options.
         path: The file.
 
     Raises:
-        ValueError: There is no sample, or an option does not fit the model.
-        RuntimeError: The model can neither be scripted nor traced.
+        ValueError: The sample is missing, or an option does not match the model.
+        RuntimeError: The model can be neither scripted nor traced.
 
     >>> import tempfile
     >>> from composer.export.samples import as_sample
@@ -110,7 +110,7 @@ def write(model: nn.Module, form: ExportFormat, sample: Sample | None, options: 
         warnings.warn(message, NoEffectWarning, stacklevel=3)
     with torch.no_grad(), _without_deprecations():
         if form is ExportFormat.TORCHSCRIPT:
-            _refuse_quantised(model, form, activations_only=False)
+            _check_quantized(model, form, activations_only=False)
             torch.jit.save(_script(model, sample), str(path))
             return
         program, names = _export(model, form, sample, options)
@@ -128,12 +128,12 @@ _USED: Final[dict[ExportFormat, tuple[str, ...]]] = {
 
 
 def _script(model: nn.Module, sample: Sample | None) -> Any:
-    """The model as TorchScript: its code if that is possible, else what it does with the sample."""
+    """Return the model as TorchScript: scripted if possible, otherwise traced with the sample."""
     try:
-        if any(is_parametrized(part) for part in model.modules()):
+        if any(is_parametrized(module) for module in model.modules()):
             raise ValueError("TorchScript compiles a model with parametrized layers, but cannot run it.")
         return torch.jit.script(model)
-    except Exception as error:  # of many kinds, some from the compiler and some from the source that it meets
+    except Exception as error:  # of many types, from the compiler or from the compiled source
         if sample is None:
             raise RuntimeError(
                 f"{type(model).__name__} cannot be scripted, and without sample_input it cannot be traced: {error}"
@@ -141,7 +141,7 @@ def _script(model: nn.Module, sample: Sample | None) -> Any:
     # strict=False lets the model return a dict.
     if sample.kwargs:
         raise RuntimeError(
-            f"{type(model).__name__} cannot be scripted, and is traced with positional arguments only: sample_input "
+            f"{type(model).__name__} cannot be scripted, and tracing supports only positional arguments: sample_input "
             f"must not give {', '.join(sample.kwargs)} by name."
         )
     return torch.jit.trace(model, sample.args, strict=False)
@@ -150,31 +150,33 @@ def _script(model: nn.Module, sample: Sample | None) -> Any:
 def _export(
     model: nn.Module, form: ExportFormat, sample: Sample | None, options: Options
 ) -> tuple[torch.export.ExportedProgram, list[str]]:
-    """The graph of the model, and the names of its inputs."""
+    """Return the exported graph of the model, and the names of its inputs."""
     if sample is None:
-        raise ValueError(f"sample_input must be given for the format {form.value}, which follows a call of the model.")
-    if any(type(part).__module__.startswith("torch.ao.nn.quantized") for part in model.modules()):
-        raise ValueError(f"A model quantised by quantize_dynamic has no {form.value} form; export it to torchscript.")
+        raise ValueError(f"sample_input is required for the format {form.value}, which traces a call of the model.")
+    if any(type(module).__module__.startswith("torch.ao.nn.quantized") for module in model.modules()):
+        raise ValueError(
+            f"A model quantized by quantize_dynamic cannot be exported to {form.value}; export it to torchscript."
+        )
     if form is ExportFormat.ONNX:
-        _refuse_quantised(model, form, activations_only=True)
+        _check_quantized(model, form, activations_only=True)
     names = checked_names("input_names", options.input_names, sample.names)
     shapes = torch.export.ShapesCollection()
-    dims = varying(sample, names, options.dynamic_axes, options.output_names or ("output",))
+    dims = dynamic_shapes(sample, names, options.dynamic_axes, options.output_names or ("output",))
     for name, tensor in zip(names, sample.tensors, strict=True):
         if name in dims:
             shapes[tensor] = dims[name]
-    # torch takes this class as well, and does not say so in its types.
+    # torch accepts this class, although its annotation does not include it.
     return torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=cast(Any, shapes)), names
 
 
-def _refuse_quantised(model: nn.Module, form: ExportFormat, *, activations_only: bool) -> None:
-    """Refuse what :func:`.quantize_int8` made, where the format has no operators for it."""
-    whole = [tensor for tensor in model.parameters() if type(tensor).__module__.startswith("torchao.")]
-    # Weights alone are kept as plain tensors, and put together by torchao's parametrisation.
-    parts = [part for part in model.modules() if type(part).__module__.startswith("torchao.")]
-    if whole or (parts and not activations_only):
-        what = "quantize_int8(activations=True)" if whole else "quantize_int8"
-        raise ValueError(f"A model quantised by {what} has no {form.value} form; export it to torch_export.")
+def _check_quantized(model: nn.Module, form: ExportFormat, *, activations_only: bool) -> None:
+    """Raise for a model quantized by :func:`.quantize_int8` if the format has no operators for it."""
+    parameters = [tensor for tensor in model.parameters() if type(tensor).__module__.startswith("torchao.")]
+    # With weights only, they are plain tensors with a parametrization of torchao.
+    modules = [module for module in model.modules() if type(module).__module__.startswith("torchao.")]
+    if parameters or (modules and not activations_only):
+        what = "quantize_int8(activations=True)" if parameters else "quantize_int8"
+        raise ValueError(f"A model quantized by {what} cannot be exported to {form.value}; export it to torch_export.")
 
 
 def _write_onnx(program: torch.export.ExportedProgram, names: list[str], options: Options, path: Path) -> None:
@@ -188,7 +190,7 @@ def _write_onnx(program: torch.export.ExportedProgram, names: list[str], options
         (),
         input_names=names,
         output_names=output_names,
-        # The sizes are in the program already; here they get their names.
+        # The program already has the dynamic sizes; this sets their names.
         dynamic_shapes=_named_sizes(names, options.dynamic_axes),
         opset_version=options.opset,
         dynamo=True,
@@ -199,19 +201,19 @@ def _write_onnx(program: torch.export.ExportedProgram, names: list[str], options
 
 
 def _named_sizes(names: list[str], axes: DynamicAxes | None) -> dict[str, dict[int, str]] | None:
-    """The names that a user gave to sizes, for each input."""
+    """Return the names that the user gave to sizes, for each input."""
     named = {name: dict(dims) for name, dims in (axes or {}).items() if isinstance(dims, Mapping) and name in names}
     return {name: named.get(name, {}) for name in names} if named else None
 
 
 @contextlib.contextmanager
 def _without_deprecations() -> Generator[None]:
-    """Keep back what torch tells of its own code and of things that are right; users can do nothing about it."""
+    """Suppress warnings of torch about its own code that users cannot act on."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        # Weights in another memory order, such as channels last, are whole all the same; and on the CPU.
+        # Complete weights in another memory format, such as channels last, raise this warning too.
         warnings.filterwarnings("ignore", message="No complete tensor found in the group")
-        # Two sizes that are equal have one name, which is the one that was asked for.
+        # Equal sizes share one name, which is the requested one.
         warnings.filterwarnings("ignore", message=r"# The axis name: (\S+) will not be used, .* another axis: \1\.$")
         yield

@@ -1,4 +1,4 @@
-"""Exporting a model: a copy on the CPU is prepared, written, and delivered."""
+"""Export a model for inference: copy it to the CPU, apply surgery, weights and transforms, write the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from composer.checkpoint.load import read_checkpoint, restore
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.export.formats import ExportFormat, Options, write
-from composer.export.samples import DynamicAxes, as_sample, check_fit
+from composer.export.samples import DynamicAxes, as_sample, check_arguments_match
 from composer.storage.atomic_upload import check_destination, deliver
 from composer.storage.downloads import get_file
 
@@ -45,39 +45,40 @@ def export_for_inference(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> None:
-    """Write a model to a file that other programs run.
+    """Export a model to a file for inference.
 
-    A copy on the CPU is changed by ``surgery_algs``, given the weights of ``load_path``, put into evaluation mode,
-    changed by ``transforms``, and written; the model itself stays as it is. Of several processes the first writes. The
-    file appears when it is complete, in place of one that was there.
+    A copy on the CPU is changed by ``surgery_algs``, loads the weights of ``load_path``, is put into evaluation mode,
+    transformed by ``transforms``, and written; the model itself does not change. With multiple ranks, rank 0 writes.
+    The file is replaced atomically.
 
-    The formats are those of :class:`.ExportFormat`. TorchScript is made of the model's code, or where that is not
-    possible of its call with ``sample_input``; the others of that call.
+    The formats are those of :class:`.ExportFormat`. TorchScript is scripted from the model's code, or if that fails,
+    traced with ``sample_input``; the other formats are always traced.
 
     Args:
-        model: The model; not one that is wrapped for several devices or sharded.
+        model: The model; not wrapped for multiple devices, nor sharded.
         save_format: ``"torchscript"``, ``"onnx"`` or ``"torch_export"``.
-        save_path: Where to; a path, a URI, or a name in the object store.
-        save_object_store: Has ``upload_object(object_name, filename)``; None where the path says all.
-        sample_input: What to call the model with: a tuple of its arguments, of which a last one that is a dict has
-            those given by name. What is no tuple is the only argument. A batch (x, y) is ``((x, y), {})``.
-        dynamic_axes: The sizes that may vary, ``{input: {dim: name}}`` with names that ONNX keeps, or
-            ``{input: [dim, ...]}``. None lets dim 0 of all inputs vary as far as the model allows; ``{}`` fixes all.
-            Names of ``output_names`` may be among them; outputs follow from inputs.
-        surgery_algs: Functions that change the model as it was changed when the weights were trained, such as
-            ``composer.functional.apply_blurpool``; a module that one returns is gone on with.
+        save_path: A path, a URI, or a name in the object store.
+        save_object_store: Object store with ``upload_object(object_name, filename)``; None for a path or URI.
+        sample_input: Arguments to call the model with: a tuple of positional arguments, whose last entry, if it is a
+            dict, holds keyword arguments. A value that is not a tuple is the only argument. For a batch (x, y), pass
+            ``((x, y), {})``.
+        dynamic_axes: Dimensions whose size may vary, ``{input: {dim: name}}`` with names that ONNX keeps, or
+            ``{input: [dim, ...]}``. None lets dim 0 of all inputs vary if the model allows it; ``{}`` fixes all sizes.
+            Keys may include ``output_names``, which are ignored: output sizes follow from the inputs.
+        surgery_algs: Functions that change the model as in training, such as ``composer.functional.apply_blurpool``;
+            a module that one returns replaces the model.
         transforms: Functions that return the module to export.
-        onnx_opset_version: Version of the operators of ONNX; None is the exporter's choice.
-        load_path: A checkpoint with the weights, a path or URI; None is those of the model.
-        load_object_store: Where the checkpoint is, if ``load_path`` is a name in an object store.
-        load_strict: Whether weights that are missing or left over are an error rather than a warning.
+        onnx_opset_version: ONNX opset version; None uses the exporter's default.
+        load_path: Path or URI of a checkpoint with the weights; None uses the weights of the model.
+        load_object_store: The object store to download from, if ``load_path`` is an object name.
+        load_strict: Whether missing or unexpected weights raise an error rather than a warning.
         input_names: A name for each tensor of ``sample_input``; by default its key, or ``input``.
         output_names: A name for each tensor that the model returns; by default its key, or ``output``.
 
     Raises:
-        ValueError: The model is wrapped or sharded, the sample is missing, or an argument does not fit the model.
-        TypeError: The sample cannot be given to the model, or a transform returns no module.
-        RuntimeError: The model can neither be scripted nor traced.
+        ValueError: The model is wrapped or sharded, the sample is missing, or an argument does not match the model.
+        TypeError: The sample does not match the signature of the model, or a transform does not return a module.
+        RuntimeError: The model can be neither scripted nor traced.
         MissingConditionalImportError: A package that writes ONNX is not installed.
 
     >>> model = nn.Sequential(nn.Linear(3, 2), nn.Dropout())
@@ -89,7 +90,7 @@ def export_for_inference(
     True
     """
     form, save_path = ExportFormat(save_format), os.fspath(save_path)
-    _refuse_wrapped(model)
+    _check_unwrapped(model)
     if dist.get_global_rank() != 0:
         return
     check_destination(save_path, save_object_store)
@@ -106,15 +107,15 @@ def export_for_inference(
         if not isinstance(model, nn.Module):
             raise TypeError(f"transforms must return the module to export, but {transform!r} returned {model!r}.")
     if sample is not None:
-        check_fit(model, sample)
+        check_arguments_match(model, sample)
     options = Options(dynamic_axes, input_names, output_names, onnx_opset_version)
     with tempfile.TemporaryDirectory(prefix="composer-") as folder:
         made = Path(folder, Path(save_path).name)
         write(model.eval(), form, sample, options, made)
-        # What belongs to the file goes first, so that the file is complete when it appears.
+        # Upload files that belong to the exported file first, so that it is complete when it appears.
         for file in sorted(Path(folder).iterdir(), key=lambda file: file == made):
-            place = save_path if file == made else _beside(save_path, file.name)
-            deliver(file, place, save_object_store)
+            destination = save_path if file == made else _sibling_path(save_path, file.name)
+            deliver(file, destination, save_object_store)
 
 
 def export_with_logger(
@@ -128,13 +129,13 @@ def export_with_logger(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> None:
-    """Write a model as :func:`export_for_inference` does, to where the logger keeps files if it does.
+    """Export a model like :func:`export_for_inference`, and upload it with the logger if a destination stores files.
 
     Args:
         model: The model.
         save_format: ``"torchscript"``, ``"onnx"`` or ``"torch_export"``.
-        save_path: Name of the file at the destinations of the logger that keep files, or where there are none, or an
-            object store is given, where to put it.
+        save_path: Name of the file in the destinations of the logger that store files. Without such destinations, or
+            with an object store, the path to write to.
         logger: The logger.
         save_object_store: As for :func:`export_for_inference`.
         sample_input: As for :func:`export_for_inference`.
@@ -172,23 +173,23 @@ def export_with_logger(
         made = Path(folder, Path(save_path).name)
         export(str(made))
         for file in sorted(Path(folder).iterdir(), key=lambda file: file == made):
-            name = save_path if file == made else _beside(save_path, file.name)
+            name = save_path if file == made else _sibling_path(save_path, file.name)
             logger.upload_file(name, file, overwrite=True)
 
 
-def _beside(path: str, name: str) -> str:
-    """Another name in the folder of a path or URI."""
+def _sibling_path(path: str, name: str) -> str:
+    """Return the path or URI of another name in the same folder."""
     folder, slash, _ = path.rpartition("/")
     return f"{folder}{slash}{name}"
 
 
-def _refuse_wrapped(model: nn.Module) -> None:
-    """Refuse models of which this process may hold a part only, or which know of other processes."""
+def _check_unwrapped(model: nn.Module) -> None:
+    """Raise if the model is wrapped for distributed training or sharded."""
     if isinstance(model, (DistributedDataParallel, DataParallel)):
         raise ValueError(f"model is wrapped in {type(model).__name__}; export model.module.")
     if torch.distributed.is_available() and _is_sharded(model):
         raise ValueError(
-            "model is sharded over several processes. Save a checkpoint, and export the model from that: "
+            "model is sharded across ranks. Save a checkpoint, and export the model from it: "
             "export_for_inference(new_model, ..., load_path=...)."
         )
 
@@ -198,27 +199,27 @@ def _is_sharded(model: nn.Module) -> bool:
     from torch.distributed.tensor import DTensor
 
     tensors = itertools.chain(model.parameters(), model.buffers())
-    wrapped = any(isinstance(part, FullyShardedDataParallel) for part in model.modules())
+    wrapped = any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
     return wrapped or any(isinstance(tensor, DTensor) for tensor in tensors)
 
 
 def _copy_to_cpu(model: nn.Module) -> nn.Module:
-    """A copy on the CPU; the device has no room for another model in general."""
+    """Copy the model to the CPU; the device may not have memory for a second copy."""
     model = cast(nn.Module, getattr(model, "_orig_mod", model))
     memo: dict[int, Any] = {}
     for tensor in itertools.chain(model.parameters(), model.buffers()):
         copied: Tensor = tensor.detach().to("cpu", copy=True)
         memo[id(tensor)] = nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied
     made = copy.deepcopy(model, memo)
-    for part in made.modules():
-        # Compiled for the original, whose weights it holds. Setting it to None would stop TorchScript, which cannot
-        # read the type of that attribute.
-        part.__dict__.pop("_compiled_call_impl", None)
+    for module in made.modules():
+        # It is compiled for the original, whose weights it references. Deleted rather than set to None, since
+        # TorchScript cannot infer the type of that attribute.
+        module.__dict__.pop("_compiled_call_impl", None)
     return made
 
 
 def _callables(argument: str, given: Any) -> tuple[Callable[[nn.Module], Any], ...]:
-    """One function or several."""
+    """Return one or more functions as a tuple."""
     functions = trees.ensure_tuple(given)
     for function in functions:
         if not callable(function):
@@ -227,12 +228,12 @@ def _callables(argument: str, given: Any) -> tuple[Callable[[nn.Module], Any], .
 
 
 def _load(model: nn.Module, path: str, object_store: Any, strict: bool) -> None:
-    """Give a model the weights of a checkpoint."""
+    """Load the weights of a checkpoint into a model."""
     with tempfile.TemporaryDirectory(prefix="composer-") as folder:
         local = Path(folder, Path(path).name)
         get_file(path, local, object_store, progress_bar=False)
         content = read_checkpoint(local)
     state = State(model=model)
-    # The model has been changed already, by surgery_algs.
+    # surgery_algs have already changed the model.
     saved = [name for name, _ in content["state"].get("algorithms", [])]
     restore(state, Logger(state), content, weights_only=True, strict=strict, exclude_algorithms=saved)

@@ -1,4 +1,4 @@
-"""Exporting the model of a run."""
+"""Export the model of a run, with the weights that evaluation uses, such as EMA averages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["evaluation_weights", "export_of_run"]
 
 @contextlib.contextmanager
 def evaluation_weights(state: State, logger: Logger) -> Generator[None]:
-    """Have the weights in the model that it predicts with, such as those that EMA averages, and then its own again.
+    """Context in which the model has the weights that it predicts with, such as EMA averages; restored on exit.
 
     Args:
-        state: The state of the run, of whose algorithms those that act at ``PREDICT_START`` and ``PREDICT_END`` do so.
-        logger: Handed to them.
+        state: The state of the run; its algorithms run their ``PREDICT_START`` and ``PREDICT_END`` events.
+        logger: Logger for the algorithms.
 
     >>> from composer import Algorithm, Logger, State
     >>> class Zero(Algorithm):
@@ -61,21 +61,21 @@ def export_of_run(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> None:
-    """Export the model of a run as it has been trained: with layers replaced, and weights averaged.
+    """Export the model of a run as trained: with replaced layers and averaged weights.
 
     Args:
         state: The state of the run.
-        logger: Takes the file, if one of its destinations keeps files.
+        logger: Uploads the file, if one of its destinations stores files.
         save_format: ``"torchscript"``, ``"onnx"`` or ``"torch_export"``.
-        save_path: Where to; may have ``{run_name}``, ``{epoch}``, ``{batch}``, ... in it.
-        save_object_store: Where to, if not to this machine or the logger's destinations.
-        sample_input: A batch; None is the one that was trained last.
+        save_path: Path of the file; may contain ``{run_name}``, ``{epoch}``, ``{batch}`` and other placeholders.
+        save_object_store: Object store to upload to, instead of a local path or the logger's destinations.
+        sample_input: A batch; None uses the last training batch.
         transforms: See :func:`.export_for_inference`.
         input_names: See :func:`.export_for_inference`.
         output_names: See :func:`.export_for_inference`.
 
     Raises:
-        ValueError: There is no batch and the format needs one, or an argument does not fit the model.
+        ValueError: The format requires a batch and none is available, or an argument does not match the model.
 
     >>> import tempfile
     >>> from composer import Logger, State
@@ -102,7 +102,7 @@ def export_of_run(
 
 
 def _fire(event: Event, state: State, logger: Logger) -> None:
-    # What is undone is undone in reverse, as the engine does at events that end something.
+    # Undo in reverse order, as the engine does at events that end something.
     algorithms = state.algorithms if event.is_before_event else list(reversed(state.algorithms))
     for algorithm in algorithms:
         if bind(algorithm, "match")(event, state, logger):

@@ -1,4 +1,4 @@
-"""Smaller weights for inference."""
+"""Quantization to int8 for inference, as transforms of ``export_for_inference``: torchao, or torch's eager mode."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def quantize_int8(
     choose: Callable[[nn.Module, str], bool] | None = None,
     inplace: bool = False,
 ) -> nn.Module:
-    """Round the weights of linear layers to 8 bits, for inference; inputs may be rounded as they come.
+    """Quantize the weights of linear layers to 8 bits for inference with torchao; optionally activations too.
 
-        w = s q          q: 8 bits, from -127 to 127; s: one for each output
+        w = s q          q: 8 bits, from -127 to 127; s: one per output
 
-    A layer takes a quarter of the memory. To be given to ``export_for_inference(..., transforms=quantize_int8)`` with
-    the format ``torch_export``, or ``onnx`` where activations are not rounded. Its work is that of torchao.
+    A layer needs a quarter of the memory. Use as ``export_for_inference(..., transforms=quantize_int8)`` with the
+    format ``torch_export``, or ``onnx`` if activations are not quantized.
 
     Args:
         model: The model, in evaluation mode.
-        activations: Whether inputs are rounded too, with a step for each row, so that products are those of whole
-            numbers. What is exported then needs torchao where it is loaded.
-        choose: ``(module, name) -> bool``, which modules to quantise; None is every ``torch.nn.Linear``.
+        activations: Whether to quantize inputs dynamically too, with one scale per row, for integer matrix products.
+            Loading the exported model then requires torchao.
+        choose: ``(module, name) -> bool``, which modules to quantize; None quantizes every ``torch.nn.Linear``.
         inplace: Whether to change the model itself rather than a copy.
 
     Raises:
@@ -53,7 +53,7 @@ def quantize_int8(
     config = torchao.Int8DynamicActivationInt8WeightConfig() if activations else torchao.Int8WeightOnlyConfig()
     torchao.quantize_(made, config, **({} if choose is None else {"filter_fn": choose}))
     if not activations:
-        # As plain tensors, so that what is exported loads without torchao.
+        # As plain tensors, so that the exported model loads without torchao.
         made = import_extra("torchao.utils", "quantize", "quantize_int8").unwrap_tensor_subclass(made)
     return made
 
@@ -66,19 +66,19 @@ def quantize_dynamic(
     mapping: dict[Any, Any] | None = None,
     inplace: bool = False,
 ) -> nn.Module:
-    """Quantise the weights of linear layers, for inference on the CPU; activations are quantised as they come.
+    """Quantize the weights of linear layers for inference on the CPU; activations are quantized dynamically.
 
-        w = s (q - z)          q: 8 bits, s and z: one of each for a tensor
+        w = s (q - z)          q: 8 bits, s and z: one of each per tensor
 
-    To be given to ``export_for_inference(..., transforms=quantize_dynamic)`` with the format ``torchscript``. It is
-    torch's eager quantisation, which torch calls deprecated.
+    Use as ``export_for_inference(..., transforms=quantize_dynamic)`` with the format ``torchscript``. This is torch's
+    eager mode quantization, which torch has deprecated.
 
     Args:
-        model: The model, in evaluation mode, with weights of float32.
-        qconfig_spec: Classes of the layers to quantise, or a dict from names or classes to configurations; None is
+        model: The model, in evaluation mode, with float32 weights.
+        qconfig_spec: Classes of the layers to quantize, or a dict from names or classes to configurations; None is
             ``{torch.nn.Linear}``.
         dtype: ``torch.qint8`` or ``torch.float16``.
-        mapping: Which quantised class stands in for a class; None is torch's table.
+        mapping: Dict from classes to their quantized classes; None uses torch's defaults.
         inplace: Whether to change the model itself rather than a copy.
 
     >>> small = quantize_dynamic(nn.Sequential(nn.Linear(4, 2)).eval())
@@ -88,7 +88,7 @@ def quantize_dynamic(
     Paper: https://arxiv.org/abs/1712.05877 (Jacob et al. 2017)
     """
     with warnings.catch_warnings():
-        # The deprecation of the whole, and of the dtypes of its tensors.
+        # Deprecations of the module, and of the dtypes of its tensors.
         warnings.filterwarnings("ignore", category=DeprecationWarning, message="torch.ao.quantization is deprecated")
         warnings.filterwarnings("ignore", category=UserWarning, message="torch.quantize_per_tensor")
         return torch.ao.quantization.quantize_dynamic(  # pyright: ignore[reportDeprecated]

@@ -1,4 +1,4 @@
-"""What a model is given while it is exported: its arguments, their names, and the sizes that may vary."""
+"""Sample inputs for export: the arguments of the model, their names, and dynamic shapes (sizes that may vary)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from composer import trees
 from composer._text import did_you_mean, plural
 from composer.warnings import ComposerWarning
 
-__all__ = ["DynamicAxes", "Sample", "as_sample", "check_fit", "checked_names", "names_of", "varying"]
+__all__ = ["DynamicAxes", "Sample", "as_sample", "check_arguments_match", "checked_names", "dynamic_shapes", "names_of"]
 
 DynamicAxes: TypeAlias = Mapping[str, Mapping[int, str] | Sequence[int]]
-"""Name of an input -> the dims whose size may vary, with or without names for these sizes."""
+"""Name of an input -> the dims whose size may vary, optionally with names for these sizes."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Arguments of a model.
+    """Arguments to call a model with.
 
     Attributes:
-        args: The positional ones, with all tensors on the CPU.
-        kwargs: Those given by name.
+        args: The positional arguments, with all tensors on the CPU.
+        kwargs: The keyword arguments.
 
     >>> Sample((torch.zeros(2),), {}).tensors
     [tensor([0., 0.])]
@@ -43,18 +43,18 @@ class Sample:
 
     @property
     def names(self) -> list[str]:
-        """A name for each tensor: its key or place, after ``input`` where that says nothing."""
+        """A name for each tensor: its key or index, with the prefix ``input`` if it does not start with a key."""
         alone = len(self.args) == 1 and not self.kwargs
         by_place = dict(enumerate(self.args))
         return names_of(self.args[0] if alone else {**by_place, **self.kwargs}, "input")
 
 
 def as_sample(sample_input: Any) -> Sample:
-    """Return what users give as a sample as the arguments of a call.
+    """Return the ``sample_input`` argument as the arguments of a call.
 
     Args:
-        sample_input: A tuple of the positional arguments, of which a last one that is a dict holds those given by
-            name; anything else is the only argument.
+        sample_input: A tuple of positional arguments, whose last entry, if it is a dict, holds keyword arguments; any
+            other value is the only argument.
 
     >>> as_sample(({"x": torch.zeros(2)}, {})).names
     ['x']
@@ -69,34 +69,34 @@ def as_sample(sample_input: Any) -> Sample:
     return Sample(tuple(on_cpu[0]), dict(on_cpu[1]))
 
 
-def check_fit(model: nn.Module, sample: Sample) -> None:
-    """Refuse a sample that the model's ``forward`` cannot be called with.
+def check_arguments_match(model: nn.Module, sample: Sample) -> None:
+    """Raise if the model's ``forward`` cannot be called with a sample.
 
     Args:
         model: The model.
         sample: The sample.
 
     Raises:
-        TypeError: There are too few or too many arguments, or unknown names.
+        TypeError: The sample has too few or too many arguments, or unknown names.
 
-    >>> check_fit(nn.Linear(2, 1), as_sample(torch.zeros(3, 2)))
+    >>> check_arguments_match(nn.Linear(2, 1), as_sample(torch.zeros(3, 2)))
     """
     signature = inspect.signature(model.forward)
     try:
         signature.bind(*sample.args, **sample.kwargs)
     except TypeError as error:
         raise TypeError(
-            f"sample_input does not fit {type(model).__name__}.forward{signature}: {error}. It is a tuple of the "
-            f"arguments; a batch (x, y) that is one argument is given as sample_input=((x, y), {{}})."
+            f"sample_input does not match {type(model).__name__}.forward{signature}: {error}. It must be a tuple of "
+            f"the arguments; pass a batch (x, y) that is one argument as sample_input=((x, y), {{}})."
         ) from None
 
 
 def names_of(tree: Any, default: str) -> list[str]:
-    """Return a name for each tensor in a tree: its path, after ``default`` unless that begins with a key.
+    """Return a name for each tensor in a tree: its path, prefixed with ``default`` unless it starts with a key.
 
     Args:
-        tree: A tensor, or a collection of them.
-        default: What a tensor without a key is called.
+        tree: A tensor, or a collection of tensors.
+        default: Name of a tensor without a key.
 
     >>> names_of([torch.zeros(1), {"mask": torch.zeros(1)}], "input"), names_of(torch.zeros(1), "output")
     (['input_0', 'mask'], ['output'])
@@ -105,23 +105,23 @@ def names_of(tree: Any, default: str) -> list[str]:
     for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
         if isinstance(leaf, Tensor):
             keys = [str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", "")))) for entry in path]
-            first = next((place for place, key in enumerate(keys) if not key.isdigit()), None)
+            first = next((index for index, key in enumerate(keys) if not key.isdigit()), None)
             names.append("_".join([default, *keys] if first is None else keys[first:]))
     if len(set(names)) < len(names):
-        return [f"{default}_{place}" for place in range(len(names))]
+        return [f"{default}_{index}" for index in range(len(names))]
     return names
 
 
 def checked_names(argument: str, names: Sequence[str] | None, defaults: list[str]) -> list[str]:
-    """Return the names that a user gave to all inputs or outputs, or else the defaults.
+    """Return the given names of all inputs or outputs, or the defaults.
 
     Args:
         argument: Name of the argument, for the message.
-        names: What was given.
-        defaults: One name for each.
+        names: The given names, or None.
+        defaults: The default names.
 
     Raises:
-        ValueError: Their number is wrong.
+        ValueError: The number of names is wrong.
 
     >>> checked_names("input_names", ["image"], ["input"])
     ['image']
@@ -134,24 +134,26 @@ def checked_names(argument: str, names: Sequence[str] | None, defaults: list[str
     return list(names)
 
 
-def varying(
+def dynamic_shapes(
     sample: Sample, names: Sequence[str], axes: DynamicAxes | None, outputs: Sequence[str] = ()
 ) -> dict[str, dict[int, Any]]:
-    """Return which sizes may vary, for each input what :mod:`torch.export` calls its dynamic shapes.
+    """Return the dynamic shapes of each input for :mod:`torch.export`.
 
-    Names of sizes are for the file: they say nothing about which sizes must be equal, which the model decides.
+    Names of sizes only label the file: they do not constrain sizes to be equal, which the model determines.
 
     Args:
         sample: The sample.
         names: A name for each of its tensors.
-        axes: What the user says; None lets dim 0 of each tensor vary, as far as the model does.
-        outputs: Names of outputs, which may be in ``axes`` too and follow from the inputs.
+        axes: The ``dynamic_axes`` argument; None lets dim 0 of each tensor vary, if the model allows it.
+        outputs: Names of outputs, which ``axes`` may contain and which are ignored.
 
     Raises:
         ValueError: A name or a dim does not exist.
 
     >>> from torch.export import Dim
-    >>> varying(as_sample(torch.zeros(2, 3)), ["input"], {"input": [0]}) == {"input": {0: Dim.DYNAMIC}}
+    >>> dynamic_shapes(as_sample(torch.zeros(2, 3)), ["input"], {"input": [0]}) == {
+    ...     "input": {0: Dim.DYNAMIC}
+    ... }
     True
     """
     from torch.export import Dim
@@ -160,8 +162,8 @@ def varying(
     if axes is None:
         if any(tensor.ndim and tensor.shape[0] == 1 for tensor in tensors.values()):
             message = (
-                "sample_input has a tensor with one row, for which torch.export fixes the number of rows at one. Give "
-                "a sample of two or more, or dynamic_axes={} if all sizes are to be fixed."
+                "sample_input has a tensor with one row, so torch.export fixes the number of rows to one. Use a sample "
+                "with two or more rows, or dynamic_axes={} to fix all sizes."
             )
             warnings.warn(message, ComposerWarning, stacklevel=4)
         return {name: {0: Dim.AUTO} for name, tensor in tensors.items() if tensor.ndim}

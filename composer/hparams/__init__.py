@@ -1,4 +1,4 @@
-"""Runs from YAML files and the command line: a file is a call of :class:`.Trainer`, written down."""
+"""Configure runs with YAML files and the command line: a configuration has the arguments of :class:`.Trainer`."""
 
 from __future__ import annotations
 

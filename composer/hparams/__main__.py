@@ -1,4 +1,4 @@
-"""``composer train run.yaml``: train what a file describes."""
+"""``composer train run.yaml``: train with a YAML configuration."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train as a command line says.
+    """Train with the configuration of a command line.
 
     Args:
-        arguments: What was written after the name of the program; None takes that of the process.
+        arguments: The command-line arguments after the program name; None uses ``sys.argv``.
 
     Raises:
-        SystemExit: Something was printed, or a mistake told.
+        SystemExit: Help was printed, or the configuration is invalid.
 
     >>> main(["--max_duratoin", "2ep"])
     Traceback (most recent call last):

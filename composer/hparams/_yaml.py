@@ -1,4 +1,4 @@
-"""YAML as people write it: ``1e-4`` is a number, and a key that stands twice is a mistake."""
+"""Load and dump YAML configurations safely: ``1e-4`` is a number, duplicate keys and huge files are errors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["WrittenInt", "dump", "load"]
 
 _INT: Final = "tag:yaml.org,2002:int"
 _MERGE: Final = "tag:yaml.org,2002:merge"
-# A configuration has some hundred values, ten levels deep.
+# Limits; a typical configuration has about a hundred values, ten levels deep.
 _LARGEST: Final = 100_000
 _DEEPEST: Final = 100
 _MOST_DIGITS: Final = 1000
 
 
 def load(text: str) -> Any:
-    """Return the value of a text.
+    """Parse YAML.
 
     >>> load("lr: 1e-4")
     {'lr': 0.0001}
@@ -29,7 +29,7 @@ def load(text: str) -> Any:
 
 
 def dump(value: Any) -> str:
-    """Return a value as text, mappings in their order.
+    """Serialize a value as YAML, keeping the order of mappings.
 
     >>> print(dump({"b": 1, "a": [2]}))
     b: 1
@@ -42,27 +42,27 @@ def dump(value: Any) -> str:
 
 
 class WrittenInt(int):
-    """A whole number that is written otherwise than Python shows it: ``0123``, ``1:30``, ``0x1f``, ``1_000``.
+    """An integer whose YAML text differs from its Python representation: ``0123``, ``1:30``, ``0x1f``, ``1_000``.
 
     Attributes:
-        text: How it is written.
+        text: The YAML text.
     """
 
     text: str
 
 
 def _check(node: Any, sizes: dict[int, int], yaml: Any, loader: Any) -> int:
-    """Refuse keys that stand twice, and aliases that make something huge; return how many nodes a node stands for.
+    """Raise on duplicate keys and on aliases that expand to something huge; return the expanded number of nodes.
 
     Args:
-        node: A node; each is looked at once, however many aliases lead to it.
-        sizes: Those that are known; 0 for what is under way.
+        node: A node; each is visited once, regardless of the number of its aliases.
+        sizes: The known sizes; 0 for nodes in progress.
         yaml: The package.
-        loader: What makes the values of keys.
+        loader: The loader, which constructs the values of keys.
     """
     if id(node) in sizes:
         if sizes[id(node)] == 0:
-            raise yaml.composer.ComposerError(None, None, "an alias leads to what it stands in", node.start_mark)
+            raise yaml.composer.ComposerError(None, None, "an alias refers to a node that contains it", node.start_mark)
         return sizes[id(node)]
     sizes[id(node)], size = 0, 1
     if isinstance(node, yaml.MappingNode):
@@ -72,14 +72,14 @@ def _check(node: Any, sizes: dict[int, int], yaml: Any, loader: Any) -> int:
         size += sum(_check(one, sizes, yaml, loader) for one in node.value)
     if size > _LARGEST:
         raise yaml.composer.ComposerError(
-            None, None, f"it has more than {_LARGEST:,} values once its aliases are resolved", node.start_mark
+            None, None, f"it has more than {_LARGEST:,} values after its aliases are expanded", node.start_mark
         )
     sizes[id(node)] = size
     return size
 
 
 def _check_keys(node: Any, yaml: Any, loader: Any) -> None:
-    """Refuse keys that are equal, however they are written, and values that are numbers of too many digits."""
+    """Raise on equal keys, even if written differently, and on numbers with too many digits."""
     found: set[Any] = set()
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -95,7 +95,7 @@ def _check_keys(node: Any, yaml: Any, loader: Any) -> None:
                 None, None, f"a key has more than {_MOST_DIGITS} digits", key.start_mark
             )
         if (made := loader.construct_object(key)) in found:
-            raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", node.start_mark)
         found.add(made)
 
 
@@ -104,7 +104,7 @@ def _loader() -> Any:
     yaml = import_extra("yaml", "hparams", "A configuration")
 
     class Loader(yaml.SafeLoader):
-        """Makes plain values only, and refuses what stands twice, is too deep, or is too large."""
+        """Constructs plain values only, and raises on duplicate keys, deep nesting and too many values."""
 
         depth = 0
 
@@ -134,7 +134,7 @@ def _loader() -> Any:
         return made
 
     Loader.add_constructor(_INT, written)
-    # YAML 1.1, which the package follows, wants a dot in a number with an exponent.
+    # YAML 1.1, which the package follows, requires a dot in a number with an exponent.
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
     )

@@ -1,4 +1,4 @@
-"""A trainer from a configuration."""
+"""Build a Trainer from a configuration: check it, create the objects, and record the configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from composer.core import Algorithm, Callback
 from composer.core.logger import LoggerDestination
 from composer.core.model import ComposerModel
 from composer.hparams.config_calls import Call
-from composer.hparams.config_tree import ConfigError, Tree, check_not_masked, read, spelled
+from composer.hparams.config_tree import ConfigError, Tree, check_not_masked, expanded, read
 from composer.hparams.saved_config import record
 from composer.profiler import Profiler
 from composer.trainer import Trainer
@@ -24,10 +24,10 @@ from composer.trees import ensure_tuple
 
 __all__ = ["check", "make_trainer", "trainer_from_config"]
 
-# What exists only when the model, or the optimizer, does.
+# Arguments that are filled in after the model, or the optimizer, is created.
 _WAITING: Final = {"optimizers": frozenset({"model", "params"}), "schedulers": frozenset({"optimizer"})}
 _LATER: Final = frozenset(_WAITING)
-# What an object has to be; of what functions return only the trainer knows.
+# Required classes of objects; objects that functions return are checked by the trainer.
 _CLASSES: Final[dict[str, tuple[type, ...]]] = {
     "algorithms": (Algorithm,),
     "callbacks": (Callback, LoggerDestination),
@@ -39,24 +39,24 @@ _CLASSES: Final[dict[str, tuple[type, ...]]] = {
 
 
 def trainer_from_config(config: Mapping[str, Any] | str | Path, **given: Any) -> Trainer:
-    """Return the trainer that a configuration describes.
+    """Return the trainer of a configuration.
 
-    A configuration has the arguments of :class:`.Trainer`. An object among them is a call, ``{class_path: ...,
-    init_args: {...}}``, and so are objects among its arguments in turn; for how names are shortened see the guide.
-    Inside ``optimizers``, arguments ``params`` and ``model`` that are needed and not given are the parameters of the
-    model and the model; inside ``schedulers``, ``optimizer`` is the optimizer. With a ``seed``, all generators are
-    seeded before anything is made, so that initial weights can be repeated.
+    A configuration has the arguments of :class:`.Trainer`. An object is written as ``{class_path: ..., init_args:
+    {...}}``, also inside ``init_args``; see the guide for short names. Inside ``optimizers``, required arguments
+    ``params`` and ``model`` default to the parameters of the model and the model; inside ``schedulers``, ``optimizer``
+    defaults to the optimizer. With a ``seed``, all random generators are seeded before any object is created, so that
+    initial weights are reproducible.
 
-    The configuration, with all defaults filled in, is logged as hyperparameters and saved as ``config.yaml`` in
-    ``save_folder``, or where a logger keeps files. One that differs from what is there gets a name of its own, and a
-    warning tells what differs.
+    The configuration, including all defaults, is logged as hyperparameters and saved as ``config.yaml`` in
+    ``save_folder``, or by a logger that stores files. If a different configuration exists there, the new one is saved
+    under another name, and a warning lists the differences.
 
     Args:
-        config: A file of YAML, or its content.
-        **given: Arguments of the trainer that the program makes itself.
+        config: A YAML file, or its content.
+        **given: Arguments of the trainer that the program creates itself.
 
     Raises:
-        ConfigError: Something in it is unknown, missing or of another type.
+        ConfigError: A value is unknown, missing or of the wrong type.
         MissingConditionalImportError: The packages of ``composer-torch[hparams]`` are not installed.
 
     >>> trainer = trainer_from_config(
@@ -76,19 +76,19 @@ def trainer_from_config(config: Mapping[str, Any] | str | Path, **given: Any) ->
     >>> trainer.state.algorithms[0]
     MixUp(alpha=0.2, interpolate_loss=False, input_key=0, target_key=1, per_sample=False)
     """
-    tree = spelled(config) if isinstance(config, Mapping) else spelled(read(config))
+    tree = expanded(config) if isinstance(config, Mapping) else expanded(read(config))
     return make_trainer(check(tree, given), given)
 
 
 def check(tree: Tree, given: Mapping[str, Any]) -> Call:
-    """Return the call of the trainer that a configuration stands for, with everything in it checked.
+    """Check a configuration and return the call of the trainer.
 
     Args:
-        tree: The configuration, spelled out.
-        given: Arguments that are no part of it.
+        tree: The configuration, with objects in full form, see :func:`.expanded`.
+        given: Arguments that are not part of it.
 
     Raises:
-        ConfigError: Something in it is unknown, missing or of another type.
+        ConfigError: A value is unknown, missing or of the wrong type.
 
     >>> check({"max_duration": "2ep", "seed": 1}, {"model": None}).plain
     {'max_duration': '2ep', 'seed': 1}
@@ -104,34 +104,34 @@ def check(tree: Tree, given: Mapping[str, Any]) -> Call:
                 raise ConfigError("", error) from None
     for name in given:
         if name in tree:
-            raise ConfigError(name, "the program gives this argument itself; leave it out of the configuration.")
+            raise ConfigError(name, "the program passes this argument itself; remove it from the configuration.")
     call = Call.to(Trainer, tree, "", given=frozenset(given), waiting_in=_WAITING)
     _check_classes(call)
     if "optimizers" not in tree and "optimizers" not in given:
         for entry in _entries(call.inner.get("schedulers", [])):
             if entry.waiting:
-                raise ConfigError(entry.where, "a schedule of torch needs optimizers; give them as well.")
+                raise ConfigError(entry.where, "a torch scheduler requires optimizers; give them as well.")
     return call
 
 
 def _check_classes(call: Call) -> None:
-    """Refuse classes whose objects the trainer would refuse, before any object is made."""
-    for argument, wanted in _CLASSES.items():
+    """Raise on classes that the trainer does not accept, before any object is created."""
+    for argument, expected in _CLASSES.items():
         for entry in _entries(call.inner.get(argument, [])):
-            if isinstance(entry, Call) and isinstance(entry.target, type) and not issubclass(entry.target, wanted):
-                names = " or ".join(one.__name__ for one in wanted)
-                raise ConfigError(entry.where, f"{entry.path} is no {names}, which {argument} takes.")
+            if isinstance(entry, Call) and isinstance(entry.target, type) and not issubclass(entry.target, expected):
+                names = " or ".join(one.__name__ for one in expected)
+                raise ConfigError(entry.where, f"{entry.path} is not a subclass of {names}, required by {argument}.")
 
 
 def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
-    """Return the trainer of a configuration, and record the configuration.
+    """Create the trainer of a configuration, and record the configuration.
 
     Args:
-        call: The configuration, checked.
-        given: Arguments that are no part of it.
+        call: The checked configuration.
+        given: Arguments that are not part of it.
 
     Raises:
-        ConfigError: A value is refused.
+        ConfigError: A value is invalid.
 
     >>> from composer.models import ComposerClassifier
     >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
@@ -166,15 +166,15 @@ def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
 
 
 def _schedules(found: Any, optimizers: list[Optimizer]) -> list[Any]:
-    """The schedules; of a single one of torch's, one for each optimizer."""
+    """Create the schedulers; a single torch scheduler is created for each optimizer."""
     entries = _entries(found)
     for entry in entries:
         if entry.waiting and not optimizers:
-            raise ConfigError(entry.where, "a schedule of torch needs optimizers; give them as well.")
+            raise ConfigError(entry.where, "a torch scheduler requires optimizers; give them as well.")
     if len(entries) == 1 and entries[0].waiting:
         return [entries[0].make({"optimizer": optimizer}) for optimizer in optimizers]
     if any(entry.waiting for entry in entries) and len(entries) != len(optimizers):
-        raise ConfigError("schedulers", f"{len(entries)} schedules of torch for {len(optimizers)} optimizers.")
+        raise ConfigError("schedulers", f"got {len(entries)} torch schedulers for {len(optimizers)} optimizers.")
     of_each = optimizers or [None] * len(entries)
     return [entry.make({"optimizer": o}) for entry, o in zip(entries, [*of_each, *[None] * len(entries)], strict=False)]
 

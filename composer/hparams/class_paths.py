@@ -1,4 +1,4 @@
-"""What stands in ``class_path``: names of ours and of torch, of the script, and import paths."""
+"""Resolve ``class_path`` in configurations: short names of composer and torch classes, script names, import paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from composer._text import did_you_mean
 
 __all__ = ["find", "full_path", "short_names"]
 
-# Later packages do not hide names of earlier ones.
+# Earlier packages take precedence.
 _PACKAGES = (
     "composer.algorithms",
     "composer.callbacks",
@@ -30,7 +30,7 @@ _PACKAGES = (
 
 @functools.cache
 def short_names() -> dict[str, str]:
-    """Return the import paths of what needs no path: the public classes of ours, and torch's for data and optimizers.
+    """Return the import paths of short names: public classes of composer, and torch's optimizers and data classes.
 
     >>> names = short_names()
     >>> names["MixUp"], names["SGD"]
@@ -45,44 +45,44 @@ def short_names() -> dict[str, str]:
 
 
 def full_path(name: str) -> str:
-    """Return what a name stands for as an import path; what the script itself defines keeps its name.
+    """Return the import path of a name; a name that the script defines is returned unchanged.
 
     Args:
-        name: A name of :func:`short_names`, the name of something that the script defines, or an import path.
+        name: A name of :func:`short_names`, a name that the script defines, or an import path.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: It is none of these.
 
     >>> full_path("EMA"), full_path("torch.nn.Linear")
     ('composer.algorithms.EMA', 'torch.nn.Linear')
     """
     if not all(name.split(".")):
-        raise ValueError(f"{name!r} is no import path, such as package.module.Name.")
+        raise ValueError(f"{name!r} is not an import path such as package.module.Name.")
     if "." in name or hasattr(sys.modules["__main__"], name):
         return name
     names = short_names()
     if name not in names:
         raise ValueError(
-            f"there is no class {name!r}.{did_you_mean(name, names)} Classes of your own are given by their import "
-            f"path, such as package.module.{name}."
+            f"unknown class {name!r}.{did_you_mean(name, names)} Give custom classes by their import path, such as "
+            f"package.module.{name}."
         )
     return names[name]
 
 
 def find(path: str) -> Callable[..., Any]:
-    """Return the class or function of an import path, or of a name that the script defines.
+    """Import the class or function of an import path, or of a name that the script defines.
 
     Args:
-        path: What :func:`full_path` returned.
+        path: The result of :func:`full_path`.
 
     Raises:
-        ValueError: It does not exist, or cannot be called.
+        ValueError: It does not exist, or is not callable.
 
     >>> find("torch.nn.Linear")
     <class 'torch.nn.modules.linear.Linear'>
     """
     parts = path.split(".") if "." in path else ["__main__", path]
-    # The longest part of the path that is a module; what follows are classes and their methods.
+    # The longest prefix of the path that is a module; the rest are classes and their methods.
     for length in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:length])
         try:
@@ -90,9 +90,9 @@ def find(path: str) -> Callable[..., Any]:
             break
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module is there, and lacks something itself
+                raise  # the module exists, but one of its imports does not
     else:
-        raise ValueError(f"there is no module {parts[0]!r}, which {path!r} begins with.")
+        raise ValueError(f"no module named {parts[0]!r}, in {path!r}.")
     for part in parts[length:]:
         if not hasattr(found, part):
             raise ValueError(f"{path!r} does not exist.{did_you_mean(part, dir(found))}")

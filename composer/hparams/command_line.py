@@ -1,4 +1,4 @@
-"""Programs that take their trainer from a file and the command line."""
+"""Parse the command line of a training program: YAML files, ``--name value`` overrides, ``--help``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from composer.hparams._yaml import dump
 from composer.hparams.build import check, make_trainer
 from composer.hparams.class_paths import find, full_path, short_names
 from composer.hparams.config_calls import parser_of
-from composer.hparams.config_tree import ConfigError, Tree, is_call, merged, parse_value, read, spelled, with_value
+from composer.hparams.config_tree import ConfigError, Tree, expanded, is_call, merged, parse_value, read, with_value
 from composer.trainer import Trainer
 
 __all__ = ["refuse", "trainer_from_args"]
@@ -23,12 +23,12 @@ __all__ = ["refuse", "trainer_from_args"]
 _USAGE = """\
 usage: {program} [CONFIG.yaml ...] [--NAME VALUE ...] [--print_config] [--help [CLASS]]
 
-Each CONFIG.yaml (also --config CONFIG.yaml) has arguments of the trainer; later ones go before earlier ones, and what
-is given by name before all. Names lead into objects: --model.width 64, --algorithms.MixUp.alpha 0.3,
---callbacks.0.window_size 10; --algorithms+ EMA adds one.
+Each CONFIG.yaml (also --config CONFIG.yaml) has arguments of the trainer. Later files override earlier ones, and
+--NAME VALUE overrides all files. Dotted names set arguments of objects: --model.width 64,
+--algorithms.MixUp.alpha 0.3, --callbacks.0.window_size 10; --algorithms+ EMA adds one.
 
-  --print_config   print the configuration with all its defaults, and leave
-  --help CLASS     show the arguments of a class, by name or import path; of --help model those of the class chosen
+  --print_config   print the configuration including all defaults, and exit
+  --help CLASS     show the arguments of a class, by name or import path; --help model: of the configured class
 
 The arguments of the trainer:
 """
@@ -36,7 +36,7 @@ The arguments of the trainer:
 
 @dataclass
 class _Command:
-    """What a command line asks for."""
+    """A parsed command line."""
 
     tree: Tree = field(default_factory=dict[str, Any])
     print_config: bool = False
@@ -46,19 +46,19 @@ class _Command:
 def trainer_from_args(
     arguments: Sequence[str] | None = None, *, defaults: Mapping[str, Any] | str | Path | None = None, **given: Any
 ) -> Trainer:
-    """Return the trainer that files of YAML and the command line describe.
+    """Return the trainer of YAML files and command-line options.
 
-    The command line has names of files, and ``--name value`` for any argument of the trainer and of objects among its
-    arguments; ``--help`` and ``--print_config`` print and leave. A mistake is told in a line, with exit code 2. See
-    :func:`.trainer_from_config` for what is in the files.
+    The command line has file names, and ``--name value`` for any argument of the trainer and of objects among its
+    arguments; ``--help`` and ``--print_config`` print and exit. An invalid configuration prints an error in one line
+    and exits with code 2. See :func:`.trainer_from_config` for the contents of the files.
 
     Args:
-        arguments: The command line after the name of the program; None takes that of the process.
-        defaults: A file or its content, which everything on the command line goes before.
-        **given: Arguments of the trainer that the program makes itself.
+        arguments: The command-line arguments after the program name; None uses ``sys.argv``.
+        defaults: A YAML file or its content, which the command line overrides.
+        **given: Arguments of the trainer that the program creates itself.
 
     Raises:
-        SystemExit: Something was printed, or a mistake told.
+        SystemExit: Help was printed, or the configuration is invalid.
         MissingConditionalImportError: The packages of ``composer-torch[hparams]`` are not installed.
 
     >>> from composer.models import ComposerClassifier
@@ -81,10 +81,10 @@ def trainer_from_args(
 
 
 def refuse(error: object) -> NoReturn:
-    """Tell what is wrong with a configuration, and leave with exit code 2.
+    """Print the error of a configuration, and exit with code 2.
 
     Args:
-        error: What is wrong.
+        error: The error.
 
     Raises:
         SystemExit: Always.
@@ -100,11 +100,11 @@ def refuse(error: object) -> NoReturn:
 def _of_program(defaults: Mapping[str, Any] | str | Path | None) -> Tree:
     if defaults is None:
         return {}
-    return spelled(defaults if isinstance(defaults, Mapping) else read(defaults))
+    return expanded(defaults if isinstance(defaults, Mapping) else read(defaults))
 
 
 def _parse(arguments: Sequence[str], tree: Tree) -> _Command:
-    """Apply a command line, word by word, to the defaults."""
+    """Parse a command line, and apply it to the defaults."""
     command, rest = _Command(tree), list(arguments)
     while rest:
         word = rest.pop(0)
@@ -122,30 +122,30 @@ def _parse(arguments: Sequence[str], tree: Tree) -> _Command:
         elif name.startswith("--"):
             if not equals:
                 if not rest:
-                    raise ConfigError("", f"--{key} needs a value.")
+                    raise ConfigError("", f"--{key} requires a value.")
                 value = rest.pop(0)
             command.tree = _applied(command.tree, key, value)
         elif word.startswith("-"):
-            raise ConfigError("", f"there is no option {word!r}; arguments of the trainer are given as --name value.")
+            raise ConfigError("", f"unknown option {word!r}; give arguments of the trainer as --name value.")
         else:
-            command.tree = merged(command.tree, spelled(read(word)))
+            command.tree = merged(command.tree, expanded(read(word)))
     return command
 
 
 def _applied(tree: Tree, key: str, text: str) -> Tree:
-    """The tree with what an option says."""
+    """Return the configuration with an option applied."""
     if key == "config":
-        return merged(tree, spelled(read(text)))
+        return merged(tree, expanded(read(text)))
     try:
         value = parse_value(text)
     except ConfigError as error:
         raise ConfigError(f"--{key}", error) from None
     name = key.removesuffix("+")
-    return spelled(with_value(tree, name, value, append=name != key))
+    return expanded(with_value(tree, name, value, append=name != key))
 
 
 def _help(name: str, tree: Tree) -> str:
-    """The text about a class, about the one that is chosen at a place of the configuration, or about the whole."""
+    """Return the help text of a class, of the class configured under a name, or of the program."""
     if not name:
         known = "".join(f"\n{text}:\n{_listed(package)}" for text, package in _LISTED.items())
         return _USAGE.format(program=_program()) + _arguments(Trainer) + known
@@ -180,10 +180,10 @@ def _listed(package: str) -> str:
 
 
 def _arguments(target: Callable[..., Any]) -> str:
-    """The arguments of a class or function as the help shows them."""
+    """Return the help text of the arguments of a class or function."""
     parser = parser_of(target)
     _, _, text = parser.format_help().partition("\n\n")
-    # The options of the package that reads signatures are not ours, and its lists of classes are longer than the rest.
+    # Remove the options that jsonargparse adds, and its lists of subclasses, which are longer than the rest.
     text = re.sub(r"^options:\n(?:  .*\n)*\n?", "", text, flags=re.M)
     text = re.sub(r"^  --\S+\.help.*\n(?: {10,}.*\n)*", "", text, flags=re.M)
     text = re.sub(r",\s+known\s+subclasses:[^)]*\)", ")", text)

@@ -1,4 +1,4 @@
-"""One call of a configuration: checked against the signature of what it calls, and then made."""
+"""A call in a configuration: check its arguments against the signature of the class or function, and run it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclass
 class Call:
-    """A class or function with the arguments that it is called with, of which some are calls.
+    """A class or function with its arguments, which may contain calls themselves.
 
     Attributes:
-        where: Its place in the configuration.
-        path: What is called, by its import path; "" for the trainer itself.
-        target: What is called.
-        args: Arguments by place.
-        inner: Arguments by name in which there are calls.
-        plain: The other arguments by name, as they were given.
-        waiting: Names of arguments that are filled in when the call is made, such as ``params`` of an optimizer.
-        written: How numbers among the plain ones are written, where Python would show them otherwise.
-        passed: Names among the plain ones of which the signature knows nothing.
+        where: Its location in the configuration.
+        path: The import path of the class or function; "" for the trainer itself.
+        target: The class or function.
+        args: Positional arguments.
+        inner: Keyword arguments that contain calls.
+        plain: The other keyword arguments, as they were given.
+        waiting: Names of arguments that are filled in when the call is run, such as ``params`` of an optimizer.
+        written: YAML text of numbers among the plain arguments, if it differs from the Python representation.
+        passed: Names among the plain arguments that the signature does not list.
     """
 
     where: str
@@ -52,15 +52,15 @@ class Call:
 
     @classmethod
     def of(cls, node: Mapping[str, Any], where: str, waiting: frozenset[str] = frozenset()) -> Self:
-        """Return the call that a part of a tree stands for, checked.
+        """Check a node of a configuration and return its call.
 
         Args:
-            node: The part: ``{class_path, init_args, args}``.
-            where: Its place.
-            waiting: Names of arguments that are filled in later where a call needs them and they are not given.
+            node: The node: ``{class_path, init_args, args}``.
+            where: Its location.
+            waiting: Names of arguments that are filled in later if a call requires them and they are not given.
 
         Raises:
-            ConfigError: What is called does not exist, or an argument is unknown, missing or of another type.
+            ConfigError: The class or function does not exist, or an argument is unknown, missing or of the wrong type.
 
         >>> call = Call.of(
         ...     {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 1}}, ""
@@ -88,17 +88,17 @@ class Call:
         given: frozenset[str] = frozenset(),
         waiting_in: Mapping[str, frozenset[str]] | None = None,
     ) -> Self:
-        """Return a call of something that is here already, checked.
+        """Check the arguments of a class or function and return its call.
 
         Args:
-            target: What to call.
-            arguments: Arguments by name, with calls among them spelled out.
-            where: The place.
+            target: The class or function.
+            arguments: Keyword arguments, with calls among them in full form.
+            where: The location.
             waiting: As for :meth:`of`.
             path: The import path.
-            args: Arguments by place.
-            given: Names of arguments that will be objects of the program.
-            waiting_in: What the calls in some arguments wait for, by the name of the argument.
+            args: Positional arguments.
+            given: Names of arguments that the program passes itself.
+            waiting_in: As ``waiting``, for the calls inside an argument, by the name of the argument.
         """
 
         def inside(name: str, value: Any) -> Any:
@@ -112,31 +112,32 @@ class Call:
             where,
             path,
             target,
-            args=[inside(f"args.{place}", value) for place, value in enumerate(args or [])],
+            args=[inside(f"args.{index}", value) for index, value in enumerate(args or [])],
             inner={name: inside(name, value) for name, value in inner.items()},
             plain={name: inside(name, value) for name, value in arguments.items() if name not in inner},
             written={name: value.text for name, value in arguments.items() if isinstance(value, WrittenInt)},
             waiting=frozenset(filled),
         )
-        call._check_places()
-        by_place = set(call._by_place())
-        call._check(needed - filled - given - by_place, given)
+        call._check_positional()
+        positional = set(call._positional())
+        call._check(needed - filled - given - positional, given)
         return call
 
     def make(self, here: Mapping[str, Any], **more: Any) -> Any:
-        """Make the calls inside, then this one.
+        """Run the calls inside, then this one.
 
         Args:
-            here: Values of what calls wait for, by name.
-            **more: Further arguments, which go before those of the configuration.
+            here: Values of the arguments that are filled in, by name.
+            **more: Additional arguments, which override those of the configuration.
 
         Raises:
-            ConfigError: What is called is ours or torch's, and refuses a value. Other errors get a note of the place.
+            ConfigError: A class or function of composer or torch rejects a value. Other errors get a note with the
+                location.
         """
         arguments = self.values(here)
         filled = {name: here[name] for name in self.waiting}
         try:
-            return self.target(*_made(self.args, here), **{**arguments, **filled, **more})
+            return self.target(*_run_calls(self.args, here), **{**arguments, **filled, **more})
         except Exception as error:
             if (masked := mask_error(error, secrets_in([self.args, self.plain]))) is not error:
                 raise masked from masked.__cause__
@@ -144,14 +145,14 @@ class Call:
                 raise
             if self.refuses(error):
                 raise ConfigError(self.where, error) from error
-            error.add_note(f"Raised in the making of {self.where or 'the trainer'} ({self.path}) of the configuration.")
+            error.add_note(f"Raised while creating {self.where or 'the trainer'} ({self.path}) from the configuration.")
             raise
 
     def refuses(self, error: Exception) -> bool:
-        """Tell whether an error says that a value is wrong, rather than that the user's own code is.
+        """Return whether an error is due to an invalid value, rather than to an error in the user's code.
 
         Args:
-            error: What was raised when the call was made.
+            error: The exception that the call raised.
         """
         trace: types.TracebackType | None = error.__traceback__
         while trace is not None and trace.tb_next is not None:
@@ -161,21 +162,21 @@ class Call:
         return package in ("composer", "torch") and raised_in.partition(".")[0] in (package, "composer")
 
     def values(self, here: Mapping[str, Any], leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """Return the arguments by name, with the calls inside made.
+        """Return the keyword arguments, after running the calls inside.
 
         Args:
-            here: Values of what calls wait for, by name.
-            leave_out: Arguments that are not wanted.
+            here: Values of the arguments that are filled in, by name.
+            leave_out: Arguments to leave out.
         """
         parser, parsed = self._parsed()
         objects = parser.instantiate(parsed)
         typed = {name: objects[name] for name in self.plain if name not in self.passed}
         untyped = {name: self.plain[name] for name in self.passed}
-        inner = {name: _made(value, here) for name, value in self.inner.items() if name not in leave_out}
+        inner = {name: _run_calls(value, here) for name, value in self.inner.items() if name not in leave_out}
         return {**typed, **untyped, **inner}
 
     def tree(self) -> Tree:
-        """Return the arguments by name, with those that have defaults, as plain values; calls as they are spelled."""
+        """Return the keyword arguments, including defaults, as plain values; calls in full form."""
         parser, parsed = self._parsed()
         plain: Tree = json.loads(parser.dump(parsed, format="json", skip_validation=True))
         order = [*_parameters(self.target), *self.plain, *self.inner]
@@ -184,36 +185,36 @@ class Call:
         values = {**plain, **untyped, **inner}
         return dict(sorted(values.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
-    def _by_place(self) -> dict[str, Any]:
-        """The arguments that are given by place, by name as far as they have one."""
+    def _positional(self) -> dict[str, Any]:
+        """Return the positional arguments by name, as far as they have one."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(self.target).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind in kinds]
         return dict(zip(names, self.args, strict=False))
 
-    def _check_places(self) -> None:
-        """Refuse arguments by place that are too many, are given by name as well, or are of another type."""
-        by_place = self._by_place()
-        names = [name for name in (*self.plain, *self.inner) if name in by_place]
+    def _check_positional(self) -> None:
+        """Raise on positional arguments that are too many, also given by name, or of the wrong type."""
+        positional = self._positional()
+        names = [name for name in (*self.plain, *self.inner) if name in positional]
         if names:
-            raise ConfigError(_at(self.where, names[0]), "this argument is given by place too, in args.")
+            raise ConfigError(_at(self.where, names[0]), "this argument is also given by position, in args.")
         parameters = inspect.signature(self.target).parameters.values()
         takes_any = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-        if len(self.args) > len(by_place) and not takes_any:
+        if len(self.args) > len(positional) and not takes_any:
             raise ConfigError(
                 f"{self.where}.args",
-                f"{self._name} takes {len(by_place)} arguments by place, but got {len(self.args)}.",
+                f"{self._name} takes {len(positional)} positional arguments, but got {len(self.args)}.",
             )
         known = _parameters(self.target)
-        for place, (name, value) in enumerate(by_place.items()):
-            if name in known and not _has_made(value):
+        for index, (name, value) in enumerate(positional.items()):
+            if name in known and not _contains_call(value):
                 others = frozenset(one for one in known if one != name)
                 try:
                     parser_of(self.target, others).parse_object({name: value})
                 except argparse.ArgumentError as error:
                     mask_error(error, secrets_in({name: value}))
-                    said = self._of_wrong_type(name, value)
-                    raise ConfigError(f"{self.where}.args.{place}", said) from error
+                    message = self._of_wrong_type(name, value)
+                    raise ConfigError(f"{self.where}.args.{index}", message) from error
 
     def _check(self, needed: set[str], given: frozenset[str]) -> None:
         self._given = given
@@ -227,12 +228,12 @@ class Call:
                     _at(self.where, name), f"{self._name} has no such argument.{did_you_mean(name, known)}"
                 )
         for name in sorted(needed - {*self.plain, *self.inner}):
-            raise ConfigError(self.where, f"{self._name} needs the argument {name!r}.")
+            raise ConfigError(self.where, f"{self._name} requires the argument {name!r}.")
         self.passed = frozenset(name for name in self.plain if name not in names)
         self._parsed()
 
     def _parsed(self) -> tuple[Any, Any]:
-        """The plain values with their types, and the parser that gave them these."""
+        """Return the parser, and the plain values parsed to their types."""
         elsewhere = {*self.inner, *self.waiting, *self._given}
         elsewhere.update(name for name, _ in zip(_parameters(self.target), self.args, strict=False))
         parser = parser_of(self.target, frozenset(elsewhere))
@@ -243,13 +244,13 @@ class Call:
             except argparse.ArgumentError as error:
                 name = _failed(error)
                 mask_error(error, secrets_in(self.plain))
-                # ``run_name: 42`` is a text to everybody but YAML.
+                # ``run_name: 42`` is meant as a string, but YAML parses a number.
                 if name not in values or type(values[name]) is not int:
                     raise self._explained(error, name) from error
                 if name in self.written:
                     text = self.written[name]
-                    said = f"{text} is the number {values[name]} in YAML; quote it where it is text: '{text}'."
-                    raise ConfigError(_at(self.where, name), said) from None
+                    message = f"{text} is the number {values[name]} in YAML; quote it if it is a string: '{text}'."
+                    raise ConfigError(_at(self.where, name), message) from None
                 values[name] = str(values[name])
 
     def _explained(self, error: argparse.ArgumentError, name: str) -> ConfigError:
@@ -259,8 +260,8 @@ class Call:
 
     def _of_wrong_type(self, name: str, value: Any) -> str:
         annotation = _parameters(self.target)[name].annotation if name in _parameters(self.target) else ""
-        wanted = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-        return f"{shown(name, value)} ({type(value).__name__}) is not of the type {wanted}."
+        expected = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        return f"{shown(name, value)} ({type(value).__name__}) is not of the type {expected}."
 
     @property
     def _name(self) -> str:
@@ -269,14 +270,14 @@ class Call:
 
 @functools.lru_cache(maxsize=256)
 def parser_of(target: Callable[..., Any], skip: frozenset[str] = frozenset()) -> Any:
-    """Return a parser of the arguments of a class or function, with their types and the texts of its docstring.
+    """Return an argument parser for a class or function, with types from its signature and help from its docstring.
 
     Args:
         target: The class or function.
-        skip: Arguments that are given otherwise.
+        skip: Arguments that are passed in another way.
 
     Raises:
-        MissingConditionalImportError: The package that reads signatures is not installed.
+        MissingConditionalImportError: The package ``jsonargparse`` is not installed.
 
     >>> def scale(x: float, by: int = 2) -> float: ...
     >>> parser_of(scale).parse_object({"x": "1.5"}).as_dict()
@@ -289,24 +290,24 @@ def parser_of(target: Callable[..., Any], skip: frozenset[str] = frozenset()) ->
     return parser
 
 
-def _has_made(value: Any) -> bool:
-    """Whether there are calls in a value."""
+def _contains_call(value: Any) -> bool:
+    """Return whether a value contains calls."""
     if isinstance(value, dict):
-        return any(_has_made(entry) for entry in cast("dict[str, Any]", value).values())
-    return isinstance(value, Call) or (isinstance(value, list) and any(map(_has_made, cast("list[Any]", value))))
+        return any(_contains_call(entry) for entry in cast("dict[str, Any]", value).values())
+    return isinstance(value, Call) or (isinstance(value, list) and any(map(_contains_call, cast("list[Any]", value))))
 
 
 def _parameters(target: Callable[..., Any], where: str = "") -> dict[str, inspect.Parameter]:
-    """The parameters that have names, without ``self``."""
+    """Return the parameters that can be passed by name, without ``self``."""
     try:
         parameters = inspect.signature(target).parameters
     except ValueError:
-        raise ConfigError(where, f"{target!r} does not tell its arguments, so they cannot be checked.") from None
+        raise ConfigError(where, f"{target!r} has no signature, so its arguments cannot be checked.") from None
     return {name: parameter for name, parameter in parameters.items() if parameter.kind in _KEYWORD}
 
 
 def _failed(error: argparse.ArgumentError) -> str:
-    """The name of the argument that is of another type."""
+    """Return the name of the argument of the wrong type."""
     found = re.search(r'Parser key "([^".]+)', str(error))
     return found[1] if found else ""
 
@@ -322,7 +323,7 @@ def _has_call(value: Any) -> bool:
 
 
 def _with_calls(value: Any, where: str, waiting: frozenset[str]) -> Any:
-    """A value in which every part that stands for an object is a call."""
+    """Return a value with every node of an object replaced by a call."""
     if is_call(value):
         return Call.of(value, where, waiting)
     if isinstance(value, dict):
@@ -333,22 +334,22 @@ def _with_calls(value: Any, where: str, waiting: frozenset[str]) -> Any:
     return int(value) if isinstance(value, WrittenInt) else value
 
 
-def _made(value: Any, here: Mapping[str, Any]) -> Any:
-    """A value with the calls in it made."""
+def _run_calls(value: Any, here: Mapping[str, Any]) -> Any:
+    """Return a value with the calls in it replaced by their results."""
     if isinstance(value, Call):
         return value.make(here)
     if isinstance(value, dict):
-        return {key: _made(entry, here) for key, entry in cast("dict[str, Any]", value).items()}
+        return {key: _run_calls(entry, here) for key, entry in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_made(entry, here) for entry in cast("list[Any]", value)]
+        return [_run_calls(entry, here) for entry in cast("list[Any]", value)]
     return value
 
 
 def _as_tree(value: Any) -> Any:
-    """A value with the calls in it spelled out."""
+    """Return a value with the calls in it as nodes in full form."""
     if isinstance(value, Call):
-        places = {"args": _as_tree(value.args)} if value.args else {}
-        return {"class_path": value.path, **places, "init_args": value.tree()}
+        positional = {"args": _as_tree(value.args)} if value.args else {}
+        return {"class_path": value.path, **positional, "init_args": value.tree()}
     if isinstance(value, dict):
         return {key: _as_tree(entry) for key, entry in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):

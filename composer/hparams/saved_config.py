@@ -1,4 +1,4 @@
-"""Keeping the configuration beside what it led to."""
+"""Log the configuration of a run, and save it as ``config.yaml`` next to its checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME = "config"
 
 
 def record(trainer: Trainer, tree: Tree) -> None:
-    """Log a configuration as hyperparameters, and save it where the run saves its checkpoints or its logger files.
+    """Log a configuration as hyperparameters, and save it to the checkpoint folder or with a logger that stores files.
 
     Passwords, tokens and keys in it are masked, see :func:`.mask_values`.
 
@@ -44,7 +44,7 @@ def record(trainer: Trainer, tree: Tree) -> None:
     >>> log.hyperparameters["max_duration"]
     '2ep'
     """
-    # What is kept is read by more people, and for longer, than what was given.
+    # Saved configurations are read by more people, and for longer, than the original.
     tree = mask_values(tree)
     trainer.logger.log_hyperparameters(tree)
     if dist.get_global_rank() != 0:
@@ -60,9 +60,9 @@ def record(trainer: Trainer, tree: Tree) -> None:
 
 
 def save(tree: Tree, folder: str) -> None:
-    """Save a configuration in a folder; beside others, of which the newest may say the same.
+    """Save a configuration in a folder, unless the newest one there is equal.
 
-    The first is ``config.yaml``, the second ``config-2.yaml``. A warning tells in what they differ.
+    The first is ``config.yaml``, the second ``config-2.yaml``. A warning lists the differences.
 
     Args:
         tree: The configuration.
@@ -73,24 +73,24 @@ def save(tree: Tree, folder: str) -> None:
     >>> [file.name for file in tmp_path.iterdir()]
     ['config.yaml']
     """
-    there = 0
-    while (text := _text(join_path(folder, _name(there + 1)))) is not None:
-        there, before = there + 1, text
-    if there:
+    existing = 0
+    while (text := _text(join_path(folder, _name(existing + 1)))) is not None:
+        existing, before = existing + 1, text
+    if existing:
         found = list(changes(load(before), load(dump(tree))))  # pyright: ignore[reportPossiblyUnboundVariable]
         if not found:
             return
-        told = [f"{place} was {_shown(old)} and is {_shown(new)}" for place, old, new in found]
+        differences = [f"{key} was {_shown(old)} and is {_shown(new)}" for key, old, new in found]
         warnings.warn(
-            f"The configuration differs from that of {_name(there)} in {mask_text(folder)}: {first_of(told)}. It is "
-            f"saved beside it, as {_name(there + 1)}.",
+            f"The configuration differs from {_name(existing)} in {mask_text(folder)}: {first_of(differences)}. It is "
+            f"saved as {_name(existing + 1)}.",
             ComposerWarning,
             stacklevel=2,
         )
     with tempfile.TemporaryDirectory(prefix="composer-") as made:
         file = Path(made, _NAME)
         file.write_text(dump(tree), encoding="utf-8")
-        deliver(file, join_path(folder, _name(there + 1)))
+        deliver(file, join_path(folder, _name(existing + 1)))
 
 
 def _name(number: int) -> str:
@@ -98,7 +98,7 @@ def _name(number: int) -> str:
 
 
 def _text(path: str) -> str | None:
-    """What a file says, None if there is none."""
+    """Return the text of a file, or None if it does not exist."""
     if is_remote(path):
         uri, _, name = path.rpartition("/")
         folder = Folder(uri)

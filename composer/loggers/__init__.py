@@ -1,4 +1,4 @@
-"""Destinations of what is logged: the terminal, memory, files and experiment trackers."""
+"""Logger destinations: the terminal, memory, files and experiment trackers."""
 
 from __future__ import annotations
 

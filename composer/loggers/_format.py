@@ -1,4 +1,4 @@
-"""How numbers, times and hyperparameters are written out."""
+"""Format numbers, durations and hyperparameters as text, and resolve output streams."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["checked_stream", "clock", "config_block", "config_fields", "format_l
 def format_log_data_value(data: Any) -> str:
     """Return a logged value as short text.
 
-    Floats have four decimals, or four in scientific notation where four decimals would hide the value. Tensors of one
+    Floats have four decimals, or four in scientific notation if fixed notation would hide the value. Tensors of one
     element are shown as that element, larger ones by their shape.
 
     Args:
-        data: Number, string, tensor, None, or a mapping or sequence of these.
+        data: A number, string, tensor, None, or a mapping or sequence of these.
 
     >>> import torch
     >>> [format_log_data_value(x) for x in (3, 0.12345, 1e-5, torch.tensor([2.0]), torch.zeros(2, 3))]
@@ -61,7 +61,7 @@ def config_block(hyperparameters: Mapping[str, Any]) -> str:
     """Return hyperparameters as indented lines between two lines of stars.
 
     Args:
-        hyperparameters: Values by name; mappings may nest.
+        hyperparameters: Values by name; mappings may be nested.
 
     >>> print(config_block({"lr": 0.1, "model": {"depth": 18}}))
     ******************************
@@ -76,7 +76,7 @@ def config_block(hyperparameters: Mapping[str, Any]) -> str:
 
 
 def config_fields(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return hyperparameters as the fields of one line, or as one :func:`config_block` where they are many or nested.
+    """Return hyperparameters as the fields of one line, or as one :func:`config_block` if they are many or nested.
 
     Args:
         hyperparameters: Values by name.
@@ -101,14 +101,14 @@ def _config_lines(values: Mapping[str, Any], indent: str) -> list[str]:
 
 
 def checked_stream(stream: str | TextIO) -> str | TextIO:
-    """Return ``stream``, with the process's own streams by name, so that a later replacement of them is respected.
+    """Validate ``stream``, and return sys.stdout and sys.stderr by name, so that later replacements are respected.
 
     Args:
         stream: "stdout", "stderr" or an open text file.
 
     Raises:
-        TypeError: It cannot be written to.
-        ValueError: It is another name.
+        TypeError: ``stream`` is not writable.
+        ValueError: ``stream`` is an unknown name.
 
     >>> checked_stream("stdout")
     'stdout'
@@ -116,17 +116,17 @@ def checked_stream(stream: str | TextIO) -> str | TextIO:
     if isinstance(stream, str):
         return one_of("stream", stream, ("stdout", "stderr"))
     if not callable(getattr(stream, "write", None)):
-        raise TypeError(f"stream must be 'stdout', 'stderr' or an open text file, but got {stream!r}.")
+        raise TypeError(f"stream must be 'stdout', 'stderr' or an open text file; got {stream!r}.")
     if stream is sys.stdout:
         return "stdout"
     return "stderr" if stream is sys.stderr else stream
 
 
 def open_stream(stream: str | TextIO) -> TextIO:
-    """Return the file that a checked stream stands for now.
+    """Return the current file of a checked stream.
 
     Args:
-        stream: What :func:`checked_stream` returned.
+        stream: The return value of :func:`checked_stream`.
 
     >>> open_stream("stdout").write("text")
     text4

@@ -1,4 +1,4 @@
-"""Images and segmentation masks in any of the forms in which they are logged, as arrays of bytes."""
+"""Convert logged images and segmentation masks to uint8 arrays, and overlay masks on images."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["class_colour", "class_maps", "colour_mask", "draw_mask", "image_arrays"]
+__all__ = ["class_color", "class_maps", "color_mask", "image_arrays", "overlay_mask"]
 
-# The golden angle, as a part of the circle: hues of successive classes lie far apart, however many there are.
+# The golden angle, as a fraction of the circle: hues of successive classes are far apart, for any number of classes.
 _GOLDEN = 0.381966011250105
 _CHANNELS = (1, 3, 4)
 
@@ -20,15 +20,15 @@ _CHANNELS = (1, 3, 4)
 def image_arrays(images: Any, channels_last: bool = False) -> list[np.ndarray]:
     """Return images as uint8 arrays of shape (H, W, C), where C is 1, 3 or 4.
 
-    Bytes stay as they are. Floats in [0, 1] become 0 to 255. An image of floats beyond that range, such as a
-    normalised one, is shifted and scaled so that it fills the range. NaN is black.
+    Bytes are unchanged. Floats in [0, 1] become 0 to 255. An image of floats beyond that range, such as a normalized
+    one, is shifted and scaled to fill the range. NaN is black.
 
     Args:
         images: One image (H, W), (C, H, W) or a batch (N, C, H, W), as a tensor or array, or a sequence of these.
         channels_last: Whether the channels are the last dimension.
 
     Raises:
-        TypeError: Something else was given.
+        TypeError: ``images`` has another type.
         ValueError: A shape is not one of these.
 
     >>> [array.shape for array in image_arrays(torch.rand(2, 3, 8, 6))]
@@ -49,17 +49,17 @@ def image_arrays(images: Any, channels_last: bool = False) -> list[np.ndarray]:
 
 
 def class_maps(masks: Mapping[str, Any], num_images: int, channels_last: bool = False) -> dict[str, list[np.ndarray]]:
-    """Return segmentation masks as arrays of class indices of shape (H, W), for each name one for each image.
+    """Return segmentation masks by name as arrays of class indices (H, W), one per image.
 
     Args:
-        masks: Masks by name: indices (H, W), (N, H, W), or with one channel for each class, of which the greatest
-            counts, (N, C, H, W); as a tensor or array, or a sequence of (H, W) or (C, H, W).
-        num_images: How many images there are.
-        channels_last: Whether the channels of masks that have some are the last dimension.
+        masks: Masks by name: indices (H, W) or (N, H, W), or scores (N, C, H, W), of which the argmax over classes is
+            used; as a tensor or array, or a sequence of (H, W) or (C, H, W).
+        num_images: Number of images.
+        channels_last: Whether the class scores are in the last dimension.
 
     Raises:
-        TypeError: A mask is no tensor or array.
-        ValueError: A shape is not one of these, or there are more or fewer masks than images.
+        TypeError: A mask is not a tensor or array.
+        ValueError: A shape is not one of these, or the number of masks differs from that of the images.
 
     >>> class_maps({"predicted": torch.tensor([[[0, 1, 1]]])}, num_images=1)
     {'predicted': [array([[0, 1, 1]])]}
@@ -73,20 +73,20 @@ def class_maps(masks: Mapping[str, Any], num_images: int, channels_last: bool = 
             arrays = [array] if array.ndim == 2 else list(array)
         if len(arrays) != num_images:
             raise ValueError(
-                f"masks[{name!r}] must hold one mask for each image, but there are {len(arrays)} masks and "
+                f"masks[{name!r}] must contain one mask per image, but there are {len(arrays)} masks and "
                 f"{num_images} images."
             )
         maps[name] = [_indices(name, array, channels_last) for array in arrays]
     return maps
 
 
-def class_colour(index: int) -> tuple[int, int, int]:
-    """Return the colour of a class, as red, green and blue from 0 to 255; class 0 is black.
+def class_color(index: int) -> tuple[int, int, int]:
+    """Return the color of a class, as red, green and blue from 0 to 255; class 0 is black.
 
     Args:
         index: The class.
 
-    >>> class_colour(0), class_colour(1) != class_colour(2)
+    >>> class_color(0), class_color(1) != class_color(2)
     ((0, 0, 0), True)
     """
     if index == 0:
@@ -95,38 +95,38 @@ def class_colour(index: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def colour_mask(mask: np.ndarray) -> np.ndarray:
-    """Return a mask in the colours of its classes, (H, W, 3), uint8.
+def color_mask(mask: np.ndarray) -> np.ndarray:
+    """Return a mask in the colors of its classes, (H, W, 3), uint8.
 
     Args:
         mask: Class indices, (H, W).
 
-    >>> colour_mask(np.array([[0, 1]])).tolist()
+    >>> color_mask(np.array([[0, 1]])).tolist()
     [[[0, 0, 0], [242, 61, 61]]]
     """
-    classes, places = np.unique(mask, return_inverse=True)
-    palette = np.array([class_colour(int(index)) for index in classes], dtype=np.uint8)
-    return palette[places.reshape(mask.shape)]
+    classes, inverse = np.unique(mask, return_inverse=True)
+    palette = np.array([class_color(int(index)) for index in classes], dtype=np.uint8)
+    return palette[inverse.reshape(mask.shape)]
 
 
-def draw_mask(image: np.ndarray, mask: np.ndarray, opacity: float = 0.5) -> np.ndarray:
-    """Return an image with the colours of a mask laid over it, (H, W, 3), uint8; class 0 leaves the image as it is.
+def overlay_mask(image: np.ndarray, mask: np.ndarray, opacity: float = 0.5) -> np.ndarray:
+    """Return an image with the colors of a mask overlaid, (H, W, 3), uint8; class 0 is transparent.
 
     Args:
-        image: Bytes, (H, W, C), where C is 1, 3 or 4; the fourth channel is left out.
+        image: Bytes, (H, W, C), where C is 1, 3 or 4; the alpha channel is dropped.
         mask: Class indices, (H, W).
-        opacity: Share of the mask's colour, from 0 to 1.
+        opacity: Weight of the mask's color, from 0 to 1.
 
     Raises:
-        ValueError: They differ in size.
+        ValueError: The sizes differ.
 
-    >>> draw_mask(np.zeros((1, 2, 3), np.uint8), np.array([[0, 1]])).tolist()
+    >>> overlay_mask(np.zeros((1, 2, 3), np.uint8), np.array([[0, 1]])).tolist()
     [[[0, 0, 0], [121, 30, 30]]]
     """
     if image.shape[:2] != mask.shape:
-        raise ValueError(f"A mask must be as large as its image, {image.shape[:2]}, but its size is {mask.shape}.")
+        raise ValueError(f"A mask must have the size of its image, {image.shape[:2]}; got {mask.shape}.")
     base = image[..., :3] if image.shape[-1] > 1 else np.repeat(image, 3, axis=-1)
-    mixed = np.rint((1 - opacity) * base + opacity * colour_mask(mask)).astype(np.uint8)
+    mixed = np.rint((1 - opacity) * base + opacity * color_mask(mask)).astype(np.uint8)
     return np.where((mask == 0)[..., None], base, mixed)
 
 
@@ -136,11 +136,11 @@ def _array(argument: str, value: Any) -> np.ndarray:
         return (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).cpu().numpy()
     if isinstance(value, np.ndarray):
         return value
-    raise TypeError(f"{argument} must be tensors or arrays, or a sequence of them, but got {type(value).__name__}.")
+    raise TypeError(f"{argument} must be tensors or arrays, or a sequence of them; got {type(value).__name__}.")
 
 
 def _bytes(image: np.ndarray) -> np.ndarray:
-    """Turn the values of one image into bytes."""
+    """Convert the values of one image to bytes."""
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
     if image.dtype == np.bool_:
@@ -154,7 +154,7 @@ def _bytes(image: np.ndarray) -> np.ndarray:
 
 
 def _indices(name: str, mask: np.ndarray, channels_last: bool) -> np.ndarray:
-    """Turn one mask into class indices."""
+    """Convert one mask to class indices."""
     if mask.ndim == 3:
         axis = -1 if channels_last else 0
         mask = mask.take(0, axis) if mask.shape[axis] == 1 else mask.argmax(axis)
@@ -166,10 +166,10 @@ def _indices(name: str, mask: np.ndarray, channels_last: bool) -> np.ndarray:
 
 
 def _bad_shape(shape: tuple[int, ...], channels_last: bool) -> str:
-    wanted = "(H, W), (H, W, C) or (N, H, W, C)" if channels_last else "(H, W), (C, H, W) or (N, C, H, W)"
+    expected = "(H, W), (H, W, C) or (N, H, W, C)" if channels_last else "(H, W), (C, H, W) or (N, C, H, W)"
     hint = ""
     if not channels_last and len(shape) in (3, 4) and shape[-1] in _CHANNELS:
-        hint = " For channels in the last dimension give channels_last=True."
+        hint = " For channels in the last dimension pass channels_last=True."
     elif channels_last and len(shape) in (3, 4) and shape[-3] in _CHANNELS:
-        hint = " For channels before height and width give channels_last=False."
-    return f"images must have the shape {wanted} with 1, 3 or 4 channels C, but got {shape}.{hint}"
+        hint = " For channels before height and width pass channels_last=False."
+    return f"images must have the shape {expected} with 1, 3 or 4 channels C; got {shape}.{hint}"

@@ -1,4 +1,4 @@
-"""Lay out progress bars and table cells in the width of a terminal: values stay; bar, rate and time give way."""
+"""Lay out progress bars in the width of a terminal: values have priority over the bar, the rate and the times."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _GAP = "  "
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Return the width of a terminal in columns; None for a file or pipe, whose lines have no limit.
+    """Return the width of a terminal in columns; None for a file or pipe, whose lines are not limited.
 
     Args:
-        stream: What is written to.
+        stream: The output stream.
 
     >>> import io
     >>> terminal_width(io.StringIO()) is None
@@ -39,12 +39,12 @@ def terminal_width(stream: TextIO) -> int | None:
         return int(columns)
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
-    except (OSError, ValueError):  # a stand-in for a terminal, which has no descriptor
+    except (OSError, ValueError):  # a terminal-like object without a file descriptor
         return shutil.get_terminal_size().columns
 
 
 def cell_len(text: str) -> int:
-    """Return the number of columns of a text, of which wide characters take two.
+    """Return the number of columns of a text; wide characters take two.
 
     Args:
         text: One line of text.
@@ -54,13 +54,13 @@ def cell_len(text: str) -> int:
     """
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len as of_rich  # imported late: it brings tables of all characters
+    from rich.cells import cell_len as of_rich  # imported lazily: it loads tables of all characters
 
     return of_rich(text)
 
 
 def shorten(text: str, width: int) -> str:
-    """Return text of at most ``width`` columns; what is longer loses its middle, since names differ at their ends.
+    """Truncate text to at most ``width`` columns by removing its middle, since names differ at their ends.
 
     Args:
         text: One line of text. Wide characters take two columns.
@@ -78,20 +78,20 @@ def shorten(text: str, width: int) -> str:
     if width <= 1:
         return "…"[:width]
     head = width // 2
-    # set_cell_size() fills up with a space where it would have to cut a wide character in two.
+    # set_cell_size() pads with a space if it would have to cut a wide character in two.
     begin = set_cell_size(text, head).rstrip() if cell_len(text) > head else text
     end = set_cell_size(text[::-1], width - 1 - head).rstrip()[::-1]
     return f"{begin}…{end}"
 
 
 def wrap_fields(fields: Sequence[str], width: int | None, indent: str = "", gap: str = "  ") -> str:
-    """Join fields by a gap, with line breaks between fields where a line would be longer than the terminal.
+    """Join fields by a gap, breaking lines between fields that would exceed the width of the terminal.
 
     Args:
         fields: Texts without line breaks.
         width: Number of columns; None for no limit.
-        indent: Begins each line but the first.
-        gap: What is between two fields of a line.
+        indent: Prefix of each line but the first.
+        gap: Separator of two fields in a line.
 
     >>> print(wrap_fields(["config", "seed=17", "num_nodes=1"], 18, "  "))
     config  seed=17
@@ -108,22 +108,23 @@ def wrap_fields(fields: Sequence[str], width: int | None, indent: str = "", gap:
 
 
 def bar_table(lines: Sequence[Line], width: int, title_width: int = 0) -> tuple[Table, int]:
-    """Lay out bars one below the other, and return them with the width of their titles.
+    """Lay out bars one below the other, and return the table and the width of its titles.
 
-    What does not fit goes in this order: the drawn bar, the rate, the times, the unit of the count, the count, the
-    middle of names. Values of a finished bar continue on further lines; of a bar at work the last are only counted.
+    What does not fit is dropped in this order: the graphical bar, the rate, the times, the unit of the count, the
+    count, the middle of names. Values of a finished bar continue on further lines; for an active bar, the last values
+    are replaced by their number.
 
     Args:
         lines: The bars.
         width: Number of columns.
-        title_width: The least width of the titles, such as that of bars shown before.
+        title_width: The minimum width of the titles, such as that of bars shown before.
     """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    most = max(_LEAST_TITLE_WIDTH, width // 3)
-    title_width = min(max([title_width, *(cell_len(line.title) for line in lines)]), most)
+    max_title = max(_LEAST_TITLE_WIDTH, width // 3)
+    title_width = min(max([title_width, *(cell_len(line.title) for line in lines)]), max_title)
     free = width - title_width - 1
     bar_width = min(_BAR_WIDTH, free - 1 - max((_full(line).cell_len for line in lines), default=0))
     has_bar = bar_width >= _LEAST_BAR_WIDTH
@@ -148,7 +149,7 @@ def _full(line: Line) -> Text:
 
 
 def _details(line: Line, width: int) -> Text:
-    """Everything about a bar but its title, as far as there is room for it."""
+    """Return the details of a bar next to its title, shortened to a width."""
     from rich.text import Text
 
     for candidate in _candidates(line, line.metrics):
@@ -167,7 +168,7 @@ def _details(line: Line, width: int) -> Text:
 
 
 def _first_items(line: Line, width: int) -> Text:
-    """The first values that fit, and how many more there are."""
+    """Return the first values that fit, and the number of the others."""
     from rich.text import Text
 
     items = [f"{shorten(name, _LEAST_NAME_WIDTH)} {value}" for name, value in line.formatted]
@@ -179,13 +180,13 @@ def _first_items(line: Line, width: int) -> Text:
 
 
 def _item(name: str, value: str, width: int) -> str:
-    """A name and its value in ``width`` columns, of which the value keeps its own."""
-    room = width - cell_len(value) - 1
-    return f"{shorten(name, room)} {value}" if room >= 1 else value
+    """Format a name and its value in ``width`` columns by shortening the name."""
+    name_width = width - cell_len(value) - 1
+    return f"{shorten(name, name_width)} {value}" if name_width >= 1 else value
 
 
 def _candidates(line: Line, metrics: Sequence[str]) -> Iterator[Text]:
-    """The details of a bar, each time with something less beside the metrics."""
+    """Yield the details of a bar, each time with fewer fields next to the metrics."""
     count, times, speed = line.count, line.times, line.speed
     yield _joined(count, times, speed, metrics)
     yield _joined(count, times, None, metrics)
@@ -199,4 +200,4 @@ def _joined(count: str | None, times: str | None, speed: str | None, metrics: Se
     from rich.text import Text
 
     styled = [(count, "green"), (times, "cyan"), (speed, "magenta"), *((metric, "default") for metric in metrics)]
-    return Text(_GAP).join(Text(part, style) for part, style in styled if part)
+    return Text(_GAP).join(Text(field, style) for field, style in styled if field)

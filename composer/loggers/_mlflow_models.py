@@ -13,12 +13,12 @@ __all__ = ["ModelRegistry"]
 
 
 class ModelRegistry:
-    """Saves, logs and registers models for a run of MLflow.
+    """Saves, logs and registers models for an MLflow run.
 
     Args:
-        tracking_uri: Where the run is.
-        registry_uri: Where models are registered; where the run is by default.
-        prefix: What names of registered models begin with, a dot between; ``catalog.schema`` for Unity Catalog.
+        tracking_uri: Tracking server of the run.
+        registry_uri: Where to register models; by default the tracking server.
+        prefix: Prefix of the names of registered models, joined by a dot; ``catalog.schema`` for Unity Catalog.
 
     Raises:
         ValueError: The registry is Unity Catalog, and the prefix is not ``catalog.schema``.
@@ -29,8 +29,7 @@ class ModelRegistry:
             parts = prefix.split(".")
             if len(parts) != 2 or not all(parts):
                 raise ValueError(
-                    f"model_registry_prefix must be 'catalog.schema' for the registry {registry_uri!r}, but got "
-                    f"{prefix!r}."
+                    f"model_registry_prefix must be 'catalog.schema' for the registry {registry_uri!r}; got {prefix!r}."
                 )
         self.tracking_uri = tracking_uri
         self.registry_uri = registry_uri
@@ -40,35 +39,35 @@ class ModelRegistry:
         """Return the name of a registered model with its prefix.
 
         Args:
-            name: The name, with the prefix or without.
+            name: The name, with or without the prefix.
         """
         return name if not self.prefix or name.startswith(f"{self.prefix}.") else f"{self.prefix}.{name}"
 
     def register(self, model_uri: str, name: str, wait: int, tags: dict[str, Any] | None) -> Any:
-        """Register a model that was logged or saved; return its version.
+        """Register a model that was logged or saved, and return its version.
 
         Args:
-            model_uri: Where the model is.
+            model_uri: URI of the model.
             name: Name of the registered model.
-            wait: For how many seconds to wait until it is ready.
+            wait: Seconds to wait until it is ready.
             tags: Tags of the version.
         """
         import mlflow
 
-        with self._places():
+        with self._uris():
             return mlflow.register_model(model_uri, self.full_name(name), await_registration_for=wait, tags=tags)
 
     def register_for_run(
         self, client: Any, run_id: str, model_uri: str, name: str, wait: int, tags: dict[str, Any] | None
     ) -> Any:
-        """Register files of a model as belonging to a run; return the version.
+        """Register the files of a model as belonging to a run, and return the version.
 
         Args:
             client: An ``MlflowClient``.
             run_id: The run.
-            model_uri: Where the model is.
-            name: Name of the registered model, which is made if there is none.
-            wait: For how many seconds to wait until it is ready.
+            model_uri: URI of the model.
+            name: Name of the registered model, which is created if needed.
+            wait: Seconds to wait until it is ready.
             tags: Tags of the version.
         """
         from mlflow.exceptions import MlflowException
@@ -88,10 +87,10 @@ class ModelRegistry:
 
         Args:
             flavor: Name of a module of mlflow that saves models.
-            arguments: What its ``save_model`` takes.
+            arguments: Arguments of its ``save_model``.
         """
         module = self._flavor(flavor, "save_model")
-        with self._places():
+        with self._uris():
             module.save_model(**arguments)
 
     def log(self, flavor: str, run_id: str, client: Any, arguments: dict[str, Any]) -> Any:
@@ -101,22 +100,22 @@ class ModelRegistry:
             flavor: Name of a module of mlflow that saves models.
             run_id: The run.
             client: An ``MlflowClient``.
-            arguments: What its ``log_model`` takes.
+            arguments: Arguments of its ``log_model``.
         """
         import mlflow
 
         module = self._flavor(flavor, "log_model")
-        with self._places():
+        with self._uris():
             try:
                 with mlflow.start_run(run_id=run_id, nested=True):
                     return module.log_model(**arguments)
             finally:
-                # Leaving the block ends the run, which has not ended.
+                # Leaving the block ends the run, but it continues.
                 client.update_run(run_id, status="RUNNING")
 
     @contextlib.contextmanager
-    def _places(self) -> Generator[None]:
-        """Make ours the places that mlflow's functions use, which have no argument for them."""
+    def _uris(self) -> Generator[None]:
+        """Temporarily set mlflow's global tracking and registry URIs, for functions without arguments for them."""
         import mlflow
 
         outer = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
@@ -130,7 +129,7 @@ class ModelRegistry:
 
     @staticmethod
     def _flavor(flavor: str, function: str) -> Any:
-        """The module that saves a kind of models."""
+        """Return the mlflow module that saves models of a flavor."""
         try:
             module = importlib.import_module(f"mlflow.{flavor}")
         except ModuleNotFoundError as error:
@@ -141,6 +140,6 @@ class ModelRegistry:
         if not hasattr(module, function):
             raise ValueError(
                 f"flavor must be the name of a module of mlflow that has {function}, such as 'transformers' or "
-                f"'pytorch', but got {flavor!r}."
+                f"'pytorch'; got {flavor!r}."
             )
         return module

@@ -1,4 +1,4 @@
-"""Find the experiment and the run of MLflow to log to, and write names and values as it wants them."""
+"""Find the MLflow experiment and run to log to, and convert names and parameters to what MLflow accepts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from composer.nested import convert_nested_dict_to_flat_dict
 __all__ = ["clean_name", "clean_parameters", "find_experiment", "find_run", "matches", "run_url"]
 
 _DEFAULT_EXPERIMENT = "my-mlflow-experiment"
-_LONGEST_NAME = 250
-_LONGEST_VALUE = 6000
+_MAX_NAME_LENGTH = 250
+_MAX_VALUE_LENGTH = 6000
 
 
 def find_experiment(client: Any, name: str | None, tracking_uri: str) -> str:
-    """Return the id of an experiment, which is made if there is none of its name.
+    """Return the id of an experiment, which is created if it does not exist.
 
     Args:
         client: An ``MlflowClient``.
-        name: Its name; by default ``MLFLOW_EXPERIMENT_ID`` or ``MLFLOW_EXPERIMENT_NAME`` of the environment tells.
-        tracking_uri: Where the client logs. Databricks wants paths; any other name is put into the user's folder.
+        name: Its name; defaults to the environment variables ``MLFLOW_EXPERIMENT_ID`` or ``MLFLOW_EXPERIMENT_NAME``.
+        tracking_uri: Tracking URI of the client. Databricks requires paths; other names are placed in the user's
+            folder.
     """
     from mlflow.exceptions import MlflowException
 
@@ -41,7 +42,7 @@ def find_experiment(client: Any, name: str | None, tracking_uri: str) -> str:
         try:
             return client.create_experiment(name)
         except MlflowException:
-            # Another process may have been faster; what is wrong otherwise is still wrong below.
+            # Another process may have created it in the meantime; any other error is raised below.
             experiment = client.get_experiment_by_name(name)
             if experiment is None:
                 raise
@@ -49,23 +50,23 @@ def find_experiment(client: Any, name: str | None, tracking_uri: str) -> str:
 
 
 def find_run(client: Any, experiment_id: str, run_name: str) -> str | None:
-    """Return the id of the newest run that has a name as its tag ``run_name``, or None.
+    """Return the id of the newest run whose tag ``run_name`` is a name, or None.
 
     Args:
         client: An ``MlflowClient``.
-        experiment_id: Where to look.
+        experiment_id: The experiment to search.
         run_name: The name.
     """
     quote = "'" if '"' in run_name else '"'
     query = f"tags.run_name = {quote}{run_name}{quote}"
-    if quote in run_name:  # the language of queries has no way to write both
+    if quote in run_name:  # the query language cannot express a name with both quotes
         return None
     found = client.search_runs([experiment_id], query, max_results=1, order_by=["attributes.start_time DESC"])
     return found[0].info.run_id if found else None
 
 
 def clean_name(name: str) -> str:
-    """Return a name with the characters that MLflow allows; any other becomes an underscore.
+    """Return a name with characters that MLflow does not allow replaced by underscores.
 
     Args:
         name: Name of a metric or a parameter.
@@ -73,15 +74,15 @@ def clean_name(name: str) -> str:
     >>> clean_name("metrics/eval/Accuracy@5 [top]")
     'metrics/eval/Accuracy_5 _top_'
     """
-    return re.sub(r"[^\w\-. :/]", "_", name)[:_LONGEST_NAME]
+    return re.sub(r"[^\w\-. :/]", "_", name)[:_MAX_NAME_LENGTH]
 
 
 def clean_parameters(hyperparameters: Mapping[str, Any], ignore: Iterable[str]) -> dict[str, str]:
-    """Return hyperparameters as flat texts, cut where they are longer than MLflow allows.
+    """Return hyperparameters as flat strings, truncated to the length that MLflow allows.
 
     Args:
-        hyperparameters: Values by name, nested or not.
-        ignore: Patterns of names to leave out, which hold for outer names and for flat ones.
+        hyperparameters: Values by name, which may be nested.
+        ignore: Patterns of names to leave out, matched with top-level names and with flat ones.
 
     >>> clean_parameters({"model": {"depth": 2, "layers": [1, 2]}, "seed": 1}, ignore=["se*"])
     {'model/depth': '2', 'model/layers': '[1, 2]'}
@@ -90,12 +91,12 @@ def clean_parameters(hyperparameters: Mapping[str, Any], ignore: Iterable[str]) 
     kept = {name: value for name, value in to_json(hyperparameters).items() if not matches(name, patterns)}
     flat = convert_nested_dict_to_flat_dict(kept)
     return {
-        clean_name(name): str(value)[:_LONGEST_VALUE] for name, value in flat.items() if not matches(name, patterns)
+        clean_name(name): str(value)[:_MAX_VALUE_LENGTH] for name, value in flat.items() if not matches(name, patterns)
     }
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Tell whether a name matches any of some patterns as those for file names, where ``*`` stands for anything.
+    """Return whether a name matches any of several glob patterns.
 
     Args:
         name: The name.
@@ -108,7 +109,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def run_url(experiment_id: str | None, run_id: str | None) -> str:
-    """Return the address of a run below that of the server; ``DATABRICKS_HOST`` of the environment tells the server.
+    """Return the URL of a run, relative to the server or on the server in the variable ``DATABRICKS_HOST``.
 
     Args:
         experiment_id: Id of the experiment.

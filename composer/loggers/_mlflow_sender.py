@@ -1,4 +1,4 @@
-"""Send to MLflow from a thread, some seconds' worth at a time."""
+"""Send metrics, parameters and calls to MLflow from a background thread, in batches."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from composer.loggers._background import BackgroundWriter, TryAgain
+from composer.loggers._background import BackgroundWriter, RetryLater
 
 __all__ = ["Sender"]
 
-# Errors of a server that may be gone at the next attempt.
-_PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "RESOURCE_EXHAUSTED", "REQUEST_LIMIT_EXCEEDED"})
-# What a request may hold.
+# Server errors that may be temporary.
+_TEMPORARY = frozenset({"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "RESOURCE_EXHAUSTED", "REQUEST_LIMIT_EXCEEDED"})
+# Limits per request.
 _MAX_METRICS = 1000
 _MAX_PARAMETERS = 100
 _CAPACITY = 100_000
@@ -22,13 +22,13 @@ Call = Callable[[], object]
 
 
 class Sender:
-    """Sends metrics in batches, and makes calls, in their order.
+    """Sends metrics in batches and makes calls to MLflow, in order.
 
     Args:
         client: An ``MlflowClient``.
         run_id: The run.
-        synchronous: Whether to send in the thread of the caller.
-        buffer_seconds: How long to collect metrics between two requests, unless there are enough for one.
+        synchronous: Whether to send in the caller's thread.
+        buffer_seconds: How long to collect metrics between two requests, unless there are enough for a full one.
         close_timeout: How long closing may take, in seconds.
     """
 
@@ -42,13 +42,13 @@ class Sender:
         self._writer: BackgroundWriter[Any] = BackgroundWriter(
             "MLFlowLogger", self._deliver, _CAPACITY, _MAX_METRICS, close_timeout=close_timeout, names=_names
         )
-        self._hurry = threading.Event()  # ends the time of collecting
-        self._waited_for = 0  # how many flushes are on
+        self._send_now = threading.Event()  # ends the collection of metrics
+        self._num_flushes = 0  # in progress
         self._lock = threading.Lock()
-        self._number_waiting = 0  # of metrics
+        self._num_waiting = 0  # of metrics
 
     def send_metrics(self, metrics: list[Any]) -> None:
-        """Send ``mlflow.entities.Metric`` objects, now or later.
+        """Send ``mlflow.entities.Metric`` objects, now or in the background.
 
         Args:
             metrics: The objects.
@@ -61,23 +61,23 @@ class Sender:
             self._writer.put(*metrics)
 
     def send_parameters(self, parameters: Mapping[str, str]) -> None:
-        """Send parameters, now or later.
+        """Send parameters, now or in the background.
 
         Args:
-            parameters: Texts by name.
+            parameters: Strings by name.
         """
         from mlflow.entities import Param
 
         entities = [Param(name, value) for name, value in parameters.items()]
         for start in range(0, len(entities), _MAX_PARAMETERS):
-            some = entities[start : start + _MAX_PARAMETERS]
-            self.call(lambda some=some: self.client.log_batch(self.run_id, params=some, synchronous=True))
+            batch = entities[start : start + _MAX_PARAMETERS]
+            self.call(lambda batch=batch: self.client.log_batch(self.run_id, params=batch, synchronous=True))
 
     def call(self, function: Call) -> None:
-        """Make a call, now or later.
+        """Call a function, now or in the background.
 
         Args:
-            function: What to call; it is never left out.
+            function: The function; the call is never dropped.
         """
         if self.synchronous:
             self._deliver([function])
@@ -85,31 +85,31 @@ class Sender:
             self._writer.put(function, keep=True)
 
     def hurry(self) -> None:
-        """Send what was collected soon."""
-        self._hurry.set()
+        """Send collected metrics soon, without waiting."""
+        self._send_now.set()
 
     def flush(self) -> bool:
-        """Wait until everything is sent; tell whether it is."""
-        self._waited_for += 1
-        self._hurry.set()
+        """Wait until everything is sent, and return whether it is."""
+        self._num_flushes += 1
+        self._send_now.set()
         try:
             return self._writer.flush()
         finally:
-            self._waited_for -= 1
+            self._num_flushes -= 1
 
     def close(self) -> None:
-        """Send what waits, and end the thread."""
-        self._waited_for += 1
-        self._hurry.set()
+        """Send queued records, and end the thread."""
+        self._num_flushes += 1
+        self._send_now.set()
         self._writer.close()
 
     def _count(self, change: int) -> int:
-        """Note that metrics come or go; return how many wait."""
+        """Add to the number of waiting metrics, and return it."""
         with self._lock:
-            self._number_waiting += change
-            if self._number_waiting >= _MAX_METRICS:
-                self._hurry.set()
-            return self._number_waiting
+            self._num_waiting += change
+            if self._num_waiting >= _MAX_METRICS:
+                self._send_now.set()
+            return self._num_waiting
 
     def _deliver(self, records: list[Any]) -> None:
         for is_call, group in itertools.groupby(records, callable):
@@ -117,9 +117,9 @@ class Sender:
         if self.synchronous:
             return
         waiting = self._count(-sum(not callable(record) for record in records))
-        if waiting < _MAX_METRICS and not self._waited_for:
-            self._hurry.wait(self.buffer_seconds)
-            self._hurry.clear()
+        if waiting < _MAX_METRICS and not self._num_flushes:
+            self._send_now.wait(self.buffer_seconds)
+            self._send_now.clear()
 
     def _attempt(self, records: list[Any], are_calls: bool) -> None:
         from mlflow.exceptions import MlflowException
@@ -131,12 +131,12 @@ class Sender:
             else:
                 self.client.log_batch(self.run_id, metrics=records, synchronous=True)
         except MlflowException as error:
-            if not self.synchronous and error.error_code in _PASSING:
-                raise TryAgain(reason=str(error)) from error
+            if not self.synchronous and error.error_code in _TEMPORARY:
+                raise RetryLater(reason=str(error)) from error
             raise
 
 
 def _names(record: Any) -> Iterator[str]:
-    """The name of a metric, of which the newest is to be kept."""
+    """Yield the name of a metric, whose newest value must be kept."""
     if not callable(record):
         yield record.key

@@ -1,4 +1,4 @@
-"""Progress bars in the output of a notebook's cell: HTML that follows the page's colors, light or dark."""
+"""Progress bars in notebook cell outputs: HTML that follows the light or dark theme of the page."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TRACK = "align-self:center;height:8px;border-radius:4px;background:rgba(128,128
 
 
 class NotebookDisplay:
-    """Bars redrawn in place in the output of a notebook's cell."""
+    """Bars updated in place in the output of a notebook cell."""
 
     interval = 0.2
 
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def show(self, lines: Sequence[Line]) -> None:
+    def render(self, lines: Sequence[Line]) -> None:
         data = {"text/plain": "\n".join(line.sentence() for line in lines), "text/html": bars_html(lines)}
         if self._handle is None:
             from IPython.display import display
@@ -34,11 +34,11 @@ class NotebookDisplay:
         else:
             self._handle.update(data, raw=True)
 
-    def leave(self, line: Line, lines: Sequence[Line] = ()) -> None:
-        self.show([line])
+    def finish(self, line: Line, lines: Sequence[Line] = ()) -> None:
+        self.render([line])
         self._handle = None
         if lines:
-            self.show(lines)
+            self.render(lines)
 
     def write(self, text: str) -> None:
         print(text)  # noqa: T201
@@ -64,9 +64,9 @@ def bars_html(lines: Sequence[Line]) -> str:
 
 
 def _row(line: Line) -> str:
-    share = 100.0 * min(max(line.done / line.total, 0.0), 1.0) if line.total else 100.0 * line.final
+    percent = 100.0 * min(max(line.done / line.total, 0.0), 1.0) if line.total else 100.0 * line.final
     color = "#2e8b57" if line.final else "#3b82f6"
-    fill = f'<div style="height:100%;width:{share:.1f}%;background:{color}"></div>'
+    fill = f'<div style="height:100%;width:{percent:.1f}%;background:{color}"></div>'
     title, details = (html.escape(text) for text in (line.title, _details(line)))
     return (
         f'<span style="white-space:pre">{title}</span><div style="{_TRACK}">{fill}</div>'

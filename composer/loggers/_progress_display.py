@@ -1,4 +1,4 @@
-"""Two ways to show progress: throttled lines in a file or pipe (a CI log), live bars in a terminal."""
+"""Progress displays: throttled lines for a file or pipe (such as a CI log), live bars for a terminal."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ __all__ = ["Display", "LiveDisplay", "PlainDisplay", "open_display"]
 
 
 class Display(Protocol):
-    """Where progress is shown.
+    """An output for progress bars.
 
     Attributes:
-        interval: Least time between two calls of :meth:`show`, in seconds.
+        interval: Minimum time between two calls of :meth:`render`, in seconds.
     """
 
     interval: float
 
-    def show(self, lines: Sequence[Line]) -> None:
-        """Show the bars that are at work, the outer before the inner."""
+    def render(self, lines: Sequence[Line]) -> None:
+        """Show the active bars, the outer before the inner."""
         ...
 
-    def leave(self, line: Line, lines: Sequence[Line] = ()) -> None:
-        """Show a finished bar that stays, and go on with those still at work."""
+    def finish(self, line: Line, lines: Sequence[Line] = ()) -> None:
+        """Show a finished bar permanently, and keep showing the active ones."""
         ...
 
     def write(self, text: str) -> None:
-        """Show lines of text that stay."""
+        """Write permanent lines of text."""
         ...
 
     def write_fields(self, fields: Sequence[str], gap: str = "  ") -> None:
-        """Show one line of fields that stays; where it is too long, it is broken between fields."""
+        """Write a permanent line of fields, broken between fields if it is too long."""
         ...
 
     def stop(self) -> None:
-        """End; the last state stays."""
+        """Stop the display; its last state remains visible."""
         ...
 
 
 def open_display(stream: TextIO) -> Display:
-    """Return the display that suits a stream: live where that works, else plain lines without control characters.
+    """Return the display for a stream: live if possible, else plain lines without control characters.
 
     Args:
-        stream: Where to write.
+        stream: The output stream.
     """
     if is_notebook() and stream in (sys.stdout, sys.stderr):
         from composer.loggers._notebook import NotebookDisplay
@@ -63,11 +63,11 @@ def open_display(stream: TextIO) -> Display:
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    """Whether lines on the stream can be drawn anew."""
+    """Return whether lines on the stream can be updated in place."""
     if "rich.file_proxy" in sys.modules:
         from rich.file_proxy import FileProxy
 
-        # Another run's bars are live on this terminal: what is written to the proxy appears above them.
+        # Another run has live bars on this terminal: what is written to the proxy appears above them.
         if isinstance(stream, FileProxy):
             return False
     dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
@@ -78,19 +78,19 @@ def _has_rich() -> bool:
     return importlib.util.find_spec("rich") is not None
 
 
-# So many lines of finished bars are written at once; from then on one a second.
+# This many lines of finished bars are written immediately; from then on one a second.
 _BURST = 10
 
 
 class PlainDisplay:
     """Lines without control characters: one about every ten seconds, and one for each finished bar.
 
-    Short runs leave the line of every epoch and evaluation. Where bars finish faster than one a second, for longer than
-    ten lines, a line waits until there is a second for each that waits, and a newer one of its series takes its place.
-    The last ones are written at the end, so that the end of each series is always there.
+    Short runs write the line of every epoch and evaluation. If bars finish faster than one a second, for more than ten
+    lines, lines are delayed until there is a second for each, and a newer line replaces a delayed one of its series.
+    Delayed lines are written at the end, so that the last line of each series is always present.
 
     Args:
-        stream: Where to write.
+        stream: The output stream.
     """
 
     interval = 10.0
@@ -101,14 +101,14 @@ class PlainDisplay:
         self._allowance = float(_BURST)
         self._counted = time.monotonic()
 
-    def show(self, lines: Sequence[Line]) -> None:
+    def render(self, lines: Sequence[Line]) -> None:
         self._flush()
         if lines:
             self._spend(1)
             self.write(lines[-1].sentence())
 
-    def leave(self, line: Line, lines: Sequence[Line] = ()) -> None:
-        self._waiting.pop(line.series, None)  # so that the order is that of the newest
+    def finish(self, line: Line, lines: Sequence[Line] = ()) -> None:
+        self._waiting.pop(line.series, None)  # reinserted at the end
         self._waiting[line.series] = line
         now = time.monotonic()
         self._allowance = min(self._allowance + now - self._counted, float(max(_BURST, len(self._waiting))))
@@ -127,7 +127,7 @@ class PlainDisplay:
         self._flush()
 
     def _flush(self) -> None:
-        """Write the lines that wait."""
+        """Write the delayed lines."""
         lines, self._waiting = list(self._waiting.values()), {}
         self._spend(len(lines))
         for line in lines:
@@ -138,7 +138,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """Bars redrawn in place at the bottom of a terminal; what else is printed appears above them."""
+    """Bars updated in place at the bottom of a terminal; other output appears above them."""
 
     interval = 0.1
 
@@ -146,24 +146,24 @@ class LiveDisplay:
         from rich.console import Console
         from rich.live import Live
 
-        # A console of its own, since a console can have one live display only, and runs may overlap.
+        # A separate console, since a console supports a single live display, and runs may overlap.
         self._title_width = 0
         self._console = Console(file=stream, force_terminal=True, highlight=False)
         self._live = Live(
             console=self._console,
-            auto_refresh=False,  # no thread; redrawn by hand
-            # What goes into a file must not be diverted to the terminal.
+            auto_refresh=False,  # no thread; refreshed explicitly
+            # Output to a file must not be redirected to the terminal.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
         )
         self._live.start()
-        # A process that is killed cannot give the cursor back, so it is never taken.
+        # A killed process cannot restore the cursor, so it is never hidden.
         self._console.show_cursor(True)
 
-    def show(self, lines: Sequence[Line]) -> None:
+    def render(self, lines: Sequence[Line]) -> None:
         self._live.update(self._table(lines), refresh=True)
 
-    def leave(self, line: Line, lines: Sequence[Line] = ()) -> None:
+    def finish(self, line: Line, lines: Sequence[Line] = ()) -> None:
         self._live.update(self._table(lines))
         self._console.print(self._table([line]))
 
@@ -177,6 +177,6 @@ class LiveDisplay:
         self._live.stop()
 
     def _table(self, lines: Sequence[Line]) -> Table:
-        # Lines that stay and bars at work are aligned with each other.
+        # Finished and active bars are aligned with each other.
         table, self._title_width = bar_table(lines, self._console.width, self._title_width)
         return table

@@ -1,4 +1,4 @@
-"""What a progress display shows: how far, how fast, how long."""
+"""Progress bar state and formatting: count, percentage, speed, elapsed and remaining time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ __all__ = ["Bar", "Line"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A progress bar at one moment.
+    """The state of a progress bar at one time.
 
     Attributes:
-        title: What is counted, such as "epoch 1/10".
-        unit: Name of what is counted, in the plural; "seconds" are shown as a clock.
-        done: How much is done, in ``unit``.
-        total: How much there is, in ``unit``; None if unknown.
-        elapsed: Time spent, in seconds.
+        title: Title of the bar, such as "epoch 1/10".
+        unit: Unit of the count, in the plural; "seconds" are shown as a clock.
+        done: Completed amount, in ``unit``.
+        total: Total amount, in ``unit``; None if unknown.
+        elapsed: Elapsed time, in seconds.
         rate: Batches per second; None before the first.
-        remaining: Time still needed, in seconds; None if unknown.
+        remaining: Estimated remaining time, in seconds; None if unknown.
         values: Metrics by short name.
-        final: Whether it will not change any more.
-        series: What it is one of, such as "train" for the bars of all epochs, or the label of an evaluator.
+        final: Whether the bar is finished.
+        series: Group of bars that it belongs to, such as "train" for the bars of all epochs, or the label of an
+            evaluator.
     """
 
     title: str
@@ -42,12 +43,12 @@ class Line:
 
     @property
     def count(self) -> str:
-        """How much is done, such as "150/500 batches"."""
+        """Completed amount with its unit, such as "150/500 batches"."""
         return self.short_count if self.unit == "seconds" else f"{self.short_count} {self.unit}"
 
     @property
     def short_count(self) -> str:
-        """How much is done without its unit, such as "150/500"."""
+        """Completed amount without its unit, such as "150/500"."""
         if self.unit == "seconds":
             return clock(self.done) if self.total is None else f"{clock(self.done)}/{clock(self.total)}"
         done = f"{self.done:,.0f}"
@@ -58,19 +59,19 @@ class Line:
 
     @property
     def percent(self) -> str | None:
-        """The share done, such as "30%"."""
+        """Completed percentage, such as "30%"."""
         return f"{100 * self.done / self.total:.0f}%" if self.total else None
 
     @property
     def speed(self) -> str | None:
-        """Batches per second, or seconds per batch if these are more than one."""
+        """Batches per second, or seconds per batch if a batch takes longer than a second."""
         if self.rate is None or self.rate <= 0:
             return None
         return f"{self.rate:.1f} it/s" if self.rate >= 1 else f"{1 / self.rate:.1f} s/it"
 
     @property
     def times(self) -> str:
-        """Time spent and, if it can be told, time still needed, such as "0:12 eta 0:28"."""
+        """Elapsed time and, if known, remaining time, such as "0:12 eta 0:28"."""
         unknown = self.final or self.remaining is None
         return clock(self.elapsed) if unknown else f"{clock(self.elapsed)} eta {clock(self.remaining or 0.0)}"
 
@@ -91,20 +92,20 @@ class Line:
         'epoch 1/10  30%  150/500 batches  loss 0.1230  12.3 it/s  eta 0:28'
         """
         time = self.times if self.final or self.remaining is None else f"eta {clock(self.remaining)}"
-        parts = [self.title, self.percent, self.count, *self.metrics, self.speed, time]
-        return "  ".join(part for part in parts if part is not None)
+        fields = [self.title, self.percent, self.count, *self.metrics, self.speed, time]
+        return "  ".join(field for field in fields if field is not None)
 
 
 class Bar:
-    """Follows one count and measures its speed over the last half minute or so; pauses do not count.
+    """Tracks a count and measures its speed over about the last half minute; pauses are excluded.
 
     Args:
-        title: What is counted.
-        unit: Name of what is counted, in the plural.
+        title: Title of the bar.
+        unit: Unit of the count, in the plural.
         elapsed: Time spent on it before, in seconds.
-        start: The count at which it begins, in ``unit``.
-        batches: Number of batches at which it begins.
-        series: What it is one of; its title by default.
+        start: The initial count, in ``unit``.
+        batches: The initial number of batches.
+        series: Group of bars that it belongs to; its title by default.
 
     >>> bar = Bar("epoch 1/2", "batches")
     >>> bar.advance(3, batches=3, total=10)
@@ -129,13 +130,13 @@ class Bar:
         self._earlier = elapsed
         self._begun = time.monotonic()
         self._paused_at: float | None = None
-        # At ten or fewer readings a second; only the ends are used.
+        # At most ten readings a second; only the first and last are used.
         self._readings: deque[tuple[float, float, float]] = deque([(elapsed, start, batches)], maxlen=300)
         self._first_batches = batches
 
     @property
     def elapsed(self) -> float:
-        """Time spent, in seconds, without pauses."""
+        """Elapsed time, in seconds, without pauses."""
         now = time.monotonic() if self._paused_at is None else self._paused_at
         return now - self._begun + self._earlier
 
@@ -145,28 +146,28 @@ class Bar:
             self._paused_at = time.monotonic()
 
     def resume(self) -> None:
-        """Let the clock run on."""
+        """Continue the clock."""
         if self._paused_at is not None:
             self._begun += time.monotonic() - self._paused_at
             self._paused_at = None
 
     def advance(self, done: float, batches: float, total: float | None) -> None:
-        """Take a reading.
+        """Record the current count.
 
         Args:
-            done: How much is done, in the bar's unit.
-            batches: How many batches are done, on the count that the bar began with.
-            total: How much there is, in the bar's unit; None if unknown.
+            done: Completed amount, in the bar's unit.
+            batches: Number of batches completed, counted like the initial ``batches``.
+            total: Total amount, in the bar's unit; None if unknown.
         """
         self.done, self.total = done, total
         self._readings.append((self.elapsed, done, batches))
 
     def line(self, values: dict[str, Any], final: bool = False) -> Line:
-        """Return what to show.
+        """Return the current state of the bar.
 
         Args:
             values: Metrics by short name.
-            final: Whether the bar is finished; its speed is then that of all its time.
+            final: Whether the bar is finished; its speed is then the average over its full time.
         """
         rate = remaining = None
         elapsed = self.elapsed

@@ -1,4 +1,4 @@
-"""Which processes log."""
+"""Which ranks log, and run names with ranks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["logs_here", "with_rank"]
 
 
 def logs_here(rank_zero_only: bool) -> bool:
-    """Return whether this process logs.
+    """Return whether this rank logs.
 
     Args:
-        rank_zero_only: Whether only the first of all processes does.
+        rank_zero_only: Whether only rank 0 logs.
 
     >>> logs_here(rank_zero_only=True)
     True
@@ -20,11 +20,11 @@ def logs_here(rank_zero_only: bool) -> bool:
 
 
 def with_rank(name: str, rank_zero_only: bool) -> str:
-    """Return the name of a run for a tracker, with the rank where several processes have a run each.
+    """Return the name of a tracker's run, with the rank appended if each rank has a separate run.
 
     Args:
         name: The name of the run.
-        rank_zero_only: Whether only the first of all processes logs.
+        rank_zero_only: Whether only rank 0 logs.
 
     >>> with_rank("night", rank_zero_only=False)
     'night'

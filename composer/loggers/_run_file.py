@@ -1,4 +1,4 @@
-"""A file that belongs to a run: its name, who writes it, and what happens to one that is there already."""
+"""RunFile: the log file of a run, which rank writes it, and whether it is resumed, moved or overwritten."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer.core.name_placeholders import check_remote_name, check_template, differs_by_process, format_name
+from composer.core.name_placeholders import check_remote_name, check_template, differs_by_rank, format_name
 from composer.core.run_files import set_aside
 
 if TYPE_CHECKING:
@@ -17,25 +17,25 @@ __all__ = ["RunFile"]
 
 
 class RunFile:
-    """Finds the file of a run, once the name of the run is known and a checkpoint has been loaded or not.
+    """The log file of a run, located once the run name is known and a checkpoint may have been loaded.
 
-    A file of that name belongs to the run if the checkpoint says so; then it is gone on with. Any other is moved out of
-    the way, ``logs.txt`` to ``logs.1.txt``, or replaced if ``overwrite``. Where the name does not tell the processes
-    apart, the first of them writes and the others do not.
+    If the loaded checkpoint refers to an existing file of that name, the file is continued. Any other existing file is
+    moved, ``logs.txt`` to ``logs.1.txt``, or replaced with ``overwrite``. If the name is the same for all ranks, only
+    rank 0 writes.
 
     Args:
         filename: Path with placeholders, see :func:`.format_name`.
-        remote_file_name: Name with placeholders under which the destinations that keep files get it; None is not at
-            all.
-        overwrite: Whether a file of an earlier run may be replaced.
+        remote_file_name: Name with placeholders under which loggers that store files receive it; None does not upload
+            it.
+        overwrite: Replace a file of an earlier run.
 
     Raises:
-        TypeError: A name is no string.
+        TypeError: A name is not a string.
         ValueError: A name has an unknown placeholder.
 
     Attributes:
-        is_ours: Whether this process writes.
-        path: Where the file is; None before :meth:`open`, and in processes that write none.
+        is_active: Whether this rank writes the file.
+        path: Path of the file; None before :meth:`open`, and on ranks that do not write.
 
     >>> import tempfile
     >>> from composer import State
@@ -55,29 +55,29 @@ class RunFile:
             template = check_template("remote_file_name", remote_file_name)
             self.remote_file_name = check_remote_name("remote_file_name", template)
         self.overwrite = overwrite
-        self.is_ours = differs_by_process(self.filename) or dist.get_global_rank() == 0
+        self.is_active = differs_by_rank(self.filename) or dist.get_global_rank() == 0
         self.path: Path | None = None
         self._saved: dict[str, Any] = {}
 
     @property
     def location(self) -> str | None:
-        """Path of the file that is or was written; None where there is none."""
+        """Path of the file that is or was written; None if there is none."""
         return None if self.path is None else str(self.path)
 
     @property
     def name(self) -> str:
-        """Path of the file; with its placeholders as long as the run is unknown."""
+        """Path of the file, with placeholders until the run is known."""
         return self.location or self.filename
 
     def open(self, state: State) -> dict[str, Any] | None:
-        """Make the folder, and place for the file.
+        """Create the folder, and move or remove an existing file unless the run continues it.
 
         Args:
             state: The state of the run.
 
         Returns:
-            What :meth:`state_dict` kept, if the file is gone on with; it is empty for a file of another process.
-            None if the file is to be begun.
+            The saved :meth:`state_dict` if the file is continued; empty if that described the file of another rank.
+            None if a new file begins.
         """
         self.path = path = Path(format_name(self.filename, state.run_name))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,33 +93,33 @@ class RunFile:
         return None
 
     def close(self) -> None:
-        """Forget the run; the next one has a file of its own."""
+        """Release the run; the next run has a separate file."""
         self.path = None
 
     def upload(self, state: State, logger: Logger) -> None:
-        """Hand the file to the destinations that keep files, if that was asked for.
+        """Upload the file to the loggers that store files, if ``remote_file_name`` is set.
 
         Args:
             state: The state of the run.
-            logger: Leads to the destinations.
+            logger: The logger.
         """
         if self.remote_file_name is not None and self.path is not None and self.path.exists():
             name = format_name(self.remote_file_name, state.run_name)
             logger.upload_file(name, self.path, overwrite=True)
 
     def state_dict(self, state: State, **position: Any) -> dict[str, Any]:
-        """Return what a checkpoint keeps, so that a resumed run goes on with the file.
+        """Return the state for a checkpoint, so that a resumed run continues the file.
 
         Args:
             state: The state of the run.
-            position: How much of the file there is.
+            position: The current position in the file.
         """
         return {"run_name": state.run_name, "file": str(self.path), **position}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Remember what a checkpoint kept until the file is opened.
+        """Keep the state of a checkpoint until the file is opened.
 
         Args:
-            saved: The result of :meth:`state_dict`.
+            saved: The return value of :meth:`state_dict`.
         """
         self._saved = dict(saved)

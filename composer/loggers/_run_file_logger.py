@@ -1,4 +1,4 @@
-"""What the loggers that write metrics to a file of their own have in common: when they write, and how they resume."""
+"""RunFileLogger: base class of loggers that write records to a file of the run: buffering, flushing and resumption."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["RunFileLogger"]
 
 
 class RunFileLogger(LoggerDestination):
-    """Abstract: gathers what is logged, and writes it to a file when it is due and at the end of everything.
+    """Abstract base class: buffers log records, and writes them to a file when due and at the end of each loop.
 
-    A logger says what it gathers (:attr:`_has_more`), how it is written (:meth:`_write`), and where in the file it is
-    (:meth:`_place`).
+    Subclasses define whether records are unwritten (:attr:`_has_unwritten`), how to write them (:meth:`_write`), and
+    the position in the file (:meth:`_position`).
 
     Args:
         filename: Path with placeholders.
-        remote_file_name: Name for the destinations that keep files; None is not at all.
+        remote_file_name: Name for loggers that store files; None does not upload.
         flush_interval: Number of batches between writes.
-        overwrite: Whether a file of an earlier run may be replaced.
+        overwrite: Replace a file of an earlier run.
     """
 
     def __init__(self, filename: str, remote_file_name: str | None, flush_interval: int, overwrite: bool) -> None:
@@ -42,34 +42,34 @@ class RunFileLogger(LoggerDestination):
 
     @property
     @abstractmethod
-    def _has_more(self) -> bool:
-        """Whether the file lacks anything."""
+    def _has_unwritten(self) -> bool:
+        """Whether there are unwritten records."""
 
     @abstractmethod
     def _write(self, state: State) -> None:
-        """Bring the file up to date; called in processes that have one."""
+        """Bring the file up to date; called on ranks that write."""
 
     @abstractmethod
-    def _place(self) -> dict[str, Any]:
-        """Where in the file a resumed run goes on."""
+    def _position(self) -> dict[str, Any]:
+        """Return the position in the file at which a resumed run continues."""
 
     @property
     def filename(self) -> str:
-        """Path of the file; with its placeholders as long as the run is unknown."""
+        """Path of the file, with placeholders until the run is known."""
         return self._run_file.name
 
     @property
     def __location__(self) -> str | None:
-        """Path of the file that was written, if there is one."""
+        """Path of the written file, if any."""
         return self._run_file.location
 
     @property
     def __logs_here__(self) -> bool:
-        """Whether this process writes."""
-        return self._run_file.is_ours
+        """Whether this rank writes the file."""
+        return self._run_file.is_active
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Take metrics that come without a time of logging; it is now."""
+        """Log metrics without a timestamp, at the current time."""
         now = Timestamp() if self._state is None else self._state.timestamp
         self.__receive__(metrics, int(now.batch) if step is None else step, now)
 
@@ -78,29 +78,29 @@ class RunFileLogger(LoggerDestination):
         self._state, self._logger = state, logger
 
     def after_load(self, state: State, logger: Logger) -> None:
-        """Write what came before, now that it is known whether the run goes on with a file."""
-        if self._run_file.is_ours:
+        """Write records logged before, now that it is known whether the run continues a file."""
+        if self._run_file.is_active:
             self._write(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Write what has come, if it is time."""
-        if self._has_more and self.__due__(state):
+        """Write buffered records, if due."""
+        if self._has_unwritten and self.__due__(state):
             self._write_and_upload(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Write what has come."""
+        """Write buffered records."""
         self._write_and_upload(state, logger)
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Write what has come."""
+        """Write buffered records."""
         self._write_and_upload(state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Write what has come."""
+        """Write buffered records."""
         self._write_and_upload(state, logger)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Write the rest."""
+        """Write the remaining records."""
         try:
             self._write_and_upload(state, logger)
         finally:
@@ -108,24 +108,24 @@ class RunFileLogger(LoggerDestination):
             self._state = self._logger = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which file belongs to the run, and how much of it."""
-        if self._state is None or self._logger is None or not self._run_file.is_ours:
+        """Return the file of the run and the position in it."""
+        if self._state is None or self._logger is None or not self._run_file.is_active:
             return {}
         self._logger.flush()
         self._write(self._state)
-        return self._run_file.state_dict(self._state, **self._place())
+        return self._run_file.state_dict(self._state, **self._position())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the file of the run where it was, unless it has another name now."""
+        """Continue the file of the run at the saved position, unless its name has changed."""
         self._run_file.load_state_dict(state)
 
     def _write_now(self) -> None:
-        """Write what came between loops, where nothing else would come for a while."""
-        between = self._logger is not None and not self._logger.deferred
-        if self._run_file.path is not None and self._state is not None and between:
+        """Write records that are logged outside of loops, where no event would write them for a while."""
+        outside = self._logger is not None and not self._logger.deferred
+        if self._run_file.path is not None and self._state is not None and outside:
             self._write(self._state)
 
     def _write_and_upload(self, state: State, logger: Logger) -> None:
-        if self._run_file.is_ours:
+        if self._run_file.is_active:
             self._write(state)
             self._run_file.upload(state, logger)

@@ -1,4 +1,4 @@
-"""A table in a CSV file that grows in both directions."""
+"""A CSV file to which both rows and columns can be added."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["TableFile"]
 
 
 class TableFile:
-    """A CSV file whose last row may still get cells, and whose header gets the columns that rows bring.
+    """A CSV file whose last row can be extended, and whose header grows with new columns.
 
-    New rows are appended. New columns go to the right of the others; the file is then written anew beside the old one
-    and put into its place, so that it is whole at any time.
+    New rows are appended. New columns are added on the right; the file is then rewritten to a temporary file that
+    replaces the old one, so that it is complete at any time.
 
     Args:
-        path: The file; one that is there is gone on with.
-        num_rows: How many rows of it stay; None is all. If that removes any, a copy is kept first.
+        path: The file; an existing one is continued.
+        num_rows: How many of its rows to keep; None keeps all. If rows are removed, a copy of the file is kept.
 
     Attributes:
         columns: The names in the header.
-        num_rows: Number of rows below it.
+        num_rows: Number of rows below the header.
 
     Raises:
-        ValueError: A row is longer than the header, so that this is no table of ours.
+        ValueError: A row is longer than the header, so the file was not written by this class.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +42,7 @@ class TableFile:
         self.path = path
         self.columns: list[str] = []
         self.num_rows = 0
-        self._last_row_at = self._end = 0  # in bytes from the beginning of the file
+        self._last_row_at = self._end = 0  # byte offsets in the file
         if path.exists():
             with path.open(newline="", encoding="utf-8") as file:
                 reader = csv.reader(file)
@@ -54,7 +54,7 @@ class TableFile:
             self._rewrite(self._rows(found))
 
     def last(self) -> dict[str, str]:
-        """Return the cells of the last row that are not empty, by column; nothing if there is no row."""
+        """Return the nonempty cells of the last row, by column; empty if there are no rows."""
         rows = self._rows(self.num_rows)
         return {column: cell for column, cell in zip(self.columns, rows[-1], strict=True) if cell} if rows else {}
 
@@ -63,7 +63,7 @@ class TableFile:
 
         Args:
             rows: Cells by column.
-            replace_last: Whether the first of them takes the place of the last row of the file.
+            replace_last: Whether the first of them replaces the last row of the file.
         """
         new = [column for column in dict.fromkeys(c for row in rows for c in row) if column not in set(self.columns)]
         if new:
@@ -74,7 +74,7 @@ class TableFile:
             return
         texts = [_text([[row.get(column, "") for column in self.columns]]) for row in rows]
         with self.path.open("r+b") as file:
-            # From where the last success left off, lest a failure leave half a row.
+            # From the end of the last successful write, in case a failed one left an incomplete row.
             begin = self._last_row_at if replace_last else self._end
             file.seek(begin)
             file.truncate()
@@ -84,7 +84,7 @@ class TableFile:
         self._last_row_at = self._end - len(texts[-1])
 
     def _rows(self, number: int) -> list[list[str]]:
-        """Read the first rows, filled up to the width of the header."""
+        """Read the first rows, padded to the width of the header."""
         if not self.path.exists():
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
@@ -93,11 +93,11 @@ class TableFile:
             rows = [row for row, _ in zip(reader, range(number), strict=False)]
         width = len(self.columns)
         if any(len(row) > width for row in rows):
-            raise ValueError(f"{self.path} has a row with more cells than its header; move it away.")
+            raise ValueError(f"{self.path} has a row with more cells than its header; move or remove the file.")
         return [row + [""] * (width - len(row)) for row in rows]
 
     def _rewrite(self, rows: Sequence[Sequence[str]]) -> None:
-        """Write the file anew, with the columns of now."""
+        """Rewrite the file with the current columns."""
         width = len(self.columns)
         before = _text([self.columns, *(list(row) + [""] * (width - len(row)) for row in rows[:-1])])
         last = _text([list(row) + [""] * (width - len(row)) for row in rows[-1:]])
@@ -112,5 +112,5 @@ def _text(rows: Iterable[Sequence[str]]) -> bytes:
 
 
 def _quoted(cell: str) -> str:
-    """Quote a cell where it has to be; ``csv.writer`` would leave a carriage return as it is."""
-    return '"' + cell.replace('"', '""') + '"' if any(sign in cell for sign in ',"\r\n') else cell
+    """Quote a cell if needed, also for carriage returns, which ``csv.writer`` does not quote."""
+    return '"' + cell.replace('"', '""') + '"' if any(char in cell for char in ',"\r\n') else cell

@@ -1,4 +1,4 @@
-"""What the experiment trackers have in common: when their run begins and ends, and what waits for it."""
+"""Tracker: base class of experiment trackers (W&B, MLflow, Comet, Neptune, Trackio), with resumption of their runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
-from composer.loggers._images import class_maps, draw_mask, image_arrays
+from composer.loggers._images import class_maps, image_arrays, overlay_mask
 from composer.loggers._ranks import logs_here, with_rank
 from composer.warnings import ComposerWarning
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
 
-__all__ = ["Outcome", "Tracker", "artifact_name", "drawn_images", "within"]
+__all__ = ["Outcome", "Tracker", "artifact_name", "end_with_timeout", "rendered_images"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,15 +34,15 @@ Outcome = Literal["finished", "failed", "killed"]
 
 
 class Tracker(LoggerDestination):
-    """Base of the destinations that have a run of their own with a tracker.
+    """Base class of destinations that have a run in an experiment tracker.
 
     The run begins at ``AFTER_LOAD``, when it is known whether a checkpoint was loaded: if the checkpoint has the same
-    run name, the tracker's run of that time is gone on with, else a new one begins. What is logged before waits. Where
-    nobody fires ``AFTER_LOAD``, it begins with the first fit, evaluation or prediction, at the latest when it is
-    closed. It ends after every callback is closed, as failed if an exception has left the loop.
+    run name, the tracker's run is resumed, else a new one begins. Calls before that are queued. If ``AFTER_LOAD`` is
+    not fired, the run begins with the first fit, evaluation or prediction, or at the latest on close. It ends after
+    all callbacks are closed, as failed if an exception has left the loop.
 
     Args:
-        rank_zero_only: Whether only the first process has a run; otherwise each has its own.
+        rank_zero_only: Whether only rank 0 has a run; otherwise each rank has a separate one.
 
     Attributes:
         close_timeout: How long ending the run may take, in seconds.
@@ -54,18 +54,18 @@ class Tracker(LoggerDestination):
     def __init__(self, rank_zero_only: bool) -> None:
         self.rank_zero_only = rank_zero_only
         self._open = False
-        self._label = ""  # the name of the run, as this process has it
+        self._label = ""  # the name of the run on this rank
         self._early: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._traces: dict[str, Any] = {}
         self._saved: dict[str, Any] = {}
         self._outcome: Outcome = "finished"
-        self._has_failed = False  # to begin a run, which closing it does not try again
+        self._has_failed = False  # to begin a run; then closing does not try again
         self._logger: Logger | None = None
         self._state: State | None = None
 
     @abstractmethod
     def _begin(self, state: State, saved: dict[str, Any]) -> None:
-        """Begin the run, or go on with the one that ``saved``, the result of :meth:`_identity`, describes."""
+        """Begin the run, or resume the one described by ``saved``, a result of :meth:`_identity`."""
 
     @abstractmethod
     def _end(self, outcome: Outcome) -> None:
@@ -73,41 +73,41 @@ class Tracker(LoggerDestination):
 
     @abstractmethod
     def _identity(self) -> dict[str, Any]:
-        """What it takes to go on with the run."""
+        """Return what is needed to resume the run."""
 
     @property
     def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.flush_interval
 
     @property
-    def is_ours(self) -> bool:
-        """Whether this process has a run."""
+    def is_active(self) -> bool:
+        """Whether this rank has a run."""
         return logs_here(self.rank_zero_only)
 
     @property
     def __logs_here__(self) -> bool:
-        """Whether this process has a run."""
-        return self.is_ours
+        """Whether this rank has a run."""
+        return self.is_active
 
     @property
     def __keeps_traces__(self) -> bool:
-        """Whether what algorithms did is kept unasked: by a subclass with a way of its own."""
+        """Whether a subclass overrides ``log_traces`` and so always receives algorithm traces."""
         return replaces(self, Tracker, "log_traces")
 
     def _ready(self, method: Callable[..., None], *arguments: Any) -> bool:
-        """Tell whether there is a run; if there is none yet, keep the call until there is."""
-        if not self._open and self.is_ours:
+        """Return whether the run has begun; if not, queue the call until it begins."""
+        if not self._open and self.is_active:
             self._early.append((method, arguments))
         return self._open
 
     def _catch_up(self) -> None:
-        """Take the metrics that are queued, for a tracker that wants all things in the order of their steps."""
+        """Flush queued metrics, for trackers that require everything in the order of steps."""
         if self._logger is not None:
             self._logger.flush()
 
     def _start(self, state: State, logger: Logger) -> None:
-        """Begin the run unless that is done."""
-        if self._open or not self.is_ours:
+        """Begin the run, unless it has begun."""
+        if self._open or not self.is_active:
             return
         self._logger = logger
         self._label = with_rank(state.run_name, self.rank_zero_only)
@@ -120,7 +120,7 @@ class Tracker(LoggerDestination):
             method(*arguments)
 
     def init(self, state: State, logger: Logger) -> None:
-        """Remember for whom the run is, if somebody wants something of it before a checkpoint is loaded."""
+        """Remember the run, in case it must begin before a checkpoint is loaded."""
         self._state, self._logger = state, logger
 
     def _start_early(self) -> None:
@@ -133,34 +133,34 @@ class Tracker(LoggerDestination):
         self._start(state, logger)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Begin the run where there was no ``AFTER_LOAD``."""
+        """Begin the run if ``AFTER_LOAD`` was not fired."""
         self._outcome = "finished"
         self._start(state, logger)
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """Begin the run where there was no ``AFTER_LOAD``."""
+        """Begin the run if ``AFTER_LOAD`` was not fired."""
         self._start(state, logger)
 
     def predict_start(self, state: State, logger: Logger) -> None:
-        """Begin the run where there was no ``AFTER_LOAD``."""
+        """Begin the run if ``AFTER_LOAD`` was not fired."""
         self._start(state, logger)
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
-        """Take a delivery, and what algorithms did until then."""
+        """Log a queued record, together with the algorithm traces until then."""
         traces, self._traces = self._traces, {}
         self.log_metrics({**traces, **metrics}, step)
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Keep the newest record of each kind; they go with the next metrics."""
-        if self.is_ours:
+        """Keep the newest trace of each name; traces are logged with the next metrics."""
+        if self.is_active:
             self._traces.update(traces)
 
     def __suspend__(self) -> None:
-        """Note that an exception leaves the loop."""
+        """Record that an exception leaves the loop."""
         self._outcome = _outcome(sys.exception())
 
     def close(self, state: State, logger: Logger) -> None:
-        """Hand over what waits; others may still log."""
+        """Log pending traces and queued calls; other callbacks may still log."""
         if self._traces:
             self.__receive__({}, state.timestamp.count(TimeUnit.BATCH), state.timestamp)
         if self._early and not self._has_failed:
@@ -169,8 +169,8 @@ class Tracker(LoggerDestination):
             self._outcome = _outcome(sys.exception())
 
     def post_close(self) -> None:
-        """End the run, now that nobody logs any more."""
-        if self._early and not self._has_failed:  # nobody has closed it
+        """End the run, after all callbacks are closed."""
+        if self._early and not self._has_failed:  # close() was not called
             self._start_early()
         was_open, self._open = self._open, False
         self._logger = self._state = None
@@ -179,26 +179,26 @@ class Tracker(LoggerDestination):
             self._end(outcome)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which run this is."""
+        """Return the identity of this run."""
         return {"run_name": self._label, **self._identity()} if self._open else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the saved run if it has the name of this one."""
+        """Resume the saved run if it has the name of this one."""
         self._saved = dict(state)
 
 
-def within(seconds: float, name: str, end: Callable[[], object]) -> None:
-    """End something, without waiting for it for ever.
+def end_with_timeout(seconds: float, name: str, end: Callable[[], object]) -> None:
+    """End a tracker's run, and stop waiting for it after a timeout.
 
     Args:
-        seconds: How long to wait; then it goes on in the background.
-        name: Who ends, for messages.
-        end: What to call.
+        seconds: How long to wait; then it continues in the background.
+        name: Name of the tracker, for messages.
+        end: The function that ends the run.
 
     Raises:
-        Exception: What ``end`` raised.
+        Exception: The exception raised by ``end``.
 
-    >>> within(1.0, "Example", lambda: print("ended"))
+    >>> end_with_timeout(1.0, "Example", lambda: print("ended"))
     ended
     """
     errors: list[BaseException] = []
@@ -213,14 +213,14 @@ def within(seconds: float, name: str, end: Callable[[], object]) -> None:
     thread = threading.Thread(target=run, name=f"{name} end", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # late in the end of a process no thread can start
+    except RuntimeError:  # no thread can start late in the shutdown of the interpreter
         run()
     else:
         thread.join(seconds)
         if thread.is_alive():
             message = (
-                f"{name} has not finished {seconds:.0f} s after it was closed; it goes on in the background, and what "
-                f"it has not delivered when the process ends may be lost."
+                f"{name} has not finished {seconds:.0f} s after it was closed; it continues in the background, and "
+                f"data that is not delivered when the process ends may be lost."
             )
             warnings.warn(message, ComposerWarning, stacklevel=3)
             return
@@ -229,10 +229,10 @@ def within(seconds: float, name: str, end: Callable[[], object]) -> None:
     _log.info("%s was closed within %.1f s.", name, time.monotonic() - begun)
 
 
-def drawn_images(
+def rendered_images(
     name: str, images: Any, channels_last: bool = False, masks: Mapping[str, Any] | None = None
 ) -> list[tuple[str, np.ndarray]]:
-    """Return images for trackers that know no masks: each image, then itself under each of its masks.
+    """Return images for trackers without mask support: each image, and a copy overlaid with each of its masks.
 
     Args:
         name: Name of the group of images.
@@ -241,10 +241,10 @@ def drawn_images(
         masks: Segmentation masks by name.
 
     Returns:
-        Names, ``name/index`` and ``name/index/mask``, with bytes of shape (H, W, C).
+        Names, ``name/index`` and ``name/index/mask``, with uint8 arrays of shape (H, W, C).
 
     >>> import torch
-    >>> found = drawn_images("x", torch.zeros(3, 4, 4), masks={"truth": torch.ones(1, 4, 4).long()})
+    >>> found = rendered_images("x", torch.zeros(3, 4, 4), masks={"truth": torch.ones(1, 4, 4).long()})
     >>> [name for name, _ in found]
     ['x/0', 'x/0/truth']
     """
@@ -253,12 +253,12 @@ def drawn_images(
     found: list[tuple[str, np.ndarray]] = []
     for index, array in enumerate(arrays):
         found.append((f"{name}/{index}", array))
-        found.extend((f"{name}/{index}/{mask}", draw_mask(array, maps[mask][index])) for mask in maps)
+        found.extend((f"{name}/{index}/{mask}", overlay_mask(array, maps[mask][index])) for mask in maps)
     return found
 
 
 def artifact_name(remote_file_name: str) -> str:
-    """Return the name of the artifact of a file, for trackers that allow letters, digits, ``_``, ``.`` and ``-``.
+    """Return the artifact name of a file, for trackers that allow only letters, digits, ``_``, ``.`` and ``-``.
 
     Args:
         remote_file_name: Name of the file; any other character becomes a dot.
@@ -270,7 +270,7 @@ def artifact_name(remote_file_name: str) -> str:
 
 
 def _outcome(error: BaseException | None) -> Outcome:
-    """How a run ends that an exception leaves."""
+    """Return the outcome of a run that ends with an exception, or without one."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return "finished"
     return "killed" if isinstance(error, (KeyboardInterrupt, SystemExit)) else "failed"

@@ -1,4 +1,4 @@
-"""Logged values as numbers and as JSON."""
+"""Convert logged values to numbers and to JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["as_number", "to_json", "without_tensor"]
 
 
 def as_number(value: Any) -> int | float | None:
-    """Return a logged value as a number, or None if it is none.
+    """Return a logged value as a number, or None if it is not one.
 
     Args:
-        value: A number, truth value, tensor or array of one element, or anything else.
+        value: A number, boolean, tensor or array of one element, or any other value.
 
     >>> import torch
     >>> [as_number(value) for value in (True, 2, torch.tensor([0.5]), "text", torch.zeros(2))]
@@ -33,10 +33,10 @@ def as_number(value: Any) -> int | float | None:
 
 
 def without_tensor(value: Any) -> Any:
-    """Return a tensor of one element as a number, and anything else as it is.
+    """Convert a tensor of one element to a number, and return other values unchanged.
 
     Args:
-        value: Anything.
+        value: Any value.
 
     >>> import torch
     >>> [without_tensor(value) for value in (torch.tensor(0.5), True, "text")]
@@ -46,13 +46,13 @@ def without_tensor(value: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as what JSON knows: numbers, strings, truth values, None, lists and dictionaries.
+    """Convert a value to JSON types: numbers, strings, booleans, None, lists and dictionaries.
 
-    Tensors and arrays become numbers or lists, anything else its text. Numbers that JSON lacks become ``"NaN"``,
-    ``"Infinity"`` and ``"-Infinity"``, which ``float`` reads.
+    Tensors and arrays become numbers or lists, other objects their text. Numbers that JSON lacks become ``"NaN"``,
+    ``"Infinity"`` and ``"-Infinity"``, which ``float`` parses.
 
     Args:
-        value: Anything.
+        value: Any value.
 
     >>> import torch
     >>> to_json({"a": torch.tensor([1, 2]), 3: (float("nan"), None, torch.float32)})

@@ -1,4 +1,4 @@
-"""Log to Comet."""
+"""CometMLLogger: log metrics, hyperparameters, tables, images and files to Comet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from composer._lazy import import_extra
 from composer._text import one_of
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
+from composer.loggers._tracker import Outcome, Tracker, end_with_timeout, rendered_images
 from composer.loggers._values import as_number, to_json
 from composer.nested import convert_nested_dict_to_flat_dict
 from composer.storage.upload_staging import Staging
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 __all__ = ["CometMLLogger"]
 
-# Arguments of comet_ml.start; all others are for comet_ml.ExperimentConfig.
+# Arguments of comet_ml.start; all others belong to comet_ml.ExperimentConfig.
 _START = ("api_key", "experiment_key", "mode", "online", "source")
 
 
 class CometMLLogger(Tracker):
     """Logs to an experiment of `Comet <https://www.comet.com/docs>`_ (extra ``comet``).
 
-    Metrics that are numbers are logged at the number of batches trained, hyperparameters under flat names joined by
-    ``/``, tables as files ``{name}_{step}.csv``, images under ``name/index`` and their masks as images of their own,
-    laid over the image, under ``name/index/mask``. What algorithms did goes with the next metrics. A run that goes on
-    from a checkpoint goes on with its experiment.
+    Numeric metrics are logged at the number of batches trained, hyperparameters under flat names joined by ``/``,
+    tables as files ``{name}_{step}.csv``, images under ``name/index``, and masks as separate images, overlaid on the
+    image, under ``name/index/mask``. Traces of algorithms are logged with the next metrics. A run that resumes from a
+    checkpoint continues its experiment.
 
     Args:
-        workspace: Name of the workspace; by default the user's own.
+        workspace: Name of the workspace; by default the user's.
         project_name: Name of the project.
-        log_code: Whether the tracker keeps the code of the program.
-        log_graph: Whether the tracker keeps a description of the model.
+        log_code: Whether Comet stores the source code of the program.
+        log_graph: Whether Comet stores a description of the model.
         name: Name of the experiment; by default that of the trainer's run.
-        rank_zero_only: Whether only the first process has an experiment; otherwise each has one, ``name-rank0``, ...
+        rank_zero_only: Whether only rank 0 has an experiment; otherwise each rank has one, ``name-rank0``, ...
         exp_kwargs: Further arguments of ``comet_ml.start`` (``online``, ``mode``, ``experiment_key``, ...) and of
             ``comet_ml.ExperimentConfig`` (``offline_directory``, ``tags``, ``log_git_patch``, ...).
-        log_artifacts: Whether uploaded files, such as checkpoints, are kept as assets.
+        log_artifacts: Whether to store uploaded files, such as checkpoints, as assets.
 
     Raises:
         MissingConditionalImportError: The package comet_ml is not installed.
@@ -74,7 +74,7 @@ class CometMLLogger(Tracker):
         self._config = {
             "log_code": log_code,
             "log_graph": log_graph,
-            # It reads the loss of each step, and logs what is logged here already.
+            # It logs the loss of each step, and metrics that are logged here already.
             "auto_metric_logging": False,
             **{key: value for key, value in given.items() if key not in _START},
         }
@@ -88,7 +88,7 @@ class CometMLLogger(Tracker):
         return self._experiment
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Log the values that are numbers."""
+        """Log the numeric values."""
         if self._ready(self.log_metrics, metrics, step):
             numbers = {name: as_number(value) for name, value in metrics.items()}
             self._experiment.log_metrics({k: v for k, v in numbers.items() if v is not None}, step=step)
@@ -102,7 +102,7 @@ class CometMLLogger(Tracker):
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
     ) -> None:
-        """Log a table as a file."""
+        """Log a table as a CSV file."""
         if self._ready(self.log_table, columns, rows, name, step):
             self._experiment.log_table(f"{name}_{step or 0}.csv", to_json(rows), headers=list(columns))
 
@@ -116,11 +116,11 @@ class CometMLLogger(Tracker):
         mask_class_labels: dict[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Log images, each alone and under each of its masks."""
-        if not self.is_ours:
+        """Log images, each alone and overlaid with each of its masks."""
+        if not self.is_active:
             return
         picture = import_extra("PIL.Image", "comet", "CometMLLogger.log_images")
-        for title, array in drawn_images(name, images, channels_last, masks):
+        for title, array in rendered_images(name, images, channels_last, masks):
             self._log_picture(picture.fromarray(array.squeeze(-1) if array.shape[-1] == 1 else array), title, step)
 
     def _log_picture(self, picture: Any, title: str, step: int | None) -> None:
@@ -128,48 +128,49 @@ class CometMLLogger(Tracker):
             self._experiment.log_image(picture, name=title, step=step)
 
     def can_upload_files(self) -> bool:
-        """Tell whether assets are kept."""
+        """Return whether files are stored as assets."""
         return self.log_artifacts
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
-        """Keep a file, or each file of a folder, as an asset."""
-        if self.log_artifacts and self.is_ours:
-            # The tracker reads it later.
+        """Store a file, or each file of a folder, as an asset."""
+        if self.log_artifacts and self.is_active:
+            # Comet reads the file later.
             self._upload(self._staging.add(file_path, remote_file_name), remote_file_name, overwrite)
 
-    def _upload(self, kept: Path, remote_file_name: str, overwrite: bool) -> None:
-        if not self._ready(self._upload, kept, remote_file_name, overwrite):
+    def _upload(self, staged: Path, remote_file_name: str, overwrite: bool) -> None:
+        if not self._ready(self._upload, staged, remote_file_name, overwrite):
             return
-        for path in sorted(kept.rglob("*")) if kept.is_dir() else [kept]:
+        for path in sorted(staged.rglob("*")) if staged.is_dir() else [staged]:
             if path.is_file():
-                name = remote_file_name if path == kept else f"{remote_file_name}/{path.relative_to(kept).as_posix()}"
+                below = path.relative_to(staged).as_posix()
+                name = remote_file_name if path == staged else f"{remote_file_name}/{below}"
                 self._experiment.log_asset(str(path), file_name=name, overwrite=overwrite)
 
     def download_file(
         self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
     ) -> None:
-        """Fetch an asset of this experiment.
+        """Download an asset of this experiment.
 
         Args:
             remote_file_name: Name under which it was uploaded.
-            destination: Where to put it.
-            overwrite: Whether a file there may be replaced.
-            progress_bar: Has no effect; the tracker shows none.
+            destination: Local path of the file.
+            overwrite: Whether to replace an existing file.
+            progress_bar: Has no effect.
 
         Raises:
-            FileExistsError: There is a file already.
-            FileNotFoundError: There is no such experiment or asset.
-            RuntimeError: There is no experiment yet, and none was given by ``exp_kwargs={"experiment_key": ...}``.
+            FileExistsError: The file exists.
+            FileNotFoundError: The experiment or asset does not exist.
+            RuntimeError: The experiment has not begun, and ``exp_kwargs={"experiment_key": ...}`` was not given.
         """
         target = Path(destination)
         if target.exists() and not overwrite:
-            raise FileExistsError(f"{destination} exists; give overwrite=True to replace it.")
+            raise FileExistsError(f"{destination} exists; pass overwrite=True to replace it.")
         key = self._key or self._start_kwargs.get("experiment_key")
         if key is None:
-            raise RuntimeError("CometMLLogger has no experiment yet; give exp_kwargs={'experiment_key': ...}.")
+            raise RuntimeError("CometMLLogger has no experiment yet; pass exp_kwargs={'experiment_key': ...}.")
         experiment = self._comet.API(api_key=self._start_kwargs.get("api_key")).get_experiment_by_key(key)
         if experiment is None:
-            raise FileNotFoundError(f"There is no experiment {key!r}.")
+            raise FileNotFoundError(f"The experiment {key!r} does not exist.")
         found = [asset["assetId"] for asset in experiment.get_asset_list() if asset["fileName"] == remote_file_name]
         if not found:
             raise FileNotFoundError(f"The experiment {key} has no asset {remote_file_name!r}.")
@@ -178,8 +179,8 @@ class CometMLLogger(Tracker):
 
     def _begin(self, state: State, saved: dict[str, Any]) -> None:
         start = dict(self._start_kwargs)
-        same_place = all(saved.get(key) == value for key, value in self._place.items())
-        if "key" in saved and same_place and not {"experiment_key", "mode"} & set(start):
+        same_project = all(saved.get(key) == value for key, value in self._project_ids.items())
+        if "key" in saved and same_project and not {"experiment_key", "mode"} & set(start):
             start.update(experiment_key=saved["key"], mode="get")
         start.setdefault("mode", "get_or_create" if "experiment_key" in start else "create")
         config = self._comet.ExperimentConfig(**self._config)
@@ -200,11 +201,11 @@ class CometMLLogger(Tracker):
 
         if outcome != "finished":
             experiment.add_tag(outcome)
-        within(self.close_timeout, "CometMLLogger", end)
+        end_with_timeout(self.close_timeout, "CometMLLogger", end)
 
     def _identity(self) -> dict[str, Any]:
-        return {"key": self._key, **self._place}
+        return {"key": self._key, **self._project_ids}
 
     @property
-    def _place(self) -> dict[str, str | None]:
+    def _project_ids(self) -> dict[str, str | None]:
         return {"workspace": self.workspace, "project_name": self.project_name}

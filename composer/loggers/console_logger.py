@@ -1,4 +1,4 @@
-"""Print what is logged, as lines of text."""
+"""ConsoleLogger: print metrics, hyperparameters and evaluation progress as lines of text."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsoleLogger"]
 
-# An evaluation reports its first batch and every tenth part.
+# An evaluation reports its first batch and every tenth of its length.
 NUM_EVAL_LOGGING_EVENTS = 11
 
 
 class ConsoleLogger(LoggerDestination):
     """Prints the newest values at an interval, at the first batch, and after each evaluation.
 
-    Between two prints nothing is read from the device. Only the first process of each machine prints.
+    Between two prints nothing is read from the device. Only local rank 0 of each node prints.
 
     Args:
         log_interval: How often to print, in batches or epochs; a plain number is epochs.
         stream: "stderr", "stdout" or an open text file.
-        log_traces: Whether to print what algorithms did, too.
+        log_traces: Whether to print algorithm traces, too.
 
     Raises:
-        TypeError: ``stream`` cannot be written to.
-        ValueError: ``log_interval`` is not positive or in another unit, or ``stream`` is another name.
+        TypeError: ``stream`` is not writable.
+        ValueError: ``log_interval`` is not positive or has another unit, or ``stream`` is an unknown name.
 
     >>> import torch
     >>> from composer.core import State
@@ -49,7 +49,7 @@ class ConsoleLogger(LoggerDestination):
         interval = Time.from_input(log_interval, TimeUnit.EPOCH)
         if interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH):
             raise ValueError(
-                f"log_interval must be in batches or epochs, as '10ba' or '1ep', but got {log_interval!r}."
+                f"log_interval must be in batches or epochs, such as '10ba' or '1ep'; got {log_interval!r}."
             )
         self.log_interval = Time(positive("log_interval", interval.value), interval.unit)
         self._every = interval.value if interval.unit is TimeUnit.BATCH else 0
@@ -61,16 +61,16 @@ class ConsoleLogger(LoggerDestination):
 
     @property
     def __logs_here__(self) -> bool:
-        """Whether this process prints: the first of its machine does."""
+        """Whether this rank prints: only local rank 0 of each node does."""
         return dist.get_local_rank() == 0
 
     @property
     def __keeps_traces__(self) -> bool:
-        """Whether what algorithms did is to be printed."""
+        """Whether to print algorithm traces."""
         return self.should_log_traces or replaces(self, ConsoleLogger, "log_traces")
 
     def __due__(self, state: State) -> bool:
-        """Tell whether values are to be printed after this batch."""
+        """Return whether to print values after this batch."""
         if self._every == 0:
             return False
         return not self._printed or state.timestamp.count(TimeUnit.BATCH) % self._every == 0
@@ -80,7 +80,7 @@ class ConsoleLogger(LoggerDestination):
         self.logged_metrics.update(metrics)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Keep hyperparameters, to print once when training or an evaluation starts."""
+        """Keep hyperparameters, to print them once when training or an evaluation starts."""
         self.hparams.update(hyperparameters)
 
     def log_table(
@@ -93,13 +93,13 @@ class ConsoleLogger(LoggerDestination):
         self._print("\n\t ".join([f"{name}:", *lines]))
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Print what algorithms did, if asked to."""
+        """Print algorithm traces, with ``log_traces``."""
         if self.should_log_traces:
             for name, value in traces.items():
                 self._print(f"[trace] {name}: {format_log_data_value(value)}")
 
     def __show_notice__(self, text: str) -> bool:
-        """Print a line that tells what happens to the run."""
+        """Print a line that reports what happens to the run."""
         self._print(text)
         return self.__logs_here__
 
@@ -109,36 +109,36 @@ class ConsoleLogger(LoggerDestination):
         self._print_config()
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """Print the hyperparameters, if nothing did before."""
+        """Print the hyperparameters, if they were not printed before."""
         self._print_config()
 
     def predict_start(self, state: State, logger: Logger) -> None:
-        """Print the hyperparameters, if nothing did before."""
+        """Print the hyperparameters, if they were not printed before."""
         self._print_config()
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Print the newest values, if they are due."""
+        """Print the newest values, if due."""
         if self.__due__(state):
             self._print_train(state)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Print the newest values, if they are due."""
+        """Print the newest values, if due."""
         in_epochs = self.log_interval.unit is TimeUnit.EPOCH
         if in_epochs and (not self._printed or state.timestamp.count(TimeUnit.EPOCH) % self.log_interval.value == 0):
             self._print_train(state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Print what came after the last interval."""
+        """Print values logged after the last interval."""
         self._print_train(state)
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
-        """Print the progress of an evaluation at every tenth part."""
+        """Print the progress of an evaluation at every tenth of its length."""
         batch = state.eval_timestamp.count(TimeUnit.BATCH)
         length = state.dataloader_len
         if length is not None and batch == length.value:
             return  # eval_end prints that line with the metrics
-        parts = NUM_EVAL_LOGGING_EVENTS - 1
-        if batch == 1 or (length is not None and batch * parts // length.value > (batch - 1) * parts // length.value):
+        tenths = NUM_EVAL_LOGGING_EVENTS - 1
+        if batch == 1 or (length is not None and batch * tenths // length.value > (batch - 1) * tenths // length.value):
             self._print(f"{_eval_progress(state)} Eval on {state.dataloader_label} data")
 
     def eval_end(self, state: State, logger: Logger) -> None:
@@ -148,13 +148,13 @@ class ConsoleLogger(LoggerDestination):
         self.log_to_console(values, state, prefix="Eval ", is_train=False)
 
     def log_to_console(self, data: dict[str, Any], state: State, prefix: str = "", is_train: bool = True) -> None:
-        """Print values below a line that tells the progress.
+        """Print values below a line that shows the progress.
 
         Args:
             data: Values by name.
             state: The state of the run.
             prefix: Text before each name.
-            is_train: Whether they belong to the training, rather than to the evaluation at work.
+            is_train: Whether the values belong to training rather than to the current evaluation.
         """
         title = f"{_train_progress(state)}:"
         if not is_train:
@@ -163,7 +163,7 @@ class ConsoleLogger(LoggerDestination):
         self._print("\n".join([title, *lines]))
 
     def _print_train(self, state: State) -> None:
-        """Print the values that came since the last time, if any, and forget them."""
+        """Print the values logged since the last print, if any, and clear them."""
         if self.logged_metrics:
             self.log_to_console(self.logged_metrics, state, prefix="Train ")
             self.logged_metrics = {}
@@ -182,7 +182,7 @@ class ConsoleLogger(LoggerDestination):
 
 
 def _train_progress(state: State) -> str:
-    """Where the training is: epoch and batch, or the share of its length in another unit."""
+    """Return the training progress: epoch and batch, or the completed fraction of a duration in another unit."""
     now, duration = state.timestamp, state.max_duration
     if duration is not None and duration.unit is not TimeUnit.EPOCH:
         return f"[{duration.unit.name.lower()}={now.get(duration.unit).value}/{duration.value}]"

@@ -1,4 +1,4 @@
-"""Keep metrics in a table, a row for each step."""
+"""CSVLogger: write metrics to a CSV file, one row per step."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ if TYPE_CHECKING:
 
 __all__ = ["CSVLogger"]
 
-# Every row has them.
+# The columns of every row.
 _TIME: Final = ("step", "epoch", "seconds")
 
 
 class CSVLogger(RunFileLogger):
     """Writes metrics to a CSV file, for spreadsheets and ``pandas.read_csv``.
 
-    The columns are ``step`` (batches trained), ``epoch``, ``seconds`` (trained) and one for each metric, in the order
-    in which they first came; a metric that is named like one of the three is ``metrics/step``, and so on. What is
-    logged at one step shares a row, unless a metric comes twice: no value is lost. Cells of metrics that were not
-    logged are empty. Numbers are written so that reading gives the same number.
+    The columns are ``step`` (batches trained), ``epoch``, ``seconds`` (trained) and one per metric, in the order of
+    first appearance; a metric with one of these three names becomes ``metrics/step``, and so on. Metrics logged at one
+    step share a row, unless the same metric is logged twice: no value is lost. Cells of metrics that were not logged
+    are empty. Numbers are written so that reading them returns the same number.
 
-    A file that an earlier run of the same name left is moved to ``name.1.csv``. A resumed run goes on with its file
-    where the checkpoint was saved; if there is more in it, the whole is kept as ``name.1.csv`` first.
+    An existing file of an earlier run with the same name is moved to ``name.1.csv``. A resumed run continues its file
+    from where the checkpoint was saved; if the file contains more, all of it is kept as ``name.1.csv`` first.
 
-    Hyperparameters, tables and traces have no place in such a file; :class:`.JSONLinesLogger` keeps them.
+    Hyperparameters, tables and traces do not fit this format; :class:`.JSONLinesLogger` writes them.
 
     Args:
         filename: Path of the file; may contain ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{node_rank}``,
-            ``{world_size}`` and ``{local_world_size}``. Where it does not tell the processes apart, the first writes.
-        remote_file_name: Name, with the same placeholders, under which the loggers that keep files get it; None is
-            not at all.
-        flush_interval: Number of batches between two times that metrics are fetched and written; that happens after
-            each epoch and evaluation as well.
-        overwrite: Whether a file of an earlier run is replaced instead of moved.
+            ``{world_size}`` and ``{local_world_size}``. If it is the same for all ranks, only rank 0 writes.
+        remote_file_name: Name, with the same placeholders, under which loggers that store files receive it; None does
+            not upload it.
+        flush_interval: Number of batches between two writes; metrics are also written after each epoch and evaluation.
+        overwrite: Replace a file of an earlier run instead of moving it.
 
     Raises:
-        TypeError: A name is no string, or ``flush_interval`` no number.
+        TypeError: A name is not a string, or ``flush_interval`` is not a number.
         ValueError: A name has an unknown placeholder, or ``flush_interval`` is not positive.
 
     >>> import tempfile
@@ -75,13 +74,13 @@ class CSVLogger(RunFileLogger):
     ) -> None:
         super().__init__(filename, remote_file_name, flush_interval, overwrite)
         self._rows: list[dict[str, str]] = []
-        self._written = False  # whether the first of the rows stands in the file already, maybe with fewer cells
-        self._changed = False  # whether the file lacks anything
+        self._written = False  # whether the first of the rows is in the file already, maybe with fewer cells
+        self._changed = False  # whether the file is incomplete
         self._table: TableFile | None = None
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
-        """Take the metrics of one moment."""
-        if not self._run_file.is_ours:
+        """Add the metrics of one log record."""
+        if not self._run_file.is_active:
             return
         now = {"step": step, "epoch": timestamp.count(TimeUnit.EPOCH), "seconds": timestamp.count(TimeUnit.SECOND)}
         cells = {f"metrics/{name}" if name in _TIME else name: _cell(value) for name, value in metrics.items()}
@@ -89,22 +88,22 @@ class CSVLogger(RunFileLogger):
         self._write_now()
 
     def close(self, state: State, logger: Logger) -> None:
-        """Write the rest."""
+        """Write the remaining rows."""
         try:
             super().close(state, logger)
         finally:
             self._rows, self._written, self._changed, self._table = [], False, False, None
 
     @property
-    def _has_more(self) -> bool:
+    def _has_unwritten(self) -> bool:
         return self._changed
 
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         last = dict(self._rows[-1]) if self._rows else {}
         return {"rows": 0 if self._table is None else self._table.num_rows, "last": last}
 
     def _add(self, now: dict[str, str], cells: dict[str, str]) -> None:
-        """Add cells to the last row if they belong there, or else a row."""
+        """Add cells to the last row if they belong to the same step, or else as a new row."""
         last = self._rows[-1] if self._rows else {}
         if last.get("step") == now["step"] and last.keys().isdisjoint(cells):
             last.update(cells)
@@ -113,7 +112,7 @@ class CSVLogger(RunFileLogger):
         self._changed = True
 
     def _write(self, state: State) -> None:
-        """Find the file, if that is not done yet, and bring it up to date."""
+        """Open the file if needed, and bring it up to date."""
         table = self._table or self._open(state)
         if self._changed:
             table.write(self._rows, replace_last=self._written)
@@ -125,7 +124,7 @@ class CSVLogger(RunFileLogger):
         rows = None if saved is None else saved.get("rows")
         table = self._table = TableFile(self._run_file.path, rows)
         if table.num_rows:
-            # What comes at the step of the checkpoint belongs to the row that it left, as it was then.
+            # Metrics at the step of the checkpoint extend the last row, as it was when the checkpoint was saved.
             last = saved["last"] if saved and rows == table.num_rows else table.last()
             early, self._rows, self._written, self._changed = self._rows, [last], True, True
             for row in early:
@@ -135,10 +134,10 @@ class CSVLogger(RunFileLogger):
 
 
 def _cell(value: Any) -> str:
-    """Write a value so that it can be read again; None is an empty cell."""
+    """Format a value so that it can be read again; None is an empty cell."""
     if isinstance(value, str):
         return value
-    if type(value) is int or (type(value) is float and math.isfinite(value)):  # nearly always, hence fast
+    if type(value) is int or (type(value) is float and math.isfinite(value)):  # fast path for nearly all values
         return repr(value)
     plain = to_json(value)
     return "" if plain is None else plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

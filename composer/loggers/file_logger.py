@@ -1,4 +1,4 @@
-"""Keep what is logged and printed in a text file."""
+"""FileLogger: write everything that is logged, and captured stdout and stderr, to a text file."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ __all__ = ["FileLogger"]
 
 
 class FileLogger(LoggerDestination):
-    """Writes metrics, hyperparameters, tables, traces and everything the process prints to a text file, a line each.
+    """Writes metrics, hyperparameters, tables, traces and everything the process prints to a text file.
 
     The lines begin with ``[metric][batch=N]:``, ``[hyperparameter]:``, ``[table]:``, ``[trace]:``, ``[stdout]:`` and
-    ``[stderr]:``. When a loop fails, the file holds the traceback, whether it was printed or the exception was caught.
-    Metrics stay on their device for up to ``flush_interval`` batches, so their lines may come after
-    lines printed later; the batch tells when they were logged.
+    ``[stderr]:``. If a loop fails, the file contains the traceback, whether it was printed or the exception was caught.
+    Metrics stay on their device for up to ``flush_interval`` batches, so their lines may follow lines that were
+    printed later; ``batch`` is when they were logged.
 
-    A file that an earlier run of the same name left is moved to ``name.1.txt``; a resumed run goes on with its file.
+    An existing file of an earlier run with the same name is moved to ``name.1.txt``; a resumed run continues its file.
 
     Args:
         filename: Path of the file; may contain ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{node_rank}``,
-            ``{world_size}`` and ``{local_world_size}``. Where it does not tell the processes apart, the first writes.
-        remote_file_name: Name, with the same placeholders, under which the loggers that keep files get it; None is
-            not at all.
-        capture_stdout: Whether to keep what is printed, from ``INIT`` until the run is closed.
-        capture_stderr: The same for the error stream.
-        buffer_size: Size of the buffer in bytes; 1 writes out each line.
-        log_traces: Whether to keep what algorithms did, a line whenever one has acted.
-        flush_interval: Number of batches between two times that metrics are fetched and the file is made safe on the
-            disk and handed on; that happens after each epoch and evaluation as well.
-        overwrite: Whether a file of an earlier run is replaced instead of moved.
+            ``{world_size}`` and ``{local_world_size}``. If it is the same for all ranks, only rank 0 writes.
+        remote_file_name: Name, with the same placeholders, under which loggers that store files receive it; None does
+            not upload it.
+        capture_stdout: Capture what is printed to stdout, from ``INIT`` until the run is closed.
+        capture_stderr: Capture what is printed to stderr.
+        buffer_size: Size of the write buffer in bytes; 1 is line buffering.
+        log_traces: Write algorithm traces, one line each time an algorithm acts.
+        flush_interval: Number of batches between two flushes, in which metrics are written, and the file is synced to
+            disk and uploaded; it is also flushed after each epoch and evaluation.
+        overwrite: Replace a file of an earlier run instead of moving it.
 
     Raises:
-        TypeError: A name is no string, or a number none.
+        TypeError: A name is not a string, or a numeric argument is not a number.
         ValueError: A name has an unknown placeholder, or a number is not positive.
 
     >>> import tempfile
@@ -87,14 +87,14 @@ class FileLogger(LoggerDestination):
         self.buffer_size = positive("buffer_size", buffer_size)
         self.should_log_traces = log_traces
         self.flush_interval = positive("flush_interval", flush_interval)
-        wanted = {"stdout": capture_stdout, "stderr": capture_stderr}
-        self._capture = Capture([name for name in wanted if wanted[name]], self._print)
+        capture = {"stdout": capture_stdout, "stderr": capture_stderr}
+        self._capture = Capture([name for name in capture if capture[name]], self._print)
         self.file: TextIO | None = None
-        self._early: list[str] = []  # lines from before the file is open
+        self._early: list[str] = []  # lines logged before the file is open
         self._traces: list[dict[str, Any]] = []  # not written yet
         self._error: OSError | None = None
-        self._crash: tuple[str, str] | None = None  # a line that tells the traceback, and the traceback
-        self._lock = threading.RLock()  # any thread may print
+        self._crash: tuple[str, str] | None = None  # first line of the error message, and the traceback
+        self._lock = threading.RLock()  # for printing from any thread
         self._state: State | None = None
 
     @property
@@ -103,32 +103,32 @@ class FileLogger(LoggerDestination):
 
     @property
     def __remote_file_name__(self) -> str | None:
-        """Where files are uploaded to."""
+        """Name under which the file is uploaded."""
         return self.remote_file_name
 
     @property
     def filename(self) -> str:
-        """Path of the file; with its placeholders as long as the run is unknown."""
+        """Path of the file, with placeholders until the run is known."""
         return self._run_file.name
 
     @property
     def __location__(self) -> str | None:
-        """Path of the file that was written, if there is one."""
+        """Path of the written file, if any."""
         return self._run_file.location
 
     @property
     def remote_file_name(self) -> str | None:
-        """Name with placeholders under which loggers that keep files get the file."""
+        """Name, with placeholders, under which loggers that store files receive the file."""
         return self._run_file.remote_file_name
 
     @property
     def __logs_here__(self) -> bool:
-        """Whether this process writes."""
-        return self._run_file.is_ours
+        """Whether this rank writes the file."""
+        return self._run_file.is_active
 
     @property
     def __keeps_traces__(self) -> bool:
-        """Whether what algorithms did is to be kept."""
+        """Whether to write algorithm traces."""
         return self.should_log_traces or replaces(self, FileLogger, "log_traces")
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
@@ -149,23 +149,23 @@ class FileLogger(LoggerDestination):
         self.write("[table]: ", f"{name}: {table}")
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Take what algorithms did, if asked to; written together, before the next line of another kind."""
-        if self.should_log_traces and self._run_file.is_ours:
+        """Buffer algorithm traces, with ``log_traces``; they are written together before the next other line."""
+        if self.should_log_traces and self._run_file.is_active:
             self._traces.append(traces)
 
     def write(self, prefix: str, s: str) -> None:
-        """Write text of one's own.
+        """Write custom text.
 
         Args:
-            prefix: What each line begins with.
-            s: One line or several.
+            prefix: Prefix of each line.
+            s: One or more lines.
 
         Raises:
-            OSError: The disk is full, or the like.
+            OSError: The file could not be written, such as on a full disk.
         """
-        if not self._run_file.is_ours:
+        if not self._run_file.is_active:
             return
-        # An empty line has no prefix, so that no line ends in a space.
+        # Empty lines get no prefix, so that no line ends in a space.
         lines = s.splitlines() or [""]
         text = "".join(f"{prefix}{line}".rstrip() + "\n" if line.strip() else "\n" for line in lines)
         with self._lock:
@@ -173,51 +173,51 @@ class FileLogger(LoggerDestination):
             self._put(text)
 
     def init(self, state: State, logger: Logger) -> None:
-        """Begin to keep what is printed."""
+        """Start capturing what is printed."""
         self._listen(state)
 
     def after_load(self, state: State, logger: Logger) -> None:
-        """Open the file, now that it is known whether the run goes on with one."""
+        """Open the file, now that it is known whether the run resumes one."""
         self._flush(state, logger)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Keep what is printed again, if an exception had ended that."""
+        """Capture again, if an exception ended it."""
         self._listen(state)
 
     def epoch_start(self, state: State, logger: Logger) -> None:
-        """Make safe what is written."""
+        """Flush the file."""
         self._listen(state)
         self._flush(state, logger)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Make safe what is written, if it is time."""
-        self._listen(state)  # a display may have put streams of its own into place
+        """Flush the file, if due."""
+        self._listen(state)  # a progress display may have replaced the streams
         if self.__due__(state):
             self._flush(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Make safe what is written."""
+        """Flush the file."""
         self._flush(state, logger)
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """Make safe what is written."""
+        """Flush the file."""
         self._listen(state)
         self._flush(state, logger)
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Make safe what is written."""
+        """Flush the file."""
         self._flush(state, logger)
 
     def predict_start(self, state: State, logger: Logger) -> None:
-        """Keep what is printed again, if an exception had ended that."""
+        """Capture again, if an exception ended it."""
         self._listen(state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Make safe what is written."""
+        """Flush the file."""
         self._flush(state, logger)
 
     def __suspend__(self) -> None:
-        """Keep the traceback of the exception that leaves the loop, should nobody print it before the run is closed."""
+        """Keep the traceback of the exception that leaves the loop, in case it is not printed before the close."""
         error = sys.exception()
         if isinstance(error, Exception):
             text = mask_text("".join(traceback.format_exception(error)))
@@ -226,7 +226,7 @@ class FileLogger(LoggerDestination):
             self.file.flush()
 
     def close(self, state: State, logger: Logger) -> None:
-        """Leave the streams alone, and close the file."""
+        """Restore the streams, and close the file."""
         self._capture.detach()
         try:
             self._write_crash()
@@ -238,36 +238,36 @@ class FileLogger(LoggerDestination):
                 file.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which file belongs to the run."""
+        """Return the file of this run."""
         return {} if self._state is None else self._run_file.state_dict(self._state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the file of the run, unless it has another name now."""
+        """Continue the file of the run, unless its name has changed."""
         self._run_file.load_state_dict(state)
 
     def _listen(self, state: State) -> None:
-        if self._run_file.is_ours:
+        if self._run_file.is_active:
             self._state = state
             self._write_crash()
             self._capture.attach()
 
     def _print(self, stream: str, line: str) -> None:
-        """Take a line that was printed."""
+        """Write a captured line."""
         if self._crash is not None and stream == "stderr" and line.startswith(self._crash[0]):
             self._crash = None  # the interpreter has printed the traceback
         try:
             self.write(f"[{stream}]: ", line)
-        except OSError as error:  # not the concern of whoever prints
+        except OSError as error:  # must not be raised from print; raised at the next flush
             self._error = error
 
     def _write_crash(self) -> None:
-        """Write the traceback of a loop that failed, if nobody has printed it."""
+        """Write the traceback of a failed loop, if it was not printed."""
         crash, self._crash = self._crash, None
         if crash is not None:
             self.write("[stderr]: ", crash[1])
 
     def _write_traces(self) -> None:
-        """Write what algorithms did since the last time: in one go, as each line would take longer than the step."""
+        """Write buffered traces together, as writing each line would take longer than the step."""
         traces, self._traces = self._traces, []
         lines = [f"[trace]: {key}: {format_log_data_value(value)}\n" for one in traces for key, value in one.items()]
         if lines:
@@ -280,8 +280,8 @@ class FileLogger(LoggerDestination):
             self.file.write(text)
 
     def _flush(self, state: State, logger: Logger) -> None:
-        """Write everything to the disk, and hand the file on."""
-        if not self._run_file.is_ours:
+        """Write everything to disk, and upload the file."""
+        if not self._run_file.is_active:
             return
         with self._lock:
             if self.file is None:
@@ -295,7 +295,7 @@ class FileLogger(LoggerDestination):
             raise error
 
     def _open(self, state: State) -> TextIO:
-        """Open the file, and write the lines that came before."""
+        """Open the file, and write the lines logged before."""
         self._run_file.open(state)
         path = self._run_file.path
         assert path is not None

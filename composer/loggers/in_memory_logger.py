@@ -1,4 +1,4 @@
-"""Keep everything that is logged in memory."""
+"""InMemoryLogger: keep metrics, hyperparameters and tables in memory, for notebooks and tests."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["InMemoryLogger"]
 
 
 class InMemoryLogger(LoggerDestination):
-    """Keeps metrics with the training time at which they were logged, hyperparameters and tables.
+    """Keeps metrics with the timestamps at which they were logged, hyperparameters and tables in memory.
 
-    Metrics stay queued on their device for up to ``flush_interval`` batches; reading :attr:`data`, or anything made
-    of it, fetches them first, so that what is read is always complete.
+    Metrics stay queued on their device for up to ``flush_interval`` batches; reading :attr:`data`, or anything derived
+    from it, flushes the queue first, so that the data is always complete.
 
-    Values are kept as they were logged, tensors on the CPU: what a metric computes is a tensor, a loss is a number.
+    Values are stored as they were logged, with tensors on the CPU: metrics compute tensors, losses are numbers.
 
     Attributes:
         state: The state of the run, until it is closed.
-        hyperparameters: Every hyperparameter logged, by name.
+        hyperparameters: All logged hyperparameters, by name.
         tables: The newest table of each name, as JSON ``{"columns": [...], "data": [[...], ...]}``.
 
     >>> logger = InMemoryLogger()
@@ -53,7 +53,7 @@ class InMemoryLogger(LoggerDestination):
 
     @property
     def data(self) -> dict[str, list[tuple[Timestamp, Any]]]:
-        """Every value logged, by name, each with the training time of logging, in the order of logging."""
+        """All logged values by name, each with its timestamp, in the order of logging."""
         if self._logger is not None:
             self._logger.flush()
         return self._data
@@ -69,31 +69,30 @@ class InMemoryLogger(LoggerDestination):
 
     @property
     def most_recent_timestamps(self) -> dict[str, Timestamp]:
-        """The training time at which each metric was last logged."""
+        """The timestamp at which each metric was last logged."""
         return {name: series[-1][0] for name, series in self.data.items()}
 
     def get_timeseries(self, metric: str) -> dict[str, np.ndarray]:
-        """Return one metric as arrays of equal length, one entry for each time it was logged.
+        """Return one metric as arrays of equal length, with one entry per logged value.
 
         Args:
-            metric: Name of the metric as it was logged; "metrics/" may be left out. Its values are under this name.
-                The counters of the training time are under
-                ``"batch"``, ``"epoch"``, ``"sample"`` and so on, the wall-clock times (``"total_wct"``, ...) in
-                seconds.
+            metric: Name of the metric as it was logged; the prefix "metrics/" may be omitted. The result has its
+                values under this name, the counters of the training time under ``"batch"``, ``"epoch"``,
+                ``"sample"`` and so on, and the wall-clock times (``"total_wct"``, ...) in seconds.
 
         Raises:
-            ValueError: Nothing was logged under this name.
+            ValueError: The metric was never logged.
 
         >>> logger = InMemoryLogger()
         >>> logger.log_metrics({"loss": 0.5}, step=10)
         >>> logger.get_timeseries("lss")
         Traceback (most recent call last):
         ...
-        ValueError: metric must be the name of a logged metric, but got 'lss'. Did you mean 'loss'?
+        ValueError: metric must be the name of a logged metric; got 'lss'. Did you mean 'loss'?
         """
         import numpy as np
 
-        data, asked = self.data, metric
+        data, requested = self.data, metric
         if metric not in data and f"metrics/{metric}" in data:
             metric = f"metrics/{metric}"
         if metric not in data:
@@ -104,15 +103,15 @@ class InMemoryLogger(LoggerDestination):
             field: np.array([value.total_seconds() if field.endswith("_wct") else value for value in column])
             for field, column in ((field, [state[field] for state in saved]) for field in saved[0])
         }
-        series[asked] = np.array([value.tolist() if isinstance(value, Tensor) else value for value in values])
+        series[requested] = np.array([value.tolist() if isinstance(value, Tensor) else value for value in values])
         return series
 
     def init(self, state: State, logger: Logger) -> None:
-        """Remember whom to ask for what is queued."""
+        """Remember the run, to flush queued values."""
         self.state, self._logger = state, logger
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
-        """Keep values with the time of logging."""
+        """Store values with their timestamp."""
         if timestamp.count(TimeUnit.BATCH) != step:
             timestamp = timestamp.copy(batch=step)
         data = self._data
@@ -123,34 +122,34 @@ class InMemoryLogger(LoggerDestination):
                 data[name] = [(timestamp, value)]
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Keep values that come without a time of logging; it is now."""
+        """Store values that were logged without a timestamp, at the current time."""
         now = Timestamp() if self.state is None else self.state.timestamp
         self.__receive__(metrics, now.count(TimeUnit.BATCH) if step is None else step, now)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Keep hyperparameters."""
+        """Store hyperparameters."""
         self.hyperparameters.update(hyperparameters)
 
     def log_table(
         self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None
     ) -> None:
-        """Keep a table, in place of an earlier one of its name."""
+        """Store a table, replacing an earlier one of the same name."""
         self.tables[name] = json.dumps({"columns": columns, "data": rows}, default=_plain, separators=(",", ":"))
 
     def close(self, state: State, logger: Logger) -> None:
-        """Fetch what is still queued, and let go of the run."""
-        # The series outlive the run; the model that the logger leads to must not.
+        """Flush queued values, and release the run."""
+        # The data outlives the run, but must not keep the logger's model alive.
         logger.flush()
         self.state = self._logger = None
 
 
 def _unknown_metric(metric: str, data: dict[str, Any]) -> str:
-    """The text of the error for a metric that was never logged."""
+    """Return the error message for a metric that was never logged."""
     hint = did_you_mean(metric, data)
     known = "" if hint else f" Logged so far: {', '.join(map(repr, sorted(data)))}." if data else " None was logged."
-    return f"metric must be the name of a logged metric, but got {metric!r}.{hint}{known}"
+    return f"metric must be the name of a logged metric; got {metric!r}.{hint}{known}"
 
 
 def _plain(value: Any) -> Any:
-    """Turn what JSON does not know (tensors, arrays) into numbers, and anything else into text."""
+    """Convert what JSON does not support: tensors and arrays to numbers, anything else to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

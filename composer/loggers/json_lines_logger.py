@@ -1,4 +1,4 @@
-"""Keep everything that is logged as lines of JSON."""
+"""JSONLinesLogger: write everything that is logged to a JSON Lines file, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["JSONLinesLogger"]
 
 
 class JSONLinesLogger(RunFileLogger):
-    """Writes metrics, hyperparameters, tables and traces to a text file with one JSON object on each line.
+    """Writes metrics, hyperparameters, tables and traces to a text file with one JSON object per line.
 
     =================== ====================================================================================
     ``kind``            further keys
@@ -31,23 +31,22 @@ class JSONLinesLogger(RunFileLogger):
     ``traces``          ``step``, ``values``
     =================== ====================================================================================
 
-    Every line is JSON to the letter: NaN and the infinities are the strings ``"NaN"``, ``"Infinity"`` and
-    ``"-Infinity"``. Read the metrics with ``pandas.json_normalize``, or line by line with ``json.loads``.
+    Every line is strict JSON: NaN and the infinities are the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
+    Read the metrics with ``pandas.json_normalize``, or line by line with ``json.loads``.
 
-    A file that an earlier run of the same name left is moved to ``name.1.jsonl``. A resumed run goes on with its file
-    where the checkpoint was saved; if there is more in it, the whole is kept as ``name.1.jsonl`` first.
+    An existing file of an earlier run with the same name is moved to ``name.1.jsonl``. A resumed run continues its
+    file from where the checkpoint was saved; if the file contains more, all of it is kept as ``name.1.jsonl`` first.
 
     Args:
         filename: Path of the file; may contain ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{node_rank}``,
-            ``{world_size}`` and ``{local_world_size}``. Where it does not tell the processes apart, the first writes.
-        remote_file_name: Name, with the same placeholders, under which the loggers that keep files get it; None is
-            not at all.
-        flush_interval: Number of batches between two times that metrics are fetched and written; that happens after
-            each epoch and evaluation as well.
-        overwrite: Whether a file of an earlier run is replaced instead of moved.
+            ``{world_size}`` and ``{local_world_size}``. If it is the same for all ranks, only rank 0 writes.
+        remote_file_name: Name, with the same placeholders, under which loggers that store files receive it; None does
+            not upload it.
+        flush_interval: Number of batches between two writes; metrics are also written after each epoch and evaluation.
+        overwrite: Replace a file of an earlier run instead of moving it.
 
     Raises:
-        TypeError: A name is no string, or ``flush_interval`` no number.
+        TypeError: A name is not a string, or ``flush_interval`` is not a number.
         ValueError: A name has an unknown placeholder, or ``flush_interval`` is not positive.
 
     >>> import tempfile
@@ -74,15 +73,15 @@ class JSONLinesLogger(RunFileLogger):
     ) -> None:
         super().__init__(filename, remote_file_name, flush_interval, overwrite)
         self._lines: list[str] = []
-        self._size = 0  # of what is in the file, in bytes
+        self._size = 0  # of the file, in bytes
 
     @property
     def __keeps_traces__(self) -> bool:
-        """Whether what algorithms did is written unasked: by a subclass with a way of its own."""
+        """Whether a subclass overrides ``log_traces`` and so always receives algorithm traces."""
         return replaces(self, JSONLinesLogger, "log_traces")
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
-        """Write the metrics of one moment."""
+        """Write the metrics of one log record."""
         self._add(
             "metrics",
             step=step,
@@ -104,38 +103,39 @@ class JSONLinesLogger(RunFileLogger):
         self._add("table", step=step, name=name, columns=columns, rows=rows)
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Write what algorithms did."""
+        """Write algorithm traces."""
         step = None if self._state is None else self._state.timestamp.count(TimeUnit.BATCH)
         self._add("traces", step=step, values=traces)
 
     @property
-    def _has_more(self) -> bool:
+    def _has_unwritten(self) -> bool:
         return bool(self._lines)
 
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {"bytes": self._size}
 
-    def _add(self, kind: str, **values: Any) -> None:
-        if not self._run_file.is_ours:
+    def _add(self, record_type: str, **values: Any) -> None:
+        if not self._run_file.is_active:
             return
-        self._lines.append(json.dumps({"kind": kind, **to_json(values)}, ensure_ascii=False, allow_nan=False) + "\n")
+        record = {"kind": record_type, **to_json(values)}
+        self._lines.append(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
         self._write_now()
 
     def _write(self, state: State) -> None:
-        """Append what has come to the file."""
+        """Append new lines to the file."""
         if self._run_file.path is None:
             self._open(state)
         if self._lines:
             assert self._run_file.path is not None
             text = "".join(self._lines).encode()
             with self._run_file.path.open("ab") as file:
-                file.truncate(self._size)  # a failure may have left half a line
+                file.truncate(self._size)  # a failed write may have left an incomplete line
                 file.write(text)
             self._size += len(text)
             self._lines.clear()
 
     def _open(self, state: State) -> None:
-        """Find the file; one to go on with ends where the checkpoint was saved."""
+        """Open the file; a resumed one is truncated to its size when the checkpoint was saved."""
         saved = self._run_file.open(state)
         path = self._run_file.path
         assert path is not None

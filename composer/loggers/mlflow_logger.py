@@ -1,4 +1,4 @@
-"""Log to MLflow."""
+"""MLFlowLogger: log metrics, hyperparameters, tables, images, files and models to MLflow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from composer.loggers._mlflow_models import ModelRegistry
 from composer.loggers._mlflow_run import clean_name, clean_parameters, find_experiment, find_run, matches, run_url
 from composer.loggers._mlflow_sender import Sender
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
+from composer.loggers._tracker import Outcome, Tracker, end_with_timeout, rendered_images
 from composer.loggers._values import as_number, to_json
 from composer.storage.upload_staging import Staging
 from composer.trees import ensure_tuple
@@ -36,41 +36,41 @@ _STATUS: dict[Outcome, str] = {"finished": "FINISHED", "failed": "FAILED", "kill
 class MLFlowLogger(Tracker):
     """Logs to a run of `MLflow <https://mlflow.org/docs/latest>`_ (extra ``mlflow``).
 
-    Metrics that are numbers are logged at the number of batches trained, hyperparameters as parameters under flat
-    names joined by ``/``, of which MLflow keeps the first value. Tables are artifacts ``{name}_{step}.json``. Images
-    are images of the run under ``name/index``, and their masks, laid over the image, under ``name/index/mask``. What
-    algorithms did goes with the next metrics.
+    Numeric metrics are logged at the number of batches trained, hyperparameters as parameters under flat names joined
+    by ``/``, of which MLflow keeps the first value. Tables are artifacts ``{name}_{step}.json``. Images are images of
+    the run under ``name/index``, and overlaid with each mask under ``name/index/mask``. Traces of algorithms are logged
+    with the next metrics.
 
-    Everything is sent by a thread, some seconds' worth at a time. The run continues an earlier one if the environment
-    has its id as ``MLFLOW_RUN_ID``, if the trainer goes on from a checkpoint of a run of the same name, or if
-    ``resume`` finds one. It ends as ``FINISHED``, ``FAILED`` or ``KILLED``.
+    A background thread sends everything in batches, collected over some seconds. An earlier run is continued if the
+    environment variable ``MLFLOW_RUN_ID`` is set, if the trainer resumes from a checkpoint of a run of the same name,
+    or if ``resume`` finds one. A run ends as ``FINISHED``, ``FAILED`` or ``KILLED``.
 
     Args:
-        experiment_name: Name of the experiment; by default ``MLFLOW_EXPERIMENT_ID`` or ``MLFLOW_EXPERIMENT_NAME`` of
-            the environment tells, else it is ``my-mlflow-experiment``. With Databricks a name that is no path is put
-            into the user's folder.
+        experiment_name: Name of the experiment; defaults to the environment variables ``MLFLOW_EXPERIMENT_ID`` or
+            ``MLFLOW_EXPERIMENT_NAME``, else to ``my-mlflow-experiment``. With Databricks a name that is not a path is
+            placed in the user's folder.
         run_name: Name of the run; by default that of the trainer's run.
         tags: Tags of the run; ``run_name`` is added.
-        tracking_uri: Where to log; by default where MLflow is set to.
-        rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
-        flush_interval: Number of batches between the times that metrics are fetched from the device.
-        model_registry_prefix: What the names of registered models begin with; ``catalog.schema`` for Unity Catalog.
-        model_registry_uri: Where models are registered; by default where the run is.
-        synchronous: Whether to wait until each thing is sent, instead of the thread.
-        log_system_metrics: Whether MLflow measures processor, memory and accelerators in a thread of its own.
+        tracking_uri: Where to log; by default MLflow's current setting.
+        rank_zero_only: Whether only rank 0 has a run; otherwise each rank has one, ``name-rank0``, ...
+        flush_interval: Number of batches between two reads of metrics from the device.
+        model_registry_prefix: Prefix of the names of registered models; ``catalog.schema`` for Unity Catalog.
+        model_registry_uri: Where to register models; by default where the run is.
+        synchronous: Wait until each item is sent, instead of using a background thread.
+        log_system_metrics: Let MLflow measure CPU, memory and accelerators in a separate thread.
         rename_metrics: New names of metrics by name.
         ignore_metrics: Metrics to leave out: names, or patterns with ``*`` and ``?``.
-        ignore_hyperparameters: Hyperparameters to leave out, likewise.
+        ignore_hyperparameters: Hyperparameters to leave out: names or patterns.
         run_group: Value of the tag ``run_group``.
-        resume: Whether to go on with the newest run of the experiment that has the same name, if there is one.
+        resume: Continue the newest run of the experiment that has the same name, if there is one.
         logging_buffer_seconds: How long the thread collects metrics before it sends them.
-        log_duplicated_metric_every_n_steps: A metric that has not changed is logged again only after this many steps;
-            0 logs it in every step.
-        log_artifacts: Whether uploaded files, such as checkpoints, are kept as artifacts.
+        log_duplicated_metric_every_n_steps: An unchanged metric is logged again only after this many steps; 0 logs it
+            in every step.
+        log_artifacts: Whether to store uploaded files, such as checkpoints, as artifacts.
 
     Raises:
         MissingConditionalImportError: The package mlflow is not installed, or psutil for the system metrics.
-        ValueError: A number is out of its range, or the prefix does not fit the registry.
+        ValueError: A number is out of range, or the prefix is invalid for the registry.
 
     >>> logger = MLFlowLogger("vision", tracking_uri="sqlite:///runs.db")  # doctest: +SKIP
     >>> trainer = Trainer(model=model, train_dataloader=data, loggers=logger)  # doctest: +SKIP
@@ -129,7 +129,7 @@ class MLFlowLogger(Tracker):
         self._experiment_id: str | None = None
         self._monitor: Any = None
         self._last: dict[str, tuple[float, int]] = {}  # value and step of each metric when last logged
-        self._parameters: dict[str, str] = {}  # that the run has
+        self._parameters: dict[str, str] = {}  # already logged to the run
 
     @property
     def __flush_interval__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -137,13 +137,13 @@ class MLFlowLogger(Tracker):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run, which begins now if there is a trainer; None in a process that has none."""
+        """The id of the run, which begins now if there is a trainer; None on ranks without a run."""
         self._start_early()
         return self._run_id
 
     @property
     def experiment_id(self) -> str | None:
-        """The id of the experiment, likewise."""
+        """The id of the experiment; the run begins now if there is a trainer."""
         self._start_early()
         return self._experiment_id
 
@@ -151,12 +151,12 @@ class MLFlowLogger(Tracker):
         """Return the name under which a metric is logged.
 
         Args:
-            key: Its name.
+            key: The original name.
         """
         return self.rename_metrics.get(key, key)
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Log the values that are numbers and have changed."""
+        """Log the numeric values that have changed."""
         if not self._ready(self.log_metrics, metrics, step):
             return
         step = step or 0
@@ -167,22 +167,22 @@ class MLFlowLogger(Tracker):
             if number is None or matches(name, self.ignore_metrics):
                 continue
             name = clean_name(self.rename(name))
-            if self._is_news(name, float(number), step):
+            if self._should_log(name, float(number), step):
                 self._last[name] = (float(number), step)
                 changed.append(self._metric(name, float(number), now, step))
         self._sending.send_metrics(changed)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Log parameters; one that the run has already keeps its value, with a warning if that is another."""
+        """Log parameters; existing ones keep their value, with a warning if the new value differs."""
         if not self._ready(self.log_hyperparameters, hyperparameters):
             return
-        wanted = clean_parameters(hyperparameters, self.ignore_hyperparameters)
-        new = {name: value for name, value in wanted.items() if name not in self._parameters}
+        parameters = clean_parameters(hyperparameters, self.ignore_hyperparameters)
+        new = {name: value for name, value in parameters.items() if name not in self._parameters}
         self._parameters.update(new)
         self._sending.send_parameters(new)
-        changed = [name for name, value in wanted.items() if self._parameters[name] != value]
+        changed = [name for name, value in parameters.items() if self._parameters[name] != value]
         if changed:
-            message = f"MLflow keeps the first value of a parameter; these have another one now: {', '.join(changed)}."
+            message = f"MLflow keeps the first value of a parameter; these have changed: {', '.join(changed)}."
             warnings.warn(message, ComposerWarning, stacklevel=3)
 
     def log_table(
@@ -204,11 +204,11 @@ class MLFlowLogger(Tracker):
         mask_class_labels: dict[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Log images, each alone and under each of its masks."""
-        if not self.is_ours:
+        """Log images, each alone and overlaid with each of its masks."""
+        if not self.is_active:
             return
         import_extra("PIL", "mlflow", "MLFlowLogger.log_images")
-        for title, array in drawn_images(name, images, channels_last, masks):
+        for title, array in rendered_images(name, images, channels_last, masks):
             self._log_image(array, clean_name(title).replace(":", "_"), step)
 
     def _log_image(self, array: Any, title: str, step: int | None) -> None:
@@ -219,39 +219,39 @@ class MLFlowLogger(Tracker):
             )
 
     def can_upload_files(self) -> bool:
-        """Tell whether artifacts are kept."""
+        """Return whether files are stored as artifacts."""
         return self.log_artifacts
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
-        """Keep a file or folder as an artifact."""
-        if self.log_artifacts and self.is_ours:
-            # The file may be gone when its turn comes.
+        """Store a file or folder as an artifact."""
+        if self.log_artifacts and self.is_active:
+            # The file may be gone by the time it is sent.
             self._upload(self._staging.add(file_path, remote_file_name), remote_file_name, overwrite)
 
-    def _upload(self, kept: Path, remote_file_name: str, overwrite: bool) -> None:
-        if self._ready(self._upload, kept, remote_file_name, overwrite):
+    def _upload(self, staged: Path, remote_file_name: str, overwrite: bool) -> None:
+        if self._ready(self._upload, staged, remote_file_name, overwrite):
             run_id = self._needed_run_id()
 
             def send() -> None:
-                _mlflow_files.upload(self._mlflow_client, run_id, kept, remote_file_name, overwrite)
-                self._staging.remove(kept)
+                _mlflow_files.upload(self._mlflow_client, run_id, staged, remote_file_name, overwrite)
+                self._staging.remove(staged)
 
             self._sending.call(send)
 
     def download_file(
         self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
     ) -> None:
-        """Fetch an artifact of this run.
+        """Download an artifact of this run.
 
         Args:
             remote_file_name: Name under which it was uploaded.
-            destination: Where to put it.
-            overwrite: Whether a file there may be replaced.
-            progress_bar: Whether MLflow may show the progress.
+            destination: Local path of the file.
+            overwrite: Whether to replace an existing file.
+            progress_bar: Whether MLflow may show a progress bar.
 
         Raises:
-            FileExistsError: There is a file already.
-            FileNotFoundError: The run has no such artifact.
+            FileExistsError: The file exists.
+            FileNotFoundError: The artifact does not exist.
         """
         run_id = self._needed_run_id()
         self.flush()
@@ -260,28 +260,28 @@ class MLFlowLogger(Tracker):
     def register_model(
         self, model_uri: str, name: str, await_registration_for: int = 300, tags: dict[str, Any] | None = None
     ) -> Any:
-        """Register a model that was logged or saved; return its version.
+        """Register a model that was logged or saved, and return its version.
 
         Args:
-            model_uri: Where the model is, such as ``runs:/{run_id}/model``.
-            name: Name of the registered model, to which ``model_registry_prefix`` is added.
-            await_registration_for: For how many seconds to wait until it is ready.
+            model_uri: URI of the model, such as ``runs:/{run_id}/model``.
+            name: Name of the registered model, prefixed with ``model_registry_prefix``.
+            await_registration_for: Seconds to wait until it is ready.
             tags: Tags of the version.
         """
-        return self._models.register(model_uri, name, await_registration_for, tags) if self.is_ours else None
+        return self._models.register(model_uri, name, await_registration_for, tags) if self.is_active else None
 
     def register_model_with_run_id(
         self, model_uri: str, name: str, await_creation_for: int = 300, tags: dict[str, Any] | None = None
     ) -> Any:
-        """Register files of a model as belonging to this run; return the version.
+        """Register the files of a model as belonging to this run, and return the version.
 
         Args:
-            model_uri: Where the model is.
-            name: Name of the registered model, to which ``model_registry_prefix`` is added.
-            await_creation_for: For how many seconds to wait until it is ready.
+            model_uri: URI of the model.
+            name: Name of the registered model, prefixed with ``model_registry_prefix``.
+            await_creation_for: Seconds to wait until it is ready.
             tags: Tags of the version.
         """
-        if not self.is_ours:
+        if not self.is_active:
             return None
         run_id = self._needed_run_id()
         return self._models.register_for_run(self._mlflow_client, run_id, model_uri, name, await_creation_for, tags)
@@ -291,12 +291,12 @@ class MLFlowLogger(Tracker):
 
         Args:
             flavor: Name of a module of mlflow that saves models, such as ``transformers`` or ``pytorch``.
-            kwargs: What its ``save_model`` takes.
+            kwargs: Arguments of its ``save_model``.
 
         Raises:
-            ValueError: There is no such flavor.
+            ValueError: The flavor does not exist.
         """
-        if self.is_ours:
+        if self.is_active:
             self._models.save(flavor, kwargs)
 
     def log_model(self, flavor: str, **kwargs: Any) -> Any:
@@ -304,40 +304,40 @@ class MLFlowLogger(Tracker):
 
         Args:
             flavor: Name of a module of mlflow that saves models, such as ``transformers`` or ``pytorch``.
-            kwargs: What its ``log_model`` takes.
+            kwargs: Arguments of its ``log_model``.
 
         Raises:
-            ValueError: There is no such flavor.
+            ValueError: The flavor does not exist.
         """
-        if not self.is_ours:
+        if not self.is_active:
             return None
         run_id = self._needed_run_id()
-        self.flush()  # MLflow reads the run, and may find a metric half written
+        self.flush()  # MLflow reads the run, and could find a partially written metric
         return self._models.log(flavor, run_id, self._mlflow_client, kwargs)
 
     def flush(self) -> bool:
-        """Wait until everything is sent; tell whether it is, within ``close_timeout`` seconds."""
+        """Wait until everything is sent, for at most ``close_timeout`` seconds; return whether it is."""
         self._catch_up()
         return self._sender is None or self._sender.flush()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Send what was collected."""
+        """Send buffered metrics now."""
         if self._sender is not None:
             self._sender.hurry()
 
     @property
     def _sending(self) -> Sender:
-        assert self._sender is not None, "the run is open"
+        assert self._sender is not None, "the run is not open"
         return self._sender
 
     def _needed_run_id(self) -> str:
         run_id = self.run_id
         if run_id is None:
-            raise RuntimeError("MLFlowLogger has no run in this process; one begins when a trainer is made with it.")
+            raise RuntimeError("MLFlowLogger has no run on this rank; a run begins when a trainer is created with it.")
         return run_id
 
-    def _is_news(self, name: str, value: float, step: int) -> bool:
-        """Tell whether a value is to be logged, or repeats the last one too soon."""
+    def _should_log(self, name: str, value: float, step: int) -> bool:
+        """Return whether to log a value; a repeated value is skipped for some steps."""
         if name not in self._last:
             return True
         last, last_step = self._last[name]
@@ -353,8 +353,8 @@ class MLFlowLogger(Tracker):
             self._experiment_id = find_experiment(client, self.experiment_name, self.tracking_uri)
             if self.resume:
                 run_id = find_run(client, self._experiment_id, name)
-        goes_on = run_id is not None
-        if goes_on:
+        resumes = run_id is not None
+        if resumes:
             client.update_run(run_id, status="RUNNING")
             run = client.get_run(run_id)
         else:
@@ -371,7 +371,7 @@ class MLFlowLogger(Tracker):
 
             node = str(dist.get_global_rank()) if dist.get_world_size() > 1 else None
             self._monitor = SystemMetricsMonitor(
-                run.info.run_id, resume_logging=goes_on, node_id=node, tracking_uri=self.tracking_uri
+                run.info.run_id, resume_logging=resumes, node_id=node, tracking_uri=self.tracking_uri
             )
             self._monitor.start()
 
@@ -390,7 +390,7 @@ class MLFlowLogger(Tracker):
             sender.close()
         finally:
             self._staging.clear()
-            within(max(deadline - time.monotonic(), 1.0), "MLFlowLogger", end)
+            end_with_timeout(max(deadline - time.monotonic(), 1.0), "MLFlowLogger", end)
 
     def _identity(self) -> dict[str, Any]:
         return {"run_id": self._run_id, "experiment_id": self._experiment_id, "tracking_uri": self.tracking_uri}

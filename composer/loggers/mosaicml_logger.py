@@ -1,4 +1,4 @@
-"""The logger of MosaicML's platform, kept so that scripts which name it run; it logs nothing."""
+"""MosaicMLLogger: a stand-in for the logger of MosaicML's platform, so that scripts run; it logs nothing."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _PLAIN: Final = (str, int, float, bool)
 
 
 class MosaicMLLogger(LoggerDestination):
-    """Takes the place of the logger of MosaicML's platform, and logs nothing.
+    """A stand-in for the logger of MosaicML's platform that logs nothing.
 
-    The platform is not supported. The first logger of this class in a process reports that in Python's ``logging``;
-    no metric is kept or read from the device for any of them. Use :class:`.JSONLinesLogger` or a tracker instead.
+    The platform is not supported. The first instance in a process reports that in Python's ``logging``; metrics are
+    neither stored nor read from the device for it. Use :class:`.JSONLinesLogger` or an experiment tracker instead.
 
     Args:
-        log_interval: Not used.
-        ignore_keys: Not used.
-        ignore_exceptions: Not used.
+        log_interval: Ignored.
+        ignore_keys: Ignored.
+        ignore_exceptions: Ignored.
 
     Attributes:
-        run_name: Name of the platform's run, from the variable ``RUN_NAME``.
+        run_name: Name of the platform's run, from the environment variable ``RUN_NAME``.
         buffered_metadata: Always empty.
 
     >>> logger = MosaicMLLogger()
@@ -70,7 +70,7 @@ class MosaicMLLogger(LoggerDestination):
 
     @property
     def __logs_here__(self) -> bool:
-        """False: metrics are of use in no process."""
+        """False: metrics are not needed on any rank."""
         return False
 
     def log_metadata(self, metadata: Mapping[str, Any], force_flush: bool = False) -> None:
@@ -78,11 +78,11 @@ class MosaicMLLogger(LoggerDestination):
 
         Args:
             metadata: Values by name.
-            force_flush: Not used.
+            force_flush: Ignored.
         """
 
     def _flush_metadata(self, force_flush: bool = False, future: bool = True) -> None:
-        """Do nothing, which published code asks for."""
+        """Do nothing; called by published code."""
 
 
 @functools.cache
@@ -93,10 +93,10 @@ def _report_once() -> None:
 
 
 def format_data_to_json_serializable(data: Any) -> Any:
-    """Return a logged value as what JSON knows; tensors of several elements are told by their shape.
+    """Convert a logged value to JSON-serializable data; tensors with several elements become their shape as text.
 
     Args:
-        data: Anything.
+        data: Any value.
 
     >>> import torch
     >>> format_data_to_json_serializable({"a": torch.tensor([42]), "b": (None, torch.zeros(3))})
@@ -117,7 +117,7 @@ def format_data_to_json_serializable(data: Any) -> Any:
 
 
 def exception_to_json_serializable_dict(exc: Exception) -> dict[str, Any]:
-    """Return what an exception holds: its class, its message and the attributes of its own.
+    """Return an exception as a dictionary: its class, its message and its custom attributes.
 
     Args:
         exc: The exception.
@@ -134,7 +134,7 @@ def exception_to_json_serializable_dict(exc: Exception) -> dict[str, Any]:
 
 
 def dict_to_str(data: Mapping[str, Any]) -> str:
-    """Return values by name as indented lines.
+    """Format values by name as indented lines.
 
     Args:
         data: The values.

@@ -1,4 +1,4 @@
-"""Log to Neptune."""
+"""NeptuneLogger: log metrics, hyperparameters, tables, images and files to Neptune."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from composer._lazy import import_extra
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, drawn_images, within
+from composer.loggers._tracker import Outcome, Tracker, end_with_timeout, rendered_images
 from composer.loggers._values import as_number, to_json
 from composer.nested import convert_nested_dict_to_flat_dict
 from composer.storage.upload_staging import Staging
@@ -24,21 +24,22 @@ __all__ = ["NeptuneLogger"]
 class NeptuneLogger(Tracker):
     """Logs to a run of `Neptune 2 <https://docs-legacy.neptune.ai>`_, through the package ``neptune`` 1.x.
 
-    The hosted service has ended; this is for servers of one's own, and for ``mode="offline"`` and ``"debug"``.
+    The hosted service has ended; use this with a self-hosted server, or with ``mode="offline"`` or ``"debug"``.
 
-    Under ``base_namespace`` there are ``metrics``, ``hyperparameters``, ``traces``, ``tables``, ``images`` (masks are
-    laid over the image, under ``index/mask``) and ``checkpoints``. Metrics have the number of batches trained as their
-    step; a series of Neptune only goes forward, so a value of an earlier step than the last is left out. A run that
-    goes on from a checkpoint goes on with its run.
+    Under ``base_namespace`` it writes ``metrics``, ``hyperparameters``, ``traces``, ``tables``, ``images`` (also
+    overlaid with each mask, under ``index/mask``) and ``checkpoints``. The step of a metric is the number of batches
+    trained; steps of a Neptune series must increase, so a value whose step is not later than the last is dropped. A run
+    that resumes from a checkpoint continues its Neptune run.
 
     Args:
-        project: Name of the project as ``workspace/project``; by default ``NEPTUNE_PROJECT`` of the environment.
-        api_token: The token; by default ``NEPTUNE_API_TOKEN`` of the environment.
-        rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
-        upload_checkpoints: Whether uploaded files, such as checkpoints, are kept.
-        base_namespace: Where in the run everything is.
-        mode: How to connect: ``"async"``, ``"sync"``, ``"offline"``, ``"debug"``; by default ``NEPTUNE_MODE`` of the
-            environment.
+        project: Name of the project as ``workspace/project``; defaults to the environment variable
+            ``NEPTUNE_PROJECT``.
+        api_token: The API token; defaults to the environment variable ``NEPTUNE_API_TOKEN``.
+        rank_zero_only: Whether only rank 0 has a run; otherwise each rank has one, ``name-rank0``, ...
+        upload_checkpoints: Whether to store uploaded files, such as checkpoints.
+        base_namespace: Namespace in the run under which everything is logged.
+        mode: Connection mode: ``"async"``, ``"sync"``, ``"offline"`` or ``"debug"``; defaults to the environment
+            variable ``NEPTUNE_MODE``.
         neptune_kwargs: Further arguments of ``neptune.init_run``.
 
     Raises:
@@ -76,7 +77,7 @@ class NeptuneLogger(Tracker):
         self._staging = Staging()
         self._run: Any = None
         self._id: str | None = None
-        self._steps: dict[str, int] = {}  # the last of each series
+        self._steps: dict[str, int] = {}  # the last step of each series
 
     @property
     def neptune_run(self) -> Any:
@@ -85,11 +86,11 @@ class NeptuneLogger(Tracker):
 
     @property
     def base_handler(self) -> Any:
-        """The part of the run under ``base_namespace``; None likewise."""
+        """The handler of ``base_namespace`` in the run; None before the run begins and after it ends."""
         return None if self._run is None else self._run[self.base_namespace]
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Log the values that are numbers."""
+        """Log the numeric values."""
         if self._ready(self.log_metrics, metrics, step):
             numbers = {name: as_number(value) for name, value in metrics.items()}
             self._append(
@@ -97,13 +98,13 @@ class NeptuneLogger(Tracker):
             )
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Log the values, each in the order in which they come."""
+        """Log algorithm traces as series."""
         if self._ready(self.log_traces, traces):
             for name, value in to_json(traces).items():
                 self.base_handler[f"{self.trace_namespace}/{name}"].append(value)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Log hyperparameters: numbers, truth values and texts as they are, anything else as its text."""
+        """Log hyperparameters: numbers, booleans and strings as they are, anything else as JSON text."""
         if self._ready(self.log_hyperparameters, hyperparameters):
             for name, value in convert_nested_dict_to_flat_dict(to_json(hyperparameters)).items():
                 plain = isinstance(value, (bool, int, float, str))
@@ -128,13 +129,16 @@ class NeptuneLogger(Tracker):
         mask_class_labels: dict[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Log images, each alone and under each of its masks."""
-        if not self.is_ours:
+        """Log images, each alone and overlaid with each of its masks."""
+        if not self.is_active:
             return
         picture = import_extra("PIL.Image", "vision", "NeptuneLogger.log_images")
-        drawn = drawn_images(name, images, channels_last, masks)
+        rendered = rendered_images(name, images, channels_last, masks)
         self._log_pictures(
-            {title: picture.fromarray(array.squeeze(-1) if array.shape[-1] == 1 else array) for title, array in drawn},
+            {
+                title: picture.fromarray(array.squeeze(-1) if array.shape[-1] == 1 else array)
+                for title, array in rendered
+            },
             step,
         )
 
@@ -144,7 +148,7 @@ class NeptuneLogger(Tracker):
             self._append("images", {title: as_image(picture) for title, picture in pictures.items()}, step)
 
     def _append(self, namespace: str, values: Mapping[str, Any], step: int | None) -> None:
-        """Add to series whose last step is earlier."""
+        """Append values to their series, if the step is later than the last."""
         for name, value in values.items():
             series = f"{namespace}/{name}"
             if step is not None:
@@ -154,44 +158,45 @@ class NeptuneLogger(Tracker):
             self.base_handler[series].append(value, step=step)
 
     def can_upload_files(self) -> bool:
-        """Tell whether files are kept."""
+        """Return whether files are stored."""
         return self.upload_checkpoints
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool = False) -> None:
-        """Keep a file, or each file of a folder, under ``checkpoints``; one of its name is replaced."""
-        if self.upload_checkpoints and self.is_ours:
-            # The tracker reads it later.
+        """Store a file, or each file of a folder, under ``checkpoints``, replacing one of the same name."""
+        if self.upload_checkpoints and self.is_active:
+            # Neptune reads the file later.
             self._upload(self._staging.add(file_path, remote_file_name), remote_file_name)
 
-    def _upload(self, kept: Path, remote_file_name: str) -> None:
-        if not self._ready(self._upload, kept, remote_file_name):
+    def _upload(self, staged: Path, remote_file_name: str) -> None:
+        if not self._ready(self._upload, staged, remote_file_name):
             return
-        for path in sorted(kept.rglob("*")) if kept.is_dir() else [kept]:
+        for path in sorted(staged.rglob("*")) if staged.is_dir() else [staged]:
             if path.is_file():
-                name = remote_file_name if path == kept else f"{remote_file_name}/{path.relative_to(kept).as_posix()}"
+                below = path.relative_to(staged).as_posix()
+                name = remote_file_name if path == staged else f"{remote_file_name}/{below}"
                 self.base_handler[f"checkpoints/{name}"].upload(str(path))
 
     def download_file(
         self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
     ) -> None:
-        """Fetch a file of this run.
+        """Download a file of this run.
 
         Args:
             remote_file_name: Name under which it was uploaded.
-            destination: Where to put it.
-            overwrite: Whether a file there may be replaced.
-            progress_bar: Whether Neptune may show the progress.
+            destination: Local path of the file.
+            overwrite: Whether to replace an existing file.
+            progress_bar: Whether Neptune may show a progress bar.
 
         Raises:
-            FileExistsError: There is a file already.
+            FileExistsError: The file exists.
             FileNotFoundError: The run has no such file.
-            RuntimeError: There is no run.
+            RuntimeError: The run has not begun.
         """
         target = Path(destination)
         if target.exists() and not overwrite:
-            raise FileExistsError(f"{destination} exists; give overwrite=True to replace it.")
+            raise FileExistsError(f"{destination} exists; pass overwrite=True to replace it.")
         if self._run is None:
-            raise RuntimeError(f"{remote_file_name!r} cannot be fetched: NeptuneLogger has no run.")
+            raise RuntimeError(f"{remote_file_name!r} cannot be downloaded: NeptuneLogger has no run.")
         name = f"{self.base_namespace}/checkpoints/{remote_file_name}"
         self._run.sync()
         if not self._run.exists(name):
@@ -203,7 +208,7 @@ class NeptuneLogger(Tracker):
         arguments = {"name": with_rank(state.run_name, self.rank_zero_only), **self._arguments}
         same_run = saved.get("id") is not None and saved["project"] == self._arguments.get("project")
         if "with_id" not in arguments:
-            # Neptune goes on with the run of the same id if there is one.
+            # Neptune continues the run with the same id, if it exists.
             arguments.setdefault("custom_run_id", saved["id"] if same_run else uuid.uuid4().hex)
         self._id = arguments.get("custom_run_id")
         self._steps = dict(saved["steps"]) if same_run and self._id == saved["id"] else {}
@@ -220,7 +225,7 @@ class NeptuneLogger(Tracker):
             finally:
                 self._staging.clear()
 
-        within(self.close_timeout + 1, "NeptuneLogger", end)
+        end_with_timeout(self.close_timeout + 1, "NeptuneLogger", end)
 
     def _identity(self) -> dict[str, Any]:
         return {"id": self._id, "project": self._arguments.get("project"), "steps": dict(self._steps)}

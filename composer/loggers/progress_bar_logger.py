@@ -1,4 +1,4 @@
-"""Show the progress of training and evaluation."""
+"""ProgressBarLogger: show progress bars for training, evaluation and prediction."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ _UNITS = {
     TimeUnit.TOKEN: "tokens",
     TimeUnit.SECOND: "seconds",
 }
-# Least time between two readings of values from the device, in seconds.
+# Minimum time between two reads of values from the device, in seconds.
 _READ_INTERVAL = 0.25
-# Drawing takes at most this share of the time.
-_DRAWING_SHARE = 0.05
+# Rendering takes at most this fraction of the time.
+_MAX_RENDER_FRACTION = 0.05
 
 
 class ProgressBarLogger(LoggerDestination):
-    """Shows a bar for each epoch, or one for the run if its length is not in epochs, and one for each evaluation.
+    """Shows a bar for each epoch, or one for the run if its duration is not in epochs, and one for each evaluation.
 
-    In a terminal and in a notebook the bars are redrawn in place, at most ten times a second, and finished ones leave
-    a line each. In a narrow terminal the drawn bar, the rate and the times go first; the values of a finished bar stay.
-    A pipe or a file gets plain lines: about one in ten seconds and one for each finished bar. Where bars finish faster,
-    these come to at most one line a second after the first ten; the last line of the training and of each evaluator is
-    always written. Losses and metrics are read from the device at most four times a second. Only the first process of
-    each machine shows anything.
+    In a terminal or notebook the bars are updated in place, at most ten times a second, and each finished bar leaves a
+    line. A narrow terminal drops the graphical bar, the rate and the times first; a finished bar keeps its values. A
+    pipe or file receives plain lines: about one every ten seconds, and one per finished bar. If bars finish faster,
+    these are limited to one line a second after the first ten; the last line of training and of each evaluator is
+    always written. Losses and metrics are read from the device at most four times a second. Only local rank 0 of each
+    node shows anything.
 
     Args:
         stream: "stderr", "stdout" or an open text file.
-        log_traces: Whether to print what algorithms did, too.
+        log_traces: Whether to print algorithm traces, too.
 
     Raises:
-        TypeError: ``stream`` cannot be written to.
-        ValueError: ``stream`` is another name.
+        TypeError: ``stream`` is not writable.
+        ValueError: ``stream`` is an unknown name.
 
     Attributes:
-        show_pbar: Whether this process shows anything.
-        shows_config: Whether it shows the hyperparameters; a trainer sets it to False where lines on the same terminal
-            do.
+        show_pbar: Whether this rank shows anything.
+        shows_config: Whether to show the hyperparameters; a trainer sets it to False if the console logger prints
+            them to the same terminal.
 
     >>> logger = ProgressBarLogger(stream="stdout")
     >>> logger.show_pbar
@@ -73,28 +73,28 @@ class ProgressBarLogger(LoggerDestination):
         self._stop: weakref.finalize[..., Any] | None = None
         self._train: Bar | None = None
         self._inner: Bar | None = None  # of an evaluation or prediction
-        self._fitting = False
-        self._unit: TimeUnit | None = None  # of the training's bar; None if it is an epoch's
+        self._in_fit = False
+        self._unit: TimeUnit | None = None  # of the training bar; None if the bar is for an epoch
         self._first_batch = 0
         self._earlier = 0.0
         self._values: dict[str, Any] = {}
         self._config: dict[str, Any] = {}
-        self._next_draw = self._next_read = math.inf
+        self._next_render = self._next_read = math.inf
 
-    # What arrives
+    # Logging
 
     @property
     def __logs_here__(self) -> bool:
-        """Whether this process shows anything: the first of its machine does."""
+        """Whether this rank shows anything: only local rank 0 of each node does."""
         return dist.get_local_rank() == 0
 
     @property
     def __keeps_traces__(self) -> bool:
-        """Whether what algorithms did is to be shown."""
+        """Whether to show algorithm traces."""
         return self.should_log_traces or replaces(self, ProgressBarLogger, "log_traces")
 
     def __due__(self, state: State) -> bool:
-        """Ask for values a few times a second."""
+        """Request values a few times a second."""
         now = time.monotonic()
         if now < self._next_read:
             return False
@@ -106,20 +106,20 @@ class ProgressBarLogger(LoggerDestination):
         self._values.update(metrics)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Keep hyperparameters, to show once when the display opens."""
+        """Keep hyperparameters, to show them once when the display opens."""
         self._config.update(hyperparameters)
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Print what algorithms did, if asked to."""
+        """Print algorithm traces, with ``log_traces``."""
         if self.should_log_traces:
             for name, value in traces.items():
                 self._write(f"[trace] {name}: {format_log_data_value(value)}")
 
     def log_to_pbar(self, data: dict[str, Any]) -> None:
-        """Show values beside the bar at work, under the names given.
+        """Show values next to the current bar, under the given names.
 
         Args:
-            data: Numbers by name; those named like an earlier one replace it.
+            data: Numbers by name; a name that was shown before is replaced.
         """
         label = "train" if self._inner is None else self._inner.series
         self._values.update({f"metrics/{label}/{name}": value for name, value in data.items()})
@@ -127,71 +127,71 @@ class ProgressBarLogger(LoggerDestination):
     # Training
 
     def init(self, state: State, logger: Logger) -> None:
-        """Decide whether this process shows anything."""
+        """Determine whether this rank shows anything."""
         self.show_pbar = self.__logs_here__
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Open the display."""
-        self._end()  # of a loop that an exception cut off unnoticed
+        self._end()  # of a loop that ended by an exception
         self._begin()
-        self._fitting = True
+        self._in_fit = True
         if _bar_unit(state) is not None or state.timestamp.batch_in_epoch.value > 0:
             self._start_train(state)
 
     def epoch_start(self, state: State, logger: Logger) -> None:
-        """Begin the bar of an epoch."""
+        """Start the bar of an epoch."""
         if self._train is None and self._display is not None:
             self._start_train(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Redraw, if it is time."""
-        if time.monotonic() >= self._next_draw:
+        """Update the bar, if due."""
+        if time.monotonic() >= self._next_render:
             self._advance_train(state)
-            self._draw()
+            self._render()
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Leave the line of an epoch."""
+        """Finish the bar of an epoch."""
         if self._unit is None:
             self._finish_train(state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Leave the line of a run and close the display."""
+        """Finish the bar of the run, and close the display."""
         self._finish_train(state)
         self._end()
 
     # Evaluation and prediction
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """Begin the bar of an evaluation."""
+        """Start the bar of an evaluation."""
         label = str(state.dataloader_label)
-        for name in self._of(label):
-            del self._values[name]  # of the evaluation before
+        for name in self._names_of(label):
+            del self._values[name]  # of the previous evaluation
         self._start_inner(state, label)
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
-        """Redraw, if it is time."""
+        """Update the bar, if due."""
         self._step_inner(state, state.eval_timestamp)
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Leave the line of an evaluation with its metrics."""
+        """Finish the bar of an evaluation with its metrics."""
         self._finish_inner(state, state.eval_timestamp)
 
     def predict_start(self, state: State, logger: Logger) -> None:
-        """Begin the bar of a prediction."""
+        """Start the bar of a prediction."""
         self._start_inner(state, "predict")
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
-        """Redraw, if it is time."""
+        """Update the bar, if due."""
         self._step_inner(state, state.predict_timestamp)
 
     def predict_end(self, state: State, logger: Logger) -> None:
-        """Leave the line of a prediction."""
+        """Finish the bar of a prediction."""
         self._finish_inner(state, state.predict_timestamp)
 
     # Ends and checkpoints
 
     def __show_notice__(self, text: str) -> bool:
-        """Show a line that tells what happens to the run, above the bars at work."""
+        """Show a line that reports what happens to the run, above the active bars."""
         if self._display is not None:
             self._display.write_fields(text.split(" "), gap=" ")
         elif self.show_pbar:
@@ -201,7 +201,7 @@ class ProgressBarLogger(LoggerDestination):
         return self.show_pbar
 
     def __suspend__(self) -> None:
-        """Close the display where it stands; the next fit goes on with the clock of the bar."""
+        """Close the display; the next fit continues the clock of the bar."""
         earlier = 0.0 if self._train is None else self._train.elapsed
         self._end()
         self._earlier = earlier
@@ -215,33 +215,33 @@ class ProgressBarLogger(LoggerDestination):
         self._end()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the time spent on the bar at work, in seconds."""
+        """Return the seconds spent on the active training bar."""
         return {"elapsed": self._earlier if self._train is None else self._train.elapsed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the clock of a bar that was saved."""
-        # Checkpoints of the predecessor hold the state of its own bars, of which nothing is needed.
+        """Continue the clock of a saved bar."""
+        # Checkpoints of Composer 0.32 hold the state of its own bars, which is not needed.
         self._earlier = float(state.get("elapsed", 0.0))
 
     # Helpers
 
     def _begin(self) -> None:
-        """Open the display, in the processes that show anything."""
+        """Open the display, on ranks that show anything."""
         if self._display is None and self.show_pbar:
             self._display = display = open_display(open_stream(self.stream))
-            # Also at the end of a process that an exception ends, and when a run is forgotten without close().
+            # Also stop it when the process ends by an exception, or the logger is garbage-collected without close().
             self._stop = weakref.finalize(self, display.stop)
             self._next_read = 0.0
-            self._wait(display.interval)
+            self._delay(display.interval)
             if self._config and self.shows_config:
                 display.write_fields(config_fields(self._config))
                 self._config = {}
 
     def _end(self) -> None:
-        """Close the display, whatever is at work."""
-        self._fitting = False
+        """Close the display and drop its bars."""
+        self._in_fit = False
         self._train = self._inner = self._display = None
-        self._next_draw = self._next_read = math.inf
+        self._next_render = self._next_read = math.inf
         if self._stop is not None:
             self._stop()
             self._stop = None
@@ -250,23 +250,23 @@ class ProgressBarLogger(LoggerDestination):
         if self._display is not None:
             self._display.write(text)
 
-    def _draw(self) -> None:
-        """Show the bars at work, and decide when to do it again."""
+    def _render(self) -> None:
+        """Render the active bars, and schedule the next render."""
         if self._display is not None:
             begun = time.monotonic()
-            self._display.show(self._lines())
-            self._wait(max(self._display.interval, (time.monotonic() - begun) / _DRAWING_SHARE))
+            self._display.render(self._lines())
+            self._delay(max(self._display.interval, (time.monotonic() - begun) / _MAX_RENDER_FRACTION))
 
-    def _wait(self, seconds: float) -> None:
-        """Neither draw for a while nor, until shortly before the end of it, read values."""
-        self._next_draw = time.monotonic() + seconds
-        self._next_read = max(self._next_read, self._next_draw - 0.1)
+    def _delay(self, seconds: float) -> None:
+        """Delay the next render, and the next read of values until shortly before it."""
+        self._next_render = time.monotonic() + seconds
+        self._next_read = max(self._next_read, self._next_render - 0.1)
 
-    def _leave(self, line: Line) -> None:
-        """Leave the line of a finished bar."""
+    def _write_final(self, line: Line) -> None:
+        """Write the line of a finished bar."""
         if self._display is not None:
-            self._display.leave(line, self._lines())
-            self._wait(self._display.interval)
+            self._display.finish(line, self._lines())
+            self._delay(self._display.interval)
 
     def _lines(self) -> list[Line]:
         lines: list[Line] = []
@@ -290,14 +290,14 @@ class ProgressBarLogger(LoggerDestination):
             self._train = Bar("train", _UNITS[unit], earlier, now.count(unit))
 
     def _advance_train(self, state: State) -> None:
-        """Move the bar of the training to where the training is."""
+        """Advance the training bar to the current timestamp."""
         bar, now, duration = self._train, state.timestamp, state.max_duration
         if bar is None:
             return
         batches = now.count(TimeUnit.BATCH) - self._first_batch
         total = bar.total
         if self._unit is None:
-            if self._inner is None:  # in an evaluation the length is that of the evaluator's loader
+            if self._inner is None:  # during an evaluation the length is that of the evaluator's loader
                 total = _value(state.dataloader_len)
             bar.advance(batches, batches, total)
         else:
@@ -307,11 +307,11 @@ class ProgressBarLogger(LoggerDestination):
             bar.advance(now.count(self._unit), batches, total)
 
     def _finish_train(self, state: State) -> None:
-        """Leave the bar of the training as it is now."""
+        """Finish the training bar at the current timestamp."""
         self._advance_train(state)
         bar, self._train = self._train, None
         if bar is not None:
-            self._leave(bar.line(self._train_values(), final=True))
+            self._write_final(bar.line(self._train_values(), final=True))
 
     def _start_inner(self, state: State, label: str) -> None:
         self._begin()
@@ -319,15 +319,15 @@ class ProgressBarLogger(LoggerDestination):
         if self._train is not None:
             title = f"  {label} at batch {state.timestamp.count(TimeUnit.BATCH)}"
             self._train.pause()
-        elif self._fitting:
+        elif self._in_fit:
             title = f"  {label}"
         self._inner = Bar(title, "batches", series=label)
 
     def _step_inner(self, state: State, timestamp: Timestamp) -> None:
-        if self._inner is not None and time.monotonic() >= self._next_draw:
+        if self._inner is not None and time.monotonic() >= self._next_render:
             done = timestamp.count(TimeUnit.BATCH)
             self._inner.advance(done, done, _value(state.dataloader_len))
-            self._draw()
+            self._render()
 
     def _finish_inner(self, state: State, timestamp: Timestamp) -> None:
         bar, self._inner = self._inner, None
@@ -336,25 +336,25 @@ class ProgressBarLogger(LoggerDestination):
         done = timestamp.count(TimeUnit.BATCH)
         bar.advance(done, done, _value(state.dataloader_len))
         label = str(state.dataloader_label)
-        values = {_short(name, label): self._values[name] for name in self._of(label)}
+        values = {_short(name, label): self._values[name] for name in self._names_of(label)}
         if self._train is not None:
             self._train.resume()
-        self._leave(bar.line(values, final=True))
-        if not self._fitting:
+        self._write_final(bar.line(values, final=True))
+        if not self._in_fit:
             self._end()
 
-    def _of(self, label: str) -> list[str]:
-        """Names of the values of an evaluator."""
+    def _names_of(self, label: str) -> list[str]:
+        """Return the names of an evaluator's values."""
         return [name for name in self._values if f"/{label}/" in name]
 
     def _train_values(self) -> dict[str, Any]:
         values = self._values
-        ours = [name for name in values if name.startswith(("loss/train/", "metrics/train/"))]
-        return {_short(name, "train"): values[name] for name in ours}
+        names = [name for name in values if name.startswith(("loss/train/", "metrics/train/"))]
+        return {_short(name, "train"): values[name] for name in names}
 
 
 def _bar_unit(state: State) -> TimeUnit | None:
-    """The unit in which the run is counted, or None if each epoch has a bar of its own."""
+    """Return the unit of the run's bar, or None if each epoch has a separate bar."""
     duration = state.max_duration
     return None if duration is None or duration.unit is TimeUnit.EPOCH else duration.unit
 
@@ -364,5 +364,5 @@ def _value(amount: Time | None) -> float | None:
 
 
 def _short(name: str, label: str) -> str:
-    """The name to show: "loss" for the loss, else what follows the label of the data."""
+    """Return the displayed name: "loss" for the total loss, else what follows the label of the data."""
     return "loss" if name.startswith("loss/") and name.endswith("/total") else name.partition(f"/{label}/")[2]

@@ -1,4 +1,4 @@
-"""Keeping the files of a run in a bucket or on a server."""
+"""RemoteUploaderDownloader: upload the files of a run to object storage (S3, GCS, ...) and download them."""
 
 from __future__ import annotations
 
@@ -27,27 +27,26 @@ __all__ = ["RemoteUploaderDownloader", "maybe_create_remote_uploader_downloader_
 
 
 class RemoteUploaderDownloader(LoggerDestination):
-    """Uploads the files that loggers and callbacks keep, such as logs, traces and checkpoints, while training goes on.
+    """Uploads files of loggers and callbacks, such as logs, traces and checkpoints, in background threads.
 
-    Files are kept until they have arrived, so whoever wrote them may remove them. A failed upload is tried again; one
-    that fails for good is raised at the next batch. Of two files of one name the later comes last, and a name that
-    ends in ``.symlink`` after all before it.
+    Files are staged until they are uploaded, so the originals may be removed. Failed uploads are retried; one that
+    fails for good is raised at the next batch. Of two uploads of the same name the later one wins, and a name that ends
+    in ``.symlink`` is uploaded after everything queued before it.
 
     Args:
-        bucket_uri: ``<scheme>://<bucket>``, and a path if names are to be relative to one. With the scheme "libcloud"
-            the rest is in ``backend_kwargs``.
-        backend_kwargs: Arguments of the store's class beside the bucket, such as those of :class:`.S3ObjectStore`; for
-            other schemes those of fsspec's file system.
-        file_path_format_string: The name in the bucket, with ``{remote_file_name}``, ``{run_name}``, ``{rank}`` and the
-            like.
-        num_concurrent_uploads: How many files are on their way at once.
-        upload_staging_folder: Where files are kept until they have arrived; None is the system's temporary folder.
-        use_procs: For scripts that give it: threads do the uploads in any case, since a transfer leaves the interpreter
-            free.
-        num_attempts: How often an upload is tried.
+        bucket_uri: ``<scheme>://<bucket>``, optionally followed by a path to which names are relative. With the scheme
+            "libcloud" the rest is in ``backend_kwargs``.
+        backend_kwargs: Further arguments of the store's class, such as those of :class:`.S3ObjectStore`; for other
+            schemes those of the fsspec file system.
+        file_path_format_string: The name in the bucket, with placeholders such as ``{remote_file_name}``,
+            ``{run_name}`` and ``{rank}``.
+        num_concurrent_uploads: Number of simultaneous uploads.
+        upload_staging_folder: Where files are staged; None is the system's temporary folder.
+        use_procs: Ignored, accepted for compatibility: uploads always use threads, as a transfer releases the GIL.
+        num_attempts: Number of attempts per upload.
 
     Raises:
-        ValueError: The URI is a path of this machine, a name has an unknown placeholder, or a number is not positive.
+        ValueError: The URI is a local path, a name has an unknown placeholder, or a number is not positive.
 
     >>> uploader = RemoteUploaderDownloader(
     ...     "memory://kept", file_path_format_string="{run_name}/{remote_file_name}"
@@ -86,104 +85,104 @@ class RemoteUploaderDownloader(LoggerDestination):
         self._run_name: str | None = None
 
     def init(self, state: State, logger: Logger) -> None:
-        """Put a small file into the bucket, to learn now whether that is allowed.
+        """Upload a small file, to fail early without write access.
 
         Raises:
-            OSError: It is not.
+            OSError: The bucket is not writable.
         """
         self._run_name = state.run_name
         if dist.get_local_rank() == 0:
             validate_credentials(self.remote_backend, self._name(".credentials_validated_successfully"))
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Raise the failure of an upload."""
+        """Raise the error of a failed upload."""
         self._queue.poll()
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Raise the failure of an upload."""
+        """Raise the error of a failed upload."""
         self._queue.poll()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Wait until everything has arrived."""
+        """Wait for all uploads."""
         self._queue.wait()
 
     def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Wait until everything has arrived."""
+        """Wait for all uploads."""
         self._queue.wait()
 
     def predict_end(self, state: State, logger: Logger) -> None:
-        """Wait until everything has arrived."""
+        """Wait for all uploads."""
         self._queue.wait()
 
     def close(self, state: State, logger: Logger) -> None:
-        """Wait until everything has arrived, and end the threads."""
+        """Wait for all uploads, and end the threads."""
         self._close()
 
     def wait_for_workers(self, device: Device | None = None) -> None:
-        """Wait until everything has arrived.
+        """Wait for all uploads.
 
         Args:
-            device: Accepted for old callers: nothing is sent through the device.
+            device: Ignored, accepted for compatibility.
         """
         self._queue.wait()
 
     def post_close(self) -> None:
-        """Do the same for what others have handed in when they were closed."""
+        """Wait for uploads that other callbacks added when they were closed, and end the threads."""
         self._close()
 
     def can_upload_files(self) -> bool:
-        """Tell that files are kept."""
+        """Return True: files are uploaded."""
         return True
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
-        """Upload a file, or a folder with all that is in it.
+        """Upload a file, or a folder with its contents.
 
         Args:
             state: The state of the run.
-            remote_file_name: Its name, or its whole URI; a URI of another bucket is for another logger.
-            file_path: Where it lies.
-            overwrite: Whether a file of that name may be replaced.
+            remote_file_name: Its name, or its full URI; a URI in another bucket is ignored.
+            file_path: Local path of the file.
+            overwrite: Whether to replace a file of the same name.
 
         Raises:
-            FileExistsError: One of that name is on its way, and may not be replaced.
+            FileExistsError: A file of the same name is being uploaded, and ``overwrite`` is False.
         """
         self._run_name = state.run_name
-        name = self._own(remote_file_name)
+        name = self._relative_name(remote_file_name)
         if name is not None:
             self._uploads.add(self._name(name), file_path, overwrite=overwrite)
 
     def download_file(
         self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
     ) -> None:
-        """Fetch a file that was uploaded.
+        """Download a file that was uploaded.
 
         Args:
-            remote_file_name: Its name, or its whole URI.
-            destination: Where to put it.
-            overwrite: Whether a file there may be replaced.
-            progress_bar: Whether to show the progress.
+            remote_file_name: Its name, or its full URI.
+            destination: Local path of the file.
+            overwrite: Whether to replace an existing file.
+            progress_bar: Whether to show a progress bar.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            FileExistsError: There is a file at the destination.
+            FileNotFoundError: The file does not exist.
+            FileExistsError: The destination exists.
         """
-        name = self._own(remote_file_name)
+        name = self._relative_name(remote_file_name)
         if name is None:
             raise FileNotFoundError(f"{mask_text(remote_file_name)!r} is not in {mask_text(self.bucket_uri)!r}.")
         if os.path.lexists(destination) and not overwrite:
-            raise FileExistsError(f"destination={destination!r} exists; give overwrite=True to replace it.")
+            raise FileExistsError(f"destination={destination!r} exists; pass overwrite=True to replace it.")
         copy_file(self._name(name), Path(destination), self.remote_backend, progress_bar=progress_bar)
 
     def has_file(self, remote_file_name: str) -> bool:
-        """Tell whether there is a file.
+        """Return whether a file exists.
 
         Args:
-            remote_file_name: Its name, or its whole URI.
+            remote_file_name: Its name, or its full URI.
 
         Raises:
-            OSError: The bucket cannot be asked.
+            OSError: The bucket cannot be read.
         """
-        name = self._own(remote_file_name)
+        name = self._relative_name(remote_file_name)
         if name is None:
             return False
         try:
@@ -193,16 +192,16 @@ class RemoteUploaderDownloader(LoggerDestination):
         return True
 
     def list_files(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder that was uploaded, relative to it; none if there is no such folder.
+        """Return the names of the files in an uploaded folder, relative to it; empty if the folder does not exist.
 
         Args:
-            folder: Its name, or its whole URI.
+            folder: Its name, or its full URI.
 
         Raises:
-            OSError: The bucket cannot be asked.
+            OSError: The bucket cannot be read.
         """
-        own = self._own(folder)
-        above = None if own is None else f"{self._name(own)}/"
+        relative = self._relative_name(folder)
+        above = None if relative is None else f"{self._name(relative)}/"
         names = [] if above is None else self.remote_backend.list_objects(above)
         return [name.removeprefix(above or "") for name in names]
 
@@ -220,15 +219,15 @@ class RemoteUploaderDownloader(LoggerDestination):
         finally:
             self._uploads.staging.clear()
 
-    def _own(self, name: str) -> str | None:
-        """The name relative to the bucket, None where it is the URI of another place."""
+    def _relative_name(self, name: str) -> str | None:
+        """Return a name or URI relative to the bucket, or None for a URI elsewhere."""
         if not is_remote(name):
             return name
         return name.removeprefix(f"{self.bucket_uri}/") if name.startswith(f"{self.bucket_uri}/") else None
 
     def _name(self, remote_file_name: str) -> str:
         if "{run_name}" in self.file_path_format_string and self._run_name is None:
-            raise RuntimeError("The name of the run, which is part of the names of files, is known from INIT on.")
+            raise RuntimeError("The names of files contain {run_name}, which is not known before INIT.")
         check_remote_name("remote_file_name", remote_file_name)
         name = format_name(self.file_path_format_string, self._run_name or "", remote_file_name=remote_file_name)
         return join_path(f"/{self._above}", name).lstrip("/")
@@ -237,14 +236,14 @@ class RemoteUploaderDownloader(LoggerDestination):
 def maybe_create_remote_uploader_downloader_from_uri(
     uri: str, loggers: Sequence[LoggerDestination]
 ) -> RemoteUploaderDownloader | None:
-    """Return a logger that uploads to the bucket of a URI; None for a path of this machine, or if there is one already.
+    """Return an uploader to the bucket of a URI; None for a local path, or if one of the loggers uploads to it already.
 
     Args:
-        uri: A URI, of which the path in the bucket is not looked at, or a path.
-        loggers: Those that there are.
+        uri: A URI, whose path in the bucket is ignored, or a local path.
+        loggers: The existing loggers.
 
     Raises:
-        NotImplementedError: There is no store for the scheme.
+        NotImplementedError: The scheme is not supported.
 
     >>> maybe_create_remote_uploader_downloader_from_uri("memory://bucket/run", []).bucket_uri
     'memory://bucket'

@@ -1,4 +1,4 @@
-"""Send what is logged to a Slack channel."""
+"""SlackLogger: post metrics, hyperparameters and traces to a Slack channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from composer._text import positive
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import Time, TimeUnit
-from composer.loggers._background import BackgroundWriter, TryAgain
+from composer.loggers._background import BackgroundWriter, RetryLater
 from composer.loggers._format import format_log_data_value
 
 if TYPE_CHECKING:
@@ -30,26 +30,26 @@ _MAX_TEXT = 3000
 class SlackLogger(LoggerDestination):
     """Posts metrics, hyperparameters and traces to a Slack channel.
 
-    What is logged is collected, and posted in few messages at each interval, at the end of the training and when the
-    run is closed, by a thread of its own: training does not wait for Slack. Messages that cannot be posted are tried
-    again; what Slack refuses is reported as other errors of loggers are. Only the first process posts.
+    Logged values are collected and posted in few messages at each interval, at the end of training and when the run is
+    closed, by a background thread: training does not wait for Slack. Failed posts are retried; messages that Slack
+    rejects are reported like other logger errors. Only rank 0 posts.
 
     The token belongs to an app with the scope ``chat:write`` that is a member of the channel.
 
     Args:
-        include_keys: Patterns of the names to post, such as ``"loss/*"``; all names if there are none.
-        formatter_func: Makes the blocks of a message, ``formatter_func(data, step=...)`` for metrics and
-            ``formatter_func(data, header=...)`` for others, from values by name; by default a section with a line
-            for each value. See https://api.slack.com/reference/block-kit/blocks.
+        include_keys: Patterns of the names to post, such as ``"loss/*"``; if empty, all names.
+        formatter_func: Creates the blocks of a message from values by name: called as
+            ``formatter_func(data, step=...)`` for metrics and ``formatter_func(data, header=...)`` otherwise; by
+            default a section with one line per value. See https://api.slack.com/reference/block-kit/blocks.
         log_interval: How often to post, in batches or epochs; a plain number is epochs.
-        max_logs_per_message: How many blocks a message may hold, at most 50.
-        slack_logging_api_key: The token; that of the environment variable ``SLACK_LOGGING_API_KEY`` by default.
-        channel_id: The channel; that of the environment variable ``SLACK_LOGGING_CHANNEL_ID`` by default.
+        max_logs_per_message: Maximum number of blocks per message, at most 50.
+        slack_logging_api_key: The token; defaults to the environment variable ``SLACK_LOGGING_API_KEY``.
+        channel_id: The channel; defaults to the environment variable ``SLACK_LOGGING_CHANNEL_ID``.
 
     Raises:
         MissingConditionalImportError: The package ``slack_sdk`` is not installed.
-        TypeError: ``include_keys`` is one string.
-        ValueError: There is no token or no channel, or a number is out of its range.
+        TypeError: ``include_keys`` is a single string.
+        ValueError: The token or the channel is missing, or a number is out of range.
 
     >>> logger = SlackLogger(["loss/*"], slack_logging_api_key="xoxb-1", channel_id="C1")
     >>> logger.log_metrics({"loss/train/total": 0.5, "time/batch": 3}, step=3)
@@ -68,14 +68,14 @@ class SlackLogger(LoggerDestination):
     ) -> None:
         slack_sdk = import_extra("slack_sdk", "slack", "SlackLogger")
         if isinstance(include_keys, str):
-            raise TypeError(f"include_keys must be a list of patterns, but got {include_keys!r}. Give a list of it.")
+            raise TypeError(f"include_keys must be a list of patterns; got {include_keys!r}. Pass [{include_keys!r}].")
         interval = Time.from_input(log_interval, TimeUnit.EPOCH)
         if interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH):
             raise ValueError(
-                f"log_interval must be in batches or epochs, as '10ba' or '1ep', but got {log_interval!r}."
+                f"log_interval must be in batches or epochs, such as '10ba' or '1ep'; got {log_interval!r}."
             )
         if not 1 <= max_logs_per_message <= _MAX_BLOCKS:
-            raise ValueError(f"max_logs_per_message must be between 1 and 50, but got {max_logs_per_message!r}.")
+            raise ValueError(f"max_logs_per_message must be between 1 and 50; got {max_logs_per_message!r}.")
         self.include_keys = tuple(include_keys)
         self.formatter_func = _section if formatter_func is None else formatter_func
         self.log_interval = Time(positive("log_interval", interval.value), interval.unit)
@@ -83,27 +83,28 @@ class SlackLogger(LoggerDestination):
         token = _setting("slack_logging_api_key", slack_logging_api_key, "SLACK_LOGGING_API_KEY")
         self.channel_id = _setting("channel_id", channel_id, "SLACK_LOGGING_CHANNEL_ID")
         self.blocks: list[dict[str, Any]] = []
-        self._here = dist.get_global_rank() == 0
+        self._is_active = dist.get_global_rank() == 0
         self.client = slack_sdk.WebClient(token=token)
-        self._refused: type[Exception] = slack_sdk.errors.SlackApiError
+        self._rejected: type[Exception] = slack_sdk.errors.SlackApiError
         self._writer: BackgroundWriter[list[dict[str, Any]]] = BackgroundWriter(
             "SlackLogger", self._post, capacity=1000, max_batch=1
         )
 
     @property
     def __logs_here__(self) -> bool:
-        """Whether this process logs."""
-        return self._here
+        """Whether this rank posts."""
+        return self._is_active
 
     @property
     def __keeps_traces__(self) -> bool:
-        """Whether what algorithms did is posted: the names to post say so."""
+        """Whether to post algorithm traces: only if ``include_keys`` is given."""
         return bool(self.include_keys) or replaces(self, SlackLogger, "log_traces")
 
     def __due__(self, state: State) -> bool:
-        """Tell whether it is time to post after this batch."""
+        """Return whether to post after this batch."""
         every = self.log_interval
-        return self._here and every.unit is TimeUnit.BATCH and state.timestamp.count(TimeUnit.BATCH) % every.value == 0
+        is_in_batches = every.unit is TimeUnit.BATCH
+        return self._is_active and is_in_batches and state.timestamp.count(TimeUnit.BATCH) % every.value == 0
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Collect metrics."""
@@ -114,22 +115,22 @@ class SlackLogger(LoggerDestination):
         self._collect(hyperparameters, header="Hyperparameters")
 
     def log_traces(self, traces: dict[str, Any]) -> None:
-        """Collect what algorithms did."""
+        """Collect algorithm traces."""
         self._collect(traces, header="Traces")
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Post what has come, if it is time."""
+        """Post collected values, if due."""
         if self.__due__(state):
             self._send()
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Post what has come, if it is time."""
+        """Post collected values, if due."""
         every = self.log_interval
         if every.unit is TimeUnit.EPOCH and state.timestamp.count(TimeUnit.EPOCH) % every.value == 0:
             self._send()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Post what came after the last interval."""
+        """Post values logged after the last interval."""
         self._send()
 
     def eval_standalone_end(self, state: State, logger: Logger) -> None:
@@ -137,24 +138,24 @@ class SlackLogger(LoggerDestination):
         self._send()
 
     def close(self, state: State, logger: Logger) -> None:
-        """Post the rest; takes a minute at most."""
+        """Post the rest, within a minute."""
         try:
             self._send()
         finally:
             self._writer.close()
 
     def _collect(self, values: dict[str, Any], **context: Any) -> None:
-        """Make blocks of the values that are wanted."""
-        wanted = {
+        """Format the values whose names match ``include_keys`` as blocks."""
+        selected = {
             name: value
             for name, value in values.items()
             if not self.include_keys or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include_keys)
         }
-        if wanted and self._here:
-            self.blocks += self.formatter_func(wanted, **context)
+        if selected and self._is_active:
+            self.blocks += self.formatter_func(selected, **context)
 
     def _send(self) -> None:
-        """Hand what has come to the thread, as messages."""
+        """Pass collected blocks to the thread, as messages."""
         blocks, self.blocks, size = self.blocks, [], self.max_logs_per_message
         messages = [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
         if messages:
@@ -165,24 +166,24 @@ class SlackLogger(LoggerDestination):
         for blocks in messages:
             try:
                 self.client.chat_postMessage(channel=self.channel_id, text="Training", blocks=blocks)
-            except self._refused as error:
+            except self._rejected as error:
                 response: Any = getattr(error, "response", None)
                 if response.status_code == 429 or response.status_code >= 500:
                     headers = {name.lower(): value for name, value in response.headers.items()}
-                    raise TryAgain(float(headers.get("retry-after", 1)), str(error)) from error
+                    raise RetryLater(float(headers.get("retry-after", 1)), str(error)) from error
                 raise
 
 
 def _setting(argument: str, value: str | None, variable: str) -> str:
-    """Return an argument, or else what the environment says."""
+    """Return an argument, or else the value of an environment variable."""
     value = value or os.environ.get(variable)
     if not value:
-        raise ValueError(f"SlackLogger needs {argument}: give it, or set the environment variable {variable}.")
+        raise ValueError(f"SlackLogger requires {argument}: pass it, or set the environment variable {variable}.")
     return value
 
 
 def _section(data: dict[str, Any], step: int | None = None, header: str | None = None) -> list[dict[str, Any]]:
-    """Make a section with a line for each value."""
+    """Format values as sections with one line per value."""
     if header is None:
         header = "Metrics" if step is None else f"Batch {step}"
     title = f"*{header}*"

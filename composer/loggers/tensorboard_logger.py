@@ -1,4 +1,4 @@
-"""Show what is logged in TensorBoard."""
+"""TensorboardLogger: write scalars, images, tables and hyperparameters as TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from composer._text import positive
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._format import format_log_data_value
-from composer.loggers._images import class_colour, class_maps, draw_mask, image_arrays
+from composer.loggers._images import class_color, class_maps, image_arrays, overlay_mask
 from composer.loggers._ranks import logs_here
 from composer.loggers._values import as_number
 from composer.nested import convert_nested_dict_to_flat_dict
@@ -32,19 +32,18 @@ __all__ = ["TensorboardLogger"]
 class TensorboardLogger(LoggerDestination):
     """Writes event files for TensorBoard: ``tensorboard --logdir tensorboard_logs``.
 
-    Numbers become scalars, at the wall-clock time at which they were logged; what is no number is left out.
-    Hyperparameters appear in the HPARAMS view, beside the metrics that were logged until the first evaluation or the
-    end of the training. Images of one size become one picture, masks are drawn over them; tables become text.
+    Numbers become scalars at the wall-clock time at which they were logged; other metric values are dropped.
+    Hyperparameters appear in the HPARAMS view, with the metrics that were logged before the first evaluation or the end
+    of training. Images of equal size become one picture, and masks are overlaid on them; tables become text.
 
-    Each run has the folder ``log_dir/run_name``. A resumed run adds a file to it, which hides what was logged after
-    the checkpoint. The loggers that keep files get the event file whenever it is flushed.
+    Each run has the folder ``log_dir/run_name``. A resumed run adds an event file that hides what was logged after the
+    checkpoint. Loggers that store files receive the event file whenever it is flushed.
 
     Args:
-        log_dir: Where the folders of the runs are; "tensorboard_logs" by default.
-        flush_interval: Number of batches between two times that metrics are fetched and written; that happens after
-            each epoch and evaluation as well.
-        rank_zero_only: Whether only the first process logs. If not, each has a folder ``rank0``, ``rank1``, ... in
-            that of the run.
+        log_dir: Parent folder of the runs' folders; "tensorboard_logs" by default.
+        flush_interval: Number of batches between two writes; metrics are also written after each epoch and evaluation.
+        rank_zero_only: Whether only rank 0 logs. Otherwise each rank has a folder ``rank0``, ``rank1``, ... in that of
+            the run.
 
     Raises:
         MissingConditionalImportError: The package ``tensorboard`` is not installed.
@@ -68,11 +67,11 @@ class TensorboardLogger(LoggerDestination):
         self.log_dir = "tensorboard_logs" if log_dir is None else str(log_dir)
         self.flush_interval = positive("flush_interval", flush_interval)
         self.rank_zero_only = rank_zero_only
-        self._here = logs_here(rank_zero_only)
+        self._is_active = logs_here(rank_zero_only)
         self.writer: SummaryWriter | None = None
-        self._early: list[Callable[[SummaryWriter], object]] = []  # from before the writer is open
+        self._early: list[Callable[[SummaryWriter], object]] = []  # writes queued before the writer is open
         self.hyperparameters: dict[str, Any] = {}
-        self.current_metrics: dict[str, float] = {}  # by name, none twice
+        self.current_metrics: dict[str, float] = {}  # the last value of each metric
         self._described = False  # whether the hyperparameters are written
         self._resumed = False
         self._event_file: Path | None = None
@@ -84,26 +83,26 @@ class TensorboardLogger(LoggerDestination):
 
     @property
     def __logs_here__(self) -> bool:
-        """Whether this process logs."""
-        return self._here
+        """Whether this rank logs."""
+        return self._is_active
 
     def __due__(self, state: State) -> bool:
-        """Ask for values at the interval, in the processes that log."""
-        return self._here and super().__due__(state)
+        """Return whether to write after this batch; False on ranks that do not log."""
+        return self._is_active and super().__due__(state)
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
-        """Write numbers at the time at which they were logged."""
+        """Write scalars at the time at which they were logged."""
         ago = 0.0
         if self._state is not None:
             ago = max(self._state.timestamp.count(TimeUnit.SECOND) - timestamp.count(TimeUnit.SECOND), 0.0)
         self._scalars(metrics, step, time.time() - ago)
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Write numbers."""
+        """Write scalars."""
         self._scalars(metrics, step, time.time())
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Keep hyperparameters until there are metrics to show them with."""
+        """Keep hyperparameters until there are metrics to show with them."""
         self.hyperparameters.update(convert_nested_dict_to_flat_dict(hyperparameters))
 
     def log_table(
@@ -122,17 +121,17 @@ class TensorboardLogger(LoggerDestination):
         mask_class_labels: dict[int, str] | None = None,
         use_table: bool = False,
     ) -> None:
-        """Write images, and again with each of the masks drawn over them; TensorBoard has no tables of images."""
-        if not self._here:
+        """Write images, and again overlaid with each mask; TensorBoard has no image tables."""
+        if not self._is_active:
             return
         arrays = image_arrays(images, channels_last)
-        self._pictures(name, [draw_mask(image, np.zeros(image.shape[:2], np.int64)) for image in arrays], step)
+        self._pictures(name, [overlay_mask(image, np.zeros(image.shape[:2], np.int64)) for image in arrays], step)
         for mask_name, maps in class_maps(masks or {}, len(arrays), channels_last).items():
-            drawn = [draw_mask(image, mask) for image, mask in zip(arrays, maps, strict=True)]
-            self._pictures(f"{name}/{mask_name}", drawn, step)
+            overlaid = [overlay_mask(image, mask) for image, mask in zip(arrays, maps, strict=True)]
+            self._pictures(f"{name}/{mask_name}", overlaid, step)
         if masks and mask_class_labels:
-            colours = {index: "#" + bytes(class_colour(index)).hex() for index in mask_class_labels}
-            rows = [[index, label, colours[index]] for index, label in mask_class_labels.items()]
+            colors = {index: "#" + bytes(class_color(index)).hex() for index in mask_class_labels}
+            rows = [[index, label, colors[index]] for index, label in mask_class_labels.items()]
             self.log_table(["class", "name", "colour"], rows, f"{name}/classes", step)
 
     def init(self, state: State, logger: Logger) -> None:
@@ -140,31 +139,31 @@ class TensorboardLogger(LoggerDestination):
         self._state = state
 
     def after_load(self, state: State, logger: Logger) -> None:
-        """Open the event file, now that it is known where the run begins."""
-        if self._here:
+        """Open the event file, now that it is known whether the run resumes."""
+        if self._is_active:
             self._open(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Write what has come, if it is time."""
+        """Flush the event file, if due."""
         if self.__due__(state):
             self._flush(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Write what has come."""
+        """Flush the event file."""
         self._flush(state, logger)
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Write what has come, and the hyperparameters."""
+        """Write the hyperparameters, and flush the event file."""
         self._describe(state)
         self._flush(state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Write what has come, and the hyperparameters."""
+        """Write the hyperparameters, and flush the event file."""
         self._describe(state)
         self._flush(state, logger)
 
     def __suspend__(self) -> None:
-        """Write what has come."""
+        """Flush the event file."""
         if self.writer is not None:
             self.writer.flush()
 
@@ -180,7 +179,7 @@ class TensorboardLogger(LoggerDestination):
                 writer.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return that there is a run to go on with."""
+        """Return that this run has begun."""
         return {"begun": True}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -188,8 +187,8 @@ class TensorboardLogger(LoggerDestination):
         self._resumed = bool(state.get("begun"))
 
     def _do(self, action: Callable[[SummaryWriter], object]) -> None:
-        """Use the writer, now or when it is open."""
-        if not self._here:
+        """Call a function with the writer, now or once it is open."""
+        if not self._is_active:
             return
         if self.writer is None:
             self._early.append(action)
@@ -201,10 +200,10 @@ class TensorboardLogger(LoggerDestination):
         self.current_metrics.update(numbers)
 
         def write(writer: SummaryWriter) -> None:
-            # The names in this module are made when it is imported.
+            # This module creates its names when it is imported.
             from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
-            # One event for all of them, rather than one for each as add_scalar would write.
+            # One event for all scalars, rather than one each as add_scalar would write.
             values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
             writer._get_file_writer().add_summary(Summary(value=values), step, walltime)
 
@@ -212,7 +211,7 @@ class TensorboardLogger(LoggerDestination):
             self._do(write)
 
     def _pictures(self, name: str, images: list[np.ndarray], step: int | None) -> None:
-        """Write images (H, W, 3) as one picture, or apart if their sizes differ."""
+        """Write images (H, W, 3) as one picture, or separately if their sizes differ."""
         if len({image.shape for image in images}) == 1:
             self._do(lambda writer: writer.add_images(name, np.stack(images), step, dataformats="NHWC"))
             return
@@ -225,7 +224,7 @@ class TensorboardLogger(LoggerDestination):
 
     @property
     def __location__(self) -> str | None:
-        """Folder of the event files, once there is one."""
+        """Folder of the event files, once the writer is open."""
         return None if self.writer is None else str(self.writer.log_dir)
 
     def _open(self, state: State) -> SummaryWriter:
@@ -238,11 +237,11 @@ class TensorboardLogger(LoggerDestination):
                 from composer import dist
 
                 folder += f"/rank{dist.get_global_rank()}"
-            there = set(Path(folder).glob("events.out.tfevents.*"))
+            existing = set(Path(folder).glob("events.out.tfevents.*"))
             # Values of the step at which the checkpoint was saved may have been logged before it.
             purge = state.timestamp.count(TimeUnit.BATCH) + 1 if self._resumed else None
             self.writer = SummaryWriter(folder, purge_step=purge, max_queue=1000)
-            self._event_file = next(iter(set(Path(folder).glob("events.out.tfevents.*")) - there), None)
+            self._event_file = next(iter(set(Path(folder).glob("events.out.tfevents.*")) - existing), None)
             early, self._early = self._early, []
             for action in early:
                 action(self.writer)
@@ -250,19 +249,19 @@ class TensorboardLogger(LoggerDestination):
 
     def _describe(self, state: State) -> None:
         """Write the hyperparameters, once there are metrics."""
-        if self._described or not self._here or not self.hyperparameters or not self.current_metrics:
+        if self._described or not self._is_active or not self.hyperparameters or not self.current_metrics:
             return
         from torch.utils.tensorboard.summary import hparams
 
         self._described = True
         values = {name: _hyperparameter(value) for name, value in self.hyperparameters.items()}
-        # SummaryWriter.add_hparams would make a run of its own, below this one.
+        # SummaryWriter.add_hparams would create a separate run below this one.
         for summary in hparams(values, self.current_metrics):
             self._open(state)._get_file_writer().add_summary(summary)
 
     def _flush(self, state: State, logger: Logger) -> None:
-        """Write everything to the disk, and hand the file on."""
-        if not self._here:
+        """Write everything to disk, and upload the event file."""
+        if not self._is_active:
             return
         self._open(state).flush()
         if self._event_file is not None and logger.has_file_upload_destination():
@@ -271,7 +270,7 @@ class TensorboardLogger(LoggerDestination):
 
 
 def _hyperparameter(value: Any) -> float | str | None:
-    """What the HPARAMS view can show of a value."""
+    """Convert a value to what the HPARAMS view can show."""
     if value is None or isinstance(value, (bool, str)):
         return str(value)
     number = as_number(value)
@@ -279,6 +278,6 @@ def _hyperparameter(value: Any) -> float | str | None:
 
 
 def _markdown(columns: list[str], rows: list[list[Any]]) -> str:
-    """Write a table as Markdown."""
+    """Format a table as Markdown."""
     cells = [columns, ["---"] * len(columns), *([format_log_data_value(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)

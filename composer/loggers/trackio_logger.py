@@ -1,4 +1,4 @@
-"""Log to Trackio."""
+"""TrackioLogger: log metrics, hyperparameters, tables, images and files to Trackio."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from composer._lazy import import_extra
 from composer.core.time import TimeUnit
 from composer.loggers._images import image_arrays
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, artifact_name, drawn_images
+from composer.loggers._tracker import Outcome, Tracker, artifact_name, rendered_images
 from composer.loggers._values import as_number, to_json
-from composer.storage.upload_staging import Staging, place
+from composer.storage.upload_staging import Staging, move_into_place
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -31,20 +31,20 @@ _log = logging.getLogger(__name__)
 class TrackioLogger(Tracker):
     """Logs to a run of `Trackio <https://huggingface.co/docs/trackio>`_ (extra ``trackio``).
 
-    Trackio needs no account and no server: values go to a database in the folder ``TRACKIO_DIR``, which
-    ``trackio show`` displays. Metrics that are numbers are logged at the number of batches trained, hyperparameters as
-    the configuration, tables as tables, images as a table of images, with masks laid over them. What algorithms did
-    goes with the next metrics. A run that goes on from a checkpoint goes on with its run. What Trackio prints goes to
-    the log of Python.
+    Trackio needs neither an account nor a server: values go to a database in the folder ``TRACKIO_DIR``, which
+    ``trackio show`` displays. Numeric metrics are logged at the number of batches trained, hyperparameters as the
+    configuration, tables as tables, and images as a table of images, with masks overlaid. Traces of algorithms are
+    logged with the next metrics. A run that resumes from a checkpoint continues its Trackio run. What Trackio prints is
+    redirected to Python's ``logging``.
 
     Args:
         project: Name of the project.
         name: Name of the run; by default that of the trainer's run.
         group: Name of the group of runs.
-        space_id: A Hugging Face Space that keeps the values, instead of this machine.
-        log_artifacts: Whether uploaded files, such as checkpoints, are kept, each as an artifact.
-        rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
-        init_kwargs: Further arguments of ``trackio.init``. What is given above comes first.
+        space_id: A Hugging Face Space that stores the values, instead of this host.
+        log_artifacts: Whether to store uploaded files, such as checkpoints, each as an artifact.
+        rank_zero_only: Whether only rank 0 has a run; otherwise each rank has one, ``name-rank0``, ...
+        init_kwargs: Further arguments of ``trackio.init``. The arguments above take precedence.
 
     Raises:
         MissingConditionalImportError: The package trackio is not installed.
@@ -82,18 +82,18 @@ class TrackioLogger(Tracker):
         return self._run
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Log the values that are numbers."""
+        """Log the numeric values."""
         if self._ready(self.log_metrics, metrics, step):
             numbers = {name: as_number(value) for name, value in metrics.items()}
             self._log_values({name: number for name, number in numbers.items() if number is not None}, step)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Add to the configuration, which Trackio keeps as it is when the first values come."""
-        if not self.is_ours:
+        """Add to the configuration, which Trackio freezes when the first values are logged."""
+        if not self.is_active:
             return
         if self._has_values:
             message = (
-                f"Trackio keeps the configuration of a run as it was with the first values; left out: "
+                f"Trackio freezes the configuration of a run with the first logged values; not logged: "
                 f"{', '.join(hyperparameters)}."
             )
             warnings.warn(message, ComposerWarning, stacklevel=3)
@@ -120,17 +120,17 @@ class TrackioLogger(Tracker):
         use_table: bool = True,
     ) -> None:
         """Log images: a table with a column for each mask, or each under ``name/index`` and ``name/index/mask``."""
-        if not self.is_ours:
+        if not self.is_active:
             return
-        drawn = drawn_images(name, images, channels_last, masks)
+        rendered = rendered_images(name, images, channels_last, masks)
         if use_table:
             num_images = len(image_arrays(images, channels_last))
             columns = ["image", *(masks or {})]
             width = len(columns)
-            rows = [[array for _, array in drawn[width * i : width * (i + 1)]] for i in range(num_images)]
+            rows = [[array for _, array in rendered[width * i : width * (i + 1)]] for i in range(num_images)]
             self._log_image_table(columns, rows, name, step)
         else:
-            self._log_pictures(dict(drawn), step)
+            self._log_pictures(dict(rendered), step)
 
     def _log_image_table(self, columns: list[str], rows: list[list[Any]], name: str, step: int | None) -> None:
         if self._ready(self._log_image_table, columns, rows, name, step):
@@ -150,65 +150,65 @@ class TrackioLogger(Tracker):
             self._run.log(values, step=step)
 
     def can_upload_files(self) -> bool:
-        """Tell whether artifacts are kept."""
+        """Return whether files are stored as artifacts."""
         return self.log_artifacts
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
-        """Keep a file or folder as a new version of the artifact of its name, which replaces an older one if asked to.
+        """Store a file or folder as a new version of its artifact; with ``overwrite`` it replaces the older ones.
 
-        The name keeps letters, digits, ``-``, ``_`` and ``.``; anything else becomes a dot. The training time is in the
-        metadata, checkpoints have the type ``model``.
+        The name keeps letters, digits, ``-``, ``_`` and ``.``; other characters become dots. The metadata contains the
+        training time; checkpoints have the type ``model``.
         """
-        if self.log_artifacts and self.is_ours:
+        if self.log_artifacts and self.is_active:
             now = state.timestamp
             metadata = {"epoch": now.count(TimeUnit.EPOCH), "batch": now.count(TimeUnit.BATCH)}
             # The run may begin later.
             self._upload(self._staging.add(file_path, remote_file_name), remote_file_name, metadata, overwrite)
 
-    def _upload(self, kept: Path, remote_file_name: str, metadata: dict[str, Any], overwrite: bool) -> None:
-        if not self._ready(self._upload, kept, remote_file_name, metadata, overwrite):
+    def _upload(self, staged: Path, remote_file_name: str, metadata: dict[str, Any], overwrite: bool) -> None:
+        if not self._ready(self._upload, staged, remote_file_name, metadata, overwrite):
             return
-        kind = "model" if kept.suffix == ".pt" else "file"
-        artifact = self._trackio.Artifact(name=artifact_name(remote_file_name), type=kind, metadata=metadata)
-        if kept.is_dir():
-            artifact.add_dir(kept)
+        artifact_type = "model" if staged.suffix == ".pt" else "file"
+        artifact = self._trackio.Artifact(name=artifact_name(remote_file_name), type=artifact_type, metadata=metadata)
+        if staged.is_dir():
+            artifact.add_dir(staged)
         else:
-            artifact.add_file(kept)
+            artifact.add_file(staged)
         with _quiet():
             self._run.log_artifact(artifact, overwrite=overwrite)
-        self._staging.remove(kept)
+        self._staging.remove(staged)
 
     def download_file(
         self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
     ) -> None:
-        """Fetch the file of an artifact of this project.
+        """Download the file of an artifact of this project.
 
         Args:
-            remote_file_name: Name under which it was uploaded, with ``:v0``, ``:v1``, ... for another version than the
+            remote_file_name: Name under which it was uploaded, with ``:v0``, ``:v1``, ... for a version other than the
                 latest.
-            destination: Where to put it.
-            overwrite: Whether a file there may be replaced.
-            progress_bar: Has no effect; Trackio shows none.
+            destination: Local path of the file.
+            overwrite: Whether to replace an existing file.
+            progress_bar: Has no effect.
 
         Raises:
-            FileExistsError: There is a file already.
-            FileNotFoundError: There is no such artifact.
-            RuntimeError: There is no run yet.
+            FileExistsError: The file exists.
+            FileNotFoundError: The artifact does not exist.
+            RuntimeError: The run has not begun.
         """
         target = Path(destination)
         if target.exists() and not overwrite:
-            raise FileExistsError(f"{destination} exists; give overwrite=True to replace it.")
+            raise FileExistsError(f"{destination} exists; pass overwrite=True to replace it.")
         if self._run is None:
-            raise RuntimeError(f"{remote_file_name!r} cannot be fetched: the run of TrackioLogger has not begun.")
+            raise RuntimeError(f"{remote_file_name!r} cannot be downloaded: the run of TrackioLogger has not begun.")
         name, colon, version = remote_file_name.partition(":")
         with _quiet():
             try:
                 artifact = self._run.use_artifact(f"{artifact_name(name)}{colon}{version}")
             except (KeyError, ValueError, LookupError) as error:
-                raise FileNotFoundError(f"There is no artifact {remote_file_name!r}: {error}") from error
+                raise FileNotFoundError(f"The artifact {remote_file_name!r} does not exist: {error}") from error
             target.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-                place(Path(artifact.download(root=folder)), target)
+                move_into_place(Path(artifact.download(root=folder)), target)
 
     def _begin(self, state: State, saved: dict[str, Any]) -> None:
         arguments = dict(self._init_kwargs)
@@ -226,7 +226,7 @@ class TrackioLogger(Tracker):
         current = self._trackio.context_vars.current_run
         self._staging.clear()
         with _quiet():
-            run.finish()  # which waits for half a minute at most
+            run.finish()  # waits for at most half a minute
         if current.get() is run:
             current.set(None)
 
@@ -236,7 +236,7 @@ class TrackioLogger(Tracker):
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
-    """Log what is printed: standard output belongs to the program."""
+    """Redirect what is printed to logging: standard output belongs to the program."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):

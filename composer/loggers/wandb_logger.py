@@ -1,4 +1,4 @@
-"""Log to Weights & Biases."""
+"""WandBLogger: log metrics, hyperparameters, tables, images and files to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from composer._lazy import import_extra
 from composer.core.time import TimeUnit
 from composer.loggers._images import class_maps, image_arrays
 from composer.loggers._ranks import with_rank
-from composer.loggers._tracker import Outcome, Tracker, artifact_name, within
+from composer.loggers._tracker import Outcome, Tracker, artifact_name, end_with_timeout
 from composer.loggers._values import to_json, without_tensor
-from composer.storage.upload_staging import place
+from composer.storage.upload_staging import move_into_place
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -24,24 +24,24 @@ __all__ = ["WandBLogger"]
 class WandBLogger(Tracker):
     """Logs to a run of `Weights & Biases <https://docs.wandb.ai>`_ (extra ``wandb``).
 
-    Metrics, tables and images have the number of batches trained as their step. Hyperparameters become the
-    configuration. What algorithms did goes with the next metrics. A run that goes on from a checkpoint goes on with
-    its run of the tracker; steps which that has already are left out by the tracker.
+    The step of metrics, tables and images is the number of batches trained. Hyperparameters become the configuration.
+    Traces of algorithms are logged with the next metrics. A run that resumes from a checkpoint continues its W&B run;
+    W&B ignores steps that the run already has.
 
     Args:
-        project: Name of the project; by default that of the tracker's settings.
-        group: Name of the group of runs; with a run for each process, by default the name of the run.
+        project: Name of the project; by default that of the W&B settings.
+        group: Name of the group of runs; with a run per rank, by default the name of the run.
         name: Name of the run; by default that of the trainer's run.
-        entity: User or team that the run belongs to.
+        entity: User or team that owns the run.
         tags: Tags of the run.
-        log_artifacts: Whether uploaded files, such as checkpoints, are kept, each as an artifact.
-        rank_zero_only: Whether only the first process has a run; otherwise each has one, ``name-rank0``, ...
-        init_kwargs: Further arguments of ``wandb.init``. What is given above comes first.
+        log_artifacts: Whether to store uploaded files, such as checkpoints, each as an artifact.
+        rank_zero_only: Whether only rank 0 has a run; otherwise each rank has one, ``name-rank0``, ...
+        init_kwargs: Further arguments of ``wandb.init``. The arguments above take precedence.
 
     Attributes:
-        project: Name of the run's project; in a process without a run, and before it begins, what was given.
-        entity: User or team of the run, likewise.
-        run_url: Address of the run; None before it begins, and where it is offline.
+        project: Name of the run's project; before the run begins, and on ranks without a run, the argument.
+        entity: User or team of the run; before the run begins, and on ranks without a run, the argument.
+        run_url: URL of the run; None before it begins, and if it is offline.
         run_dir: Folder of the run's files; None before it begins.
 
     Raises:
@@ -86,12 +86,12 @@ class WandBLogger(Tracker):
         return self._run
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Log values in the row of a step."""
+        """Log values at a step."""
         if self._ready(self.log_metrics, metrics, step):
             self._run.log({name: without_tensor(value) for name, value in metrics.items()}, step=step)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
-        """Add to the configuration; a value that is there already is replaced."""
+        """Add to the configuration, replacing existing values."""
         if self._ready(self.log_hyperparameters, hyperparameters):
             self._run.config.update(to_json(hyperparameters), allow_val_change=True)
 
@@ -114,11 +114,11 @@ class WandBLogger(Tracker):
         mask_class_labels: dict[int, str] | None = None,
         use_table: bool = False,
     ) -> None:
-        """Log images; masks are layers of their own, to be shown and hidden."""
-        if not self.is_ours:
+        """Log images, with masks as layers that can be shown and hidden."""
+        if not self.is_active:
             return
         import_extra("PIL", "wandb", "WandBLogger.log_images")
-        # Now, while they are what they are: the run may begin later.
+        # Convert now, because the run may begin later, when the images may have changed.
         arrays = image_arrays(images, channels_last)
         maps = class_maps(masks or {}, len(arrays), channels_last)
         self._log_arrays(arrays, maps, mask_class_labels, name, step, use_table)
@@ -146,16 +146,16 @@ class WandBLogger(Tracker):
             self._run.log({name: pictures}, step=step)
 
     def can_upload_files(self) -> bool:
-        """Tell whether artifacts are logged."""
+        """Return whether files are logged as artifacts."""
         return self.log_artifacts
 
     def upload_file(self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
-        """Log a file or folder as a new version of the artifact of its name, which never replaces an older one.
+        """Log a file or folder as a new version of its artifact, which never replaces an older one.
 
-        The name keeps letters, digits, ``-``, ``_`` and ``.``; anything else becomes a dot. Aliases are ``latest`` and
-        ``ep{epoch}-ba{batch}``, the training time is in the metadata, and checkpoints have the type ``model``.
+        The name keeps letters, digits, ``-``, ``_`` and ``.``; other characters become dots. Aliases are ``latest`` and
+        ``ep{epoch}-ba{batch}``, the metadata contains the training time, and checkpoints have the type ``model``.
         """
-        if not self.log_artifacts or not self.is_ours:
+        if not self.log_artifacts or not self.is_active:
             return
         now = state.timestamp
         artifact = self._wandb.Artifact(
@@ -163,7 +163,7 @@ class WandBLogger(Tracker):
             type="model" if file_path.suffix == ".pt" else file_path.suffix.lstrip(".") or "file",
             metadata={f"timestamp/{key}": value for key, value in to_json(now.state_dict()).items()},
         )
-        # The file is copied here, so it may go away before it is uploaded.
+        # The artifact copies the file, so the original may be removed before it is uploaded.
         if file_path.is_dir():
             artifact.add_dir(str(file_path))
         else:
@@ -178,35 +178,35 @@ class WandBLogger(Tracker):
     def download_file(
         self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
     ) -> None:
-        """Fetch the file of an artifact.
+        """Download the file of an artifact.
 
         Args:
-            remote_file_name: Name under which it was uploaded to this project, with ``:alias`` for another version than
+            remote_file_name: Name under which it was uploaded to this project, with ``:alias`` for a version other than
                 the latest.
-            destination: Where to put it.
-            overwrite: Whether a file there may be replaced.
-            progress_bar: Has no effect; the tracker shows the progress of large ones.
+            destination: Local path of the file.
+            overwrite: Whether to replace an existing file.
+            progress_bar: Has no effect; wandb shows the progress of large downloads.
 
         Raises:
-            FileExistsError: There is a file already.
-            FileNotFoundError: There is no such artifact.
+            FileExistsError: The file exists.
+            FileNotFoundError: The artifact does not exist.
         """
         target = Path(destination)
         if target.exists() and not overwrite:
-            raise FileExistsError(f"{destination} exists; give overwrite=True to replace it.")
+            raise FileExistsError(f"{destination} exists; pass overwrite=True to replace it.")
         name = self._full_name(remote_file_name)
         try:
             artifact = self._wandb.Api().artifact(name)
         except self._wandb.errors.CommError as error:
-            raise FileNotFoundError(f"There is no artifact {name!r}: {error}") from error
+            raise FileNotFoundError(f"The artifact {name!r} does not exist: {error}") from error
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the destination, so that moving it there is one step.
+        # In the folder of the destination, so that moving the file there is atomic.
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             artifact.download(root=folder)
-            place(Path(folder), target)
+            move_into_place(Path(folder), target)
 
     def _full_name(self, remote_file_name: str) -> str:
-        """The name of an artifact with entity, project and version."""
+        """Return the name of an artifact with entity, project and version."""
         name, _, alias = remote_file_name.partition(":")
         return "/".join(filter(None, [self.entity, self.project, f"{artifact_name(name)}:{alias or 'latest'}"]))
 
@@ -216,17 +216,17 @@ class WandBLogger(Tracker):
         arguments["name"] = with_rank(name, self.rank_zero_only)
         if not self.rank_zero_only:
             arguments.setdefault("group", name)
-        place_now = {key: arguments[key] for key in ("project", "entity") if key in arguments}
+        given = {key: arguments[key] for key in ("project", "entity") if key in arguments}
         if "id" in saved and not {"id", "resume", "resume_from", "fork_from"} & set(arguments):
-            place_then = {key: saved[key] for key in ("project", "entity") if saved[key]}
-            if place_now.items() <= place_then.items():
-                arguments.update(id=saved["id"], resume="allow", **place_then)
+            previous = {key: saved[key] for key in ("project", "entity") if saved[key]}
+            if given.items() <= previous.items():
+                arguments.update(id=saved["id"], resume="allow", **previous)
         self._run = run = self._wandb.init(**arguments)
         self.project, self.entity, self.run_url, self.run_dir = run.project, run.entity, run.url, run.dir
 
     def _end(self, outcome: Outcome) -> None:
         run, self._run = self._run, None
-        within(self.close_timeout, "WandBLogger", lambda: run.finish(exit_code=int(outcome != "finished")))
+        end_with_timeout(self.close_timeout, "WandBLogger", lambda: run.finish(exit_code=int(outcome != "finished")))
 
     def _identity(self) -> dict[str, Any]:
         run = self._run

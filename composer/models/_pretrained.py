@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._lazy import import_extra
 from composer._text import first_of
-from composer.checkpoint.huggingface import described_model, write_folder, write_tokenizer
+from composer.checkpoint.huggingface import huggingface_metadata, write_pretrained, write_tokenizer
 from composer.checkpoint.load import read_checkpoint
 from composer.models._adapters import filter_state_dict_peft, with_adapters
 from composer.storage.downloads import fetched
@@ -88,10 +88,10 @@ def write_huggingface_pretrained_from_composer_checkpoint(
     with _local_checkpoint(checkpoint_path, local_checkpoint_save_location) as path:
         content = read_checkpoint(path)
         state = content["state"]
-        described = described_model(state)
+        described = huggingface_metadata(state)
         if "peft_config" in described["model"]:
             state = {**state, "model": _adapters_in(described["model"], state["model"])}
-        write_folder(state, folder)
+        write_pretrained(state, folder)
 
 
 def get_hf_config_from_composer_state_dict(
@@ -114,7 +114,7 @@ def get_hf_config_from_composer_state_dict(
     ('BertConfig', 8, 1)
     """
     transformers: Any = import_extra("transformers", "nlp", "The configuration of a Hugging Face model")
-    content = {**described_model(state_dict["state"])["model"]["config"]["content"], **(config_overrides or {})}
+    content = {**huggingface_metadata(state_dict["state"])["model"]["config"]["content"], **(config_overrides or {})}
     model_type = content.get("model_type")
     if model_type not in transformers.CONFIG_MAPPING:
         raise ValueError(
@@ -137,7 +137,7 @@ def get_peft_config_from_composer_state_dict(state_dict: Mapping[str, Any]) -> A
     >>> described = {"model": {"config": {"content": {"model_type": "bert"}}}}
     >>> get_peft_config_from_composer_state_dict({"state": {"integrations": {"huggingface": described}}})
     """
-    described = described_model(state_dict["state"])["model"].get("peft_config")
+    described = huggingface_metadata(state_dict["state"])["model"].get("peft_config")
     if described is None:
         return None
     peft: Any = import_extra("peft", "peft", "The configuration of adapters")
@@ -161,7 +161,7 @@ def get_hf_tokenizer_from_composer_state_dict(
     >>> described = {"model": {"config": {"content": {"model_type": "bert"}}}}
     >>> get_hf_tokenizer_from_composer_state_dict({"state": {"integrations": {"huggingface": described}}})
     """
-    return tokenizer_from(described_model(state_dict["state"]), trust_remote_code, tokenizer_save_dir)
+    return tokenizer_from(huggingface_metadata(state_dict["state"]), trust_remote_code, tokenizer_save_dir)
 
 
 def tokenizer_from(
@@ -221,7 +221,7 @@ def get_hf_model_from_composer_state_dict(
     True
     """
     state = state_dict["state"]
-    described = described_model(state)
+    described = huggingface_metadata(state)
     config = get_hf_config_from_composer_state_dict(state_dict, model_config_kwargs)
     model_class = _resolve_model_class(model_instantiation_class, described, config)
     if "model" not in state:
@@ -310,7 +310,7 @@ def _adapters_in(described: Mapping[str, Any], weights: dict[str, Tensor]) -> di
 
 def _has_only_adapters(state: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint of a model with adapters lacks the base weights."""
-    names = described_model(cast("dict[str, Any]", state))["model"].get("adapter_names")
+    names = huggingface_metadata(cast("dict[str, Any]", state))["model"].get("adapter_names")
     if names is not None:
         return all(name in names for name in state["model"])
     return all("lora_" in name or "bias" in name for name in state["model"])

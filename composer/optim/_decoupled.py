@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from composer.dist.dtensor import held, like
+from composer.dist.dtensor import local_tensors, shard_like
 from composer.warnings import NotIntendedUseWarning
 
 __all__ = ["Parameters", "adamw_", "bias_correction", "decay_share", "evaluate", "remember_rate", "sgdw_"]
@@ -77,7 +77,7 @@ def sgdw_(
     nesterov: bool,
 ) -> None:
     """Step with momentum, after taking the share ``decay`` off the weights; fills in missing buffers."""
-    divided, params, grads = params, held(params), held(grads)
+    divided, params, grads = params, local_tensors(params), local_tensors(grads)
     if _acts(decay):
         _shrink(params, decay)
     for places in _alike(params, buffers if momentum else None):
@@ -88,9 +88,9 @@ def sgdw_(
             if is_first:
                 kept = [torch.clone(slope).detach() for slope in slopes]
                 for place, buffer in _pairs(places, kept):
-                    buffers[place] = like(divided[place], buffer)
+                    buffers[place] = shard_like(divided[place], buffer)
             else:
-                kept = held([_there(buffers[place]) for place in places])
+                kept = local_tensors([_there(buffers[place]) for place in places])
         if not isinstance(lr, Tensor) and _may_fuse(weights, slopes, kept):
             torch._fused_sgd_(
                 weights,
@@ -134,7 +134,7 @@ def adamw_(
     """Step as Adam does, after taking the share ``decay`` off the weights; ``steps`` count this one already."""
     # Each process steps with what it has of divided tensors.
     params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = map(
-        held, (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
+        local_tensors, (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
     )
     # The fused kernel decays in the same pass, by a rate relative to lr.
     by_kernel = not isinstance(lr, Tensor) and not isinstance(decay, Tensor) and lr > 0

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Muon, Optimizer
 
 from composer import dist
-from composer.dist.dtensor import held, is_sharded
+from composer.dist.dtensor import is_sharded, local_tensors
 from composer.optim.muon import MuonAdamW
 
 __all__ = ["step_sharded"]
@@ -68,7 +68,7 @@ def _step(optimizer: Optimizer, group: dict[str, Any], matrices: Sequence[Any]) 
             moves = _directions(optimizer, group, chunk, mesh, ranks, momentum)
             for matrix, move in zip(chunk, moves, strict=True):
                 rate = lr * _adjustment(group["adjust_lr_fn"], *matrix.shape)
-                weight = held([matrix])[0]
+                weight = local_tensors([matrix])[0]
                 weight.mul_(1 - lr * group["weight_decay"]).add_(move, alpha=-rate)
 
 
@@ -91,7 +91,7 @@ def _directions(
         for place, whole in enumerate(wholes):
             torch_dist.broadcast(whole, ranks[place], group=channel)
     return [
-        held([distribute_tensor(whole, mesh, matrix.placements, src_data_rank=None)])[0]
+        local_tensors([distribute_tensor(whole, mesh, matrix.placements, src_data_rank=None)])[0]
         for whole, matrix in zip(wholes, chunk, strict=True)
     ]
 

@@ -1,11 +1,33 @@
-"""Training by several processes."""
+"""Parallelism strategies for multi-GPU training: DDP, FSDP, tensor parallelism and DeepSpeed.
+
+The modules, in reading order:
+
+- ``strategy``: :class:`Strategy`, what the training loop calls, and the single-process strategy.
+- ``strategy_selection``: select the strategy from the Trainer's arguments.
+- ``config``: ``parallelism_config``: :class:`FSDPConfig`, :class:`TPConfig`, validated.
+- ``config_agreement``: check that all ranks have the same model, optimizers and settings.
+- ``ddp``: data parallelism with ``DistributedDataParallel``.
+- ``fsdp``: fully sharded data parallelism (FSDP2, HSDP) with ``fully_shard``; gradients, precision, gradient sync.
+- ``mesh``: the device mesh of replicas, shards and tensor parallelism.
+- ``wrapping``: which modules ``fully_shard`` wraps, and prefetching.
+- ``mixed_precision``: dtypes of all-gathered parameters and reduced gradients.
+- ``meta_init``: deferred initialization of models on the meta device.
+- ``optimizer_params``: swap sharded parameters into optimizers.
+- ``gather_outside_forward``: all-gather parameters for ``loss``, ``eval_forward`` and ``generate``.
+- ``unsharded_parameters``: access the all-gathered parameters and their gradients.
+- ``activation_checkpointing``: activation checkpointing and activation offloading.
+- ``tensor_parallel``: tensor parallelism with ``parallelize_module``.
+- ``grad_scaler``: fp16 loss scaling of sharded gradients.
+- ``buffer_sync``: synchronize BatchNorm statistics across ranks.
+- ``unfinished_collectives``: complete the collectives of an interrupted batch after an OOM.
+- ``deepspeed``, ``deepspeed_config``: the DeepSpeed engine (ZeRO) and its configuration.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from composer.parallel.strategy_selection import choose_strategy as choose_strategy
     from composer.parallel.config import FSDP2Config as FSDP2Config
     from composer.parallel.config import FSDPConfig as FSDPConfig
     from composer.parallel.config import ParallelismConfig as ParallelismConfig
@@ -21,12 +43,13 @@ if TYPE_CHECKING:
     from composer.parallel.fsdp import prepare_fsdp_module as prepare_fsdp_module
     from composer.parallel.strategy import SingleProcess as SingleProcess
     from composer.parallel.strategy import Strategy as Strategy
+    from composer.parallel.strategy_selection import choose_strategy as choose_strategy
     from composer.parallel.tensor_parallel import TensorStrategy as TensorStrategy
     from composer.parallel.tensor_parallel import prepare_tp_module as prepare_tp_module
 else:
     from composer._lazy import attach
 
-    # Dividing weights brings in a part of torch that takes as long to import as all the rest.
+    # Lazy: sharding imports a part of torch that takes as long to import as the rest.
     __getattr__, __dir__, __all__ = attach(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""Statistics that layers keep of batches, where each process has batches of its own."""
+"""Buffer synchronization: broadcast BatchNorm running statistics from rank 0, since each rank computes its own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def sync_buffers(model: nn.Module) -> None:
-    """Give all processes the running statistics of the first, which are what a checkpoint has.
+    """Broadcast the running statistics of rank 0, which are the ones saved in checkpoints.
 
-    Without it each process would evaluate another model, and a run that was resumed other ones than before.
+    Without it each rank would evaluate a different model, and a resumed run would evaluate different ones than before.
 
     Args:
-        model: The same layers on each process; all of them have to call this.
+        model: A model with the same layers on each rank; all ranks must call this.
 
     >>> sync_buffers(nn.BatchNorm1d(2))
     """

@@ -1,6 +1,6 @@
-"""What users say about dividing weights among processes, checked and brought into one form.
+"""Configuration of sharding: ``parallelism_config`` for FSDP, HSDP and tensor parallelism, validated and normalized.
 
-``parallelism_config={"fsdp": {...}, "tp": {...}}`` and the objects below say the same.
+``parallelism_config={"fsdp": {...}, "tp": {...}}`` and the classes below are equivalent.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD
 
 
 class ParallelismType(StrEnum):
-    """The dimensions of the mesh that the processes form, from the outermost.
+    """The dimensions of the device mesh, from the outermost.
 
-    >>> [kind.value for kind in ParallelismType]
+    >>> [dim.value for dim in ParallelismType]
     ['data_parallel_replicate', 'data_parallel_shard', 'tensor_parallel']
     """
 
@@ -36,64 +36,64 @@ class ParallelismType(StrEnum):
 
 @dataclass(kw_only=True, repr=False)
 class FSDPConfig:
-    """Fully sharded data parallelism: each process keeps a part of every weight, gradient and optimizer state.
+    """Fully sharded data parallelism (FSDP2): each rank keeps a shard of every weight, gradient and optimizer state.
 
-    It is torch's second form, ``fully_shard``. The keys are those that configurations for the first form have; what
-    some of them ask for happens by itself now, and those that ask for what cannot be had are refused with the reason.
+    The implementation is ``fully_shard``. The keys are those of FSDP1 configurations. Some are always on now; those
+    that FSDP2 does not support raise an error with the reason.
 
     ======================================= ==========================================================================
-    Happens by itself, whatever is said     ``limit_all_gathers``, ``sync_module_states`` (the weights of the first
-                                            process become those of all), ``backward_prefetch`` (the next block is
-                                            fetched while the gradients of the present one are computed)
-    Refused unless at its neutral value     ``use_orig_params=False``, ``keep_low_precision_grads``, ``process_group``,
+    Always on, whatever the value           ``limit_all_gathers``, ``sync_module_states`` (weights are broadcast from
+                                            rank 0), ``backward_prefetch`` (the next block is all-gathered while the
+                                            gradients of the current one are computed)
+    Rejected unless at the neutral value    ``use_orig_params=False``, ``keep_low_precision_grads``, ``process_group``,
                                             ``te_checkpoint_wrapper``, ``te_shard_fp8_weight``, ``device_mesh``,
                                             ``backward_prefetch="NONE"``, ``activation_checkpointing_reentrant=True``
     ======================================= ==========================================================================
 
     Args:
-        activation_checkpointing: Whether the blocks keep no activations and compute them again in the backward pass;
-            a number n for every n-th block only, ``"selective"`` to keep the outputs of matrix products and attention.
-        activation_checkpointing_reentrant: False or None; recomputation is of the kind that is not re-entrant.
-        activation_cpu_offload: Whether activations wait for the backward pass in the memory of the host.
-        auto_wrap: Whether blocks are gathered one by one, see :func:`.units_of`; False gathers the whole model at once.
+        activation_checkpointing: Whether to recompute the activations of blocks in the backward pass; a number n for
+            every n-th block only, ``"selective"`` to save the outputs of matrix products and attention.
+        activation_checkpointing_reentrant: False or None; only non-reentrant checkpointing is supported.
+        activation_cpu_offload: Whether to keep activations in CPU memory until the backward pass.
+        auto_wrap: Whether to all-gather blocks one by one, see :func:`.units_of`; False all-gathers the full model at
+            once.
         te_checkpoint_wrapper: False.
         te_shard_fp8_weight: False.
         backward_prefetch: ``"BACKWARD_POST"`` or ``"BACKWARD_PRE"``.
-        backward_prefetch_limit: How many blocks are fetched ahead in the backward pass.
-        cpu_offload: Whether weights, gradients and optimizer states live in the memory of the host; for accelerators.
-        data_parallel_shard_degree: Among how many processes weights are divided; -1 is all that are left.
-        data_parallel_replicate_degree: How many such groups there are, each with all weights (HSDP); -1 is all that are
-            left.
-        device_mesh: None; the degrees say what it is to be.
-        forward_prefetch: Whether blocks are fetched before they are asked for, in the order in which the model lists
-            them.
-        forward_prefetch_limit: How many.
-        ignored_modules: Modules whose weights every process keeps whole.
+        backward_prefetch_limit: Number of blocks to prefetch in the backward pass.
+        cpu_offload: Whether to keep weights, gradients and optimizer states in CPU memory; requires an accelerator.
+        data_parallel_shard_degree: Number of ranks over which weights are sharded; -1 for all remaining ranks.
+        data_parallel_replicate_degree: Number of replicas, each sharded over a group of ranks (HSDP); -1 for all
+            remaining ranks.
+        device_mesh: None; the mesh is derived from the degrees.
+        forward_prefetch: Whether to prefetch blocks in the forward pass, in the order in which the model lists them.
+        forward_prefetch_limit: Number of blocks to prefetch in the forward pass.
+        ignored_modules: Modules whose weights are not sharded.
         keep_low_precision_grads: False.
         limit_all_gathers: Either.
-        load_monolith_rank0_only: Whether only the first process reads a checkpoint that is one file.
-        load_planner: Of ``torch.distributed.checkpoint``, for sharded checkpoints.
-        mixed_precision: ``"DEFAULT"`` gathers weights in the precision of the training and adds up gradients in
-            float32, ``"PURE"`` does both in the precision of the training, ``"FULL"`` both in the dtype of the weights.
-            With the first two, normalizations (modules with "norm" in the name of their class) and embeddings are
-            gathered in float32, except embeddings that share their weight with another layer. Or
+        load_monolith_rank0_only: Whether only rank 0 reads a single-file checkpoint.
+        load_planner: A planner of ``torch.distributed.checkpoint``, for sharded checkpoints.
+        mixed_precision: ``"DEFAULT"`` all-gathers weights in the training precision and reduces gradients in float32,
+            ``"PURE"`` does both in the training precision, ``"FULL"`` both in the dtype of the weights. With the first
+            two, normalizations (modules with "norm" in their class name) and embeddings are all-gathered in float32,
+            except embeddings that share their weight with another layer. Or a mapping
             ``{"param_dtype": ..., "reduce_dtype": ...}``.
         process_group: None.
-        reshard_after_forward: Whether blocks are freed after their forward pass and gathered again for the backward
-            pass; a number is of how many processes then hold a block together. None goes by ``sharding_strategy``.
-        save_planner: Of ``torch.distributed.checkpoint``, for sharded checkpoints.
+        reshard_after_forward: Whether to free blocks after their forward pass and all-gather them again for the
+            backward pass; a number n reshards to groups of n ranks. None follows ``sharding_strategy``.
+        save_planner: A planner of ``torch.distributed.checkpoint``, for sharded checkpoints.
         sharded_ckpt_prefix_dir: Name of the folder of a sharded checkpoint.
-        sharding_strategy: ``"FULL_SHARD"``; ``"SHARD_GRAD_OP"``, which keeps blocks gathered until the backward pass;
+        sharding_strategy: ``"FULL_SHARD"``; ``"SHARD_GRAD_OP"``, which keeps blocks unsharded until the backward pass;
             ``"NO_SHARD"``, data parallelism; ``"HYBRID_SHARD"`` and ``"_HYBRID_SHARD_ZERO2"``, the first two within a
-            node with copies on each, unless degrees say otherwise.
-        state_dict_type: Whether checkpoints are one file, ``"full"``, or a folder with parts of each process,
-            ``"sharded"``.
+            node with a replica on each node, unless degrees are given.
+        state_dict_type: ``"full"`` for single-file checkpoints, ``"sharded"`` for a folder with the shards of each
+            rank.
         sync_module_states: Either.
         use_orig_params: True.
-        verbose: Whether to tell the log which blocks there are.
+        verbose: Whether to log the FSDP units.
 
     Raises:
-        ValueError: A key asks for what is not there.
+        ValueError: A value is not supported.
 
     >>> FSDPConfig(sharding_strategy="SHARD_GRAD_OP", data_parallel_shard_degree=8)
     FSDPConfig(data_parallel_shard_degree=8, sharding_strategy='SHARD_GRAD_OP')
@@ -149,30 +149,30 @@ class FSDPConfig:
 
     @property
     def reshards(self) -> bool | int:
-        """Whether blocks are freed between forward and backward pass, or among how many processes they stay divided."""
+        """Whether blocks are resharded between forward and backward pass, or over how many ranks they stay sharded."""
         if self.reshard_after_forward is not None:
             return self.reshard_after_forward
         return self.sharding_strategy in ("FULL_SHARD", "HYBRID_SHARD")
 
     def __repr__(self) -> str:
         values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
-        said = [f"{name}={value!r}" for name, (value, default) in values.items() if value != default]
-        return f"FSDPConfig({', '.join(said)})"
+        changed = [f"{name}={value!r}" for name, (value, default) in values.items() if value != default]
+        return f"FSDPConfig({', '.join(changed)})"
 
 
 @dataclass
 class FSDP2Config:
-    """The keys of :class:`FSDPConfig` that configurations for ``fully_shard`` have.
+    """The subset of :class:`FSDPConfig` used by FSDP2 (``fully_shard``) configurations.
 
     Args:
-        device_mesh: The processes among which weights are divided, (shards) or (copies, shards); None is all.
-        reshard_after_forward: Whether blocks are freed after their forward pass.
-        activation_checkpointing: As there.
-        activation_cpu_offload: As there.
-        state_dict_type: As there.
-        load_monolith_rank0_only: As there.
-        mixed_precision: As there.
-        verbose: As there.
+        device_mesh: The mesh over which weights are sharded, (shards) or (replicas, shards); None for all ranks.
+        reshard_after_forward: Whether to free blocks after their forward pass.
+        activation_checkpointing: See :class:`FSDPConfig`.
+        activation_cpu_offload: See :class:`FSDPConfig`.
+        state_dict_type: See :class:`FSDPConfig`.
+        load_monolith_rank0_only: See :class:`FSDPConfig`.
+        mixed_precision: See :class:`FSDPConfig`.
+        verbose: See :class:`FSDPConfig`.
 
     >>> FSDP2Config.from_compatible_attrs({"reshard_after_forward": False}).reshard_after_forward
     False
@@ -194,13 +194,13 @@ class FSDP2Config:
 
     @classmethod
     def from_compatible_attrs(cls, attrs: Mapping[str, Any]) -> FSDP2Config:
-        """Make one of keys and values.
+        """Create a configuration from a mapping.
 
         Args:
-            attrs: By name.
+            attrs: Values by key.
 
         Raises:
-            ValueError: A key does not exist.
+            ValueError: A key is unknown.
         """
         _refuse_unknown(
             "fsdp2", {name: value for name, value in attrs.items() if name not in cls.settable_attrs()}, cls
@@ -208,27 +208,27 @@ class FSDP2Config:
         return cls(**attrs)
 
     def as_fsdp(self) -> FSDPConfig:
-        """Return the same as :class:`FSDPConfig`."""
+        """Return the equivalent :class:`FSDPConfig`."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         mesh = values.pop("device_mesh")
         config = FSDPConfig(**values)
-        config.device_mesh = mesh  # which that one does not take from users
+        config.device_mesh = mesh  # FSDPConfig(device_mesh=...) rejects it
         return config
 
 
 @dataclass
 class TPConfig:
-    """Tensor parallelism: layers divided among processes that compute on the same samples.
+    """Tensor parallelism: layers are sharded across ranks that compute on the same samples.
 
     Args:
-        device_mesh: None; it follows from the degree.
-        tensor_parallel_degree: Among how many processes, which are neighbours by rank.
-        layer_plan: What is divided and how: styles of ``torch.distributed.tensor.parallel`` by names of modules,
-            which may have ``*`` in them, as ``parallelize_module`` takes them. Weights that are used with parts of a
-            sequence must be in it, so that their gradients are added up.
+        device_mesh: None; the mesh is derived from the degree.
+        tensor_parallel_degree: Number of ranks, which are adjacent.
+        layer_plan: The layers to shard: styles of ``torch.distributed.tensor.parallel`` by module names, which may
+            contain ``*``, as for ``parallelize_module``. With sequence parallelism, weights that are applied to shards
+            of a sequence must be in the plan, so that their gradients are summed.
 
     Raises:
-        ValueError: The degree is not positive, or there is no plan for a degree above 1.
+        ValueError: The degree is not positive, or it is above 1 without a plan.
 
     >>> from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
     >>> config = TPConfig(
@@ -247,25 +247,25 @@ class TPConfig:
     def __post_init__(self) -> None:
         _count("tensor_parallel_degree", self.tensor_parallel_degree, "tp")
         if self.device_mesh is not None:
-            raise ValueError("tp: device_mesh follows from tensor_parallel_degree; give that.")
+            raise ValueError("tp: device_mesh is derived from tensor_parallel_degree; set that instead.")
         if self.tensor_parallel_degree > 1 and not self.layer_plan:
             raise ValueError(
-                f"tp: tensor_parallel_degree={self.tensor_parallel_degree} needs a layer_plan, which says what is "
-                f"divided: {{'up': ColwiseParallel(), 'down': RowwiseParallel()}}."
+                f"tp: tensor_parallel_degree={self.tensor_parallel_degree} requires a layer_plan with the layers to "
+                f"shard, such as {{'up': ColwiseParallel(), 'down': RowwiseParallel()}}."
             )
 
 
 @dataclass
 class ParallelismConfig:
-    """How weights are divided among processes.
+    """How the model is sharded across ranks.
 
     Args:
-        fsdp: By fully sharded data parallelism.
-        tp: By tensor parallelism.
-        fsdp2: Another form of ``fsdp``; one of the two.
+        fsdp: Fully sharded data parallelism.
+        tp: Tensor parallelism.
+        fsdp2: Fully sharded data parallelism with FSDP2 keys; an alternative to ``fsdp``.
 
     Raises:
-        ValueError: Both are given.
+        ValueError: Both ``fsdp`` and ``fsdp2`` are given.
 
     >>> ParallelismConfig(fsdp=FSDPConfig())
     ParallelismConfig(fsdp=FSDPConfig(), tp=None, fsdp2=None)
@@ -277,18 +277,20 @@ class ParallelismConfig:
 
     def __post_init__(self) -> None:
         if self.fsdp is not None and self.fsdp2 is not None:
-            raise ValueError("parallelism_config has both 'fsdp' and 'fsdp2', which are the same; give one.")
+            raise ValueError(
+                "parallelism_config has both 'fsdp' and 'fsdp2', which are equivalent; leave one of them out."
+            )
 
 
 def as_parallelism_config(config: Any) -> ParallelismConfig | None:
-    """Return a configuration in one form: ``fsdp2`` as ``fsdp``, a degree of tensor parallelism of 1 as none.
+    """Return a normalized configuration: ``fsdp2`` becomes ``fsdp``, a tensor parallel degree of 1 becomes None.
 
     Args:
         config: A :class:`ParallelismConfig`, a mapping with its names and mappings or objects as values, or None.
 
     Raises:
-        TypeError: It is something else.
-        ValueError: A name does not exist, or a value is not available.
+        TypeError: ``config`` has another type.
+        ValueError: A key is unknown, or a value is not supported.
 
     >>> as_parallelism_config({"fsdp": {"sharding_strategy": "FULL_SHARD"}})
     ParallelismConfig(fsdp=FSDPConfig(), tp=None, fsdp2=None)
@@ -300,10 +302,11 @@ def as_parallelism_config(config: Any) -> ParallelismConfig | None:
         return None
     if isinstance(config, Mapping):
         for name in cast("Mapping[str, Any]", config):
-            if name in _NOT_HERE:
-                raise ValueError(f"parallelism_config: {name!r} is not available: {_NOT_HERE[name]}")
+            if name in _UNSUPPORTED:
+                raise ValueError(f"parallelism_config: {name!r} is not available: {_UNSUPPORTED[name]}")
         named = dict(cast("Mapping[str, Any]", config))
-        _refuse_unknown("parallelism_config", {k: v for k, v in named.items() if k not in _KINDS}, ParallelismConfig)
+        unknown = {name: value for name, value in named.items() if name not in _CONFIG_TYPES}
+        _refuse_unknown("parallelism_config", unknown, ParallelismConfig)
         config = ParallelismConfig(**{name: _as_object(name, value) for name, value in named.items()})
     if not isinstance(config, ParallelismConfig):
         raise TypeError(f"parallelism_config must be a mapping such as {{'fsdp': {{}}}}; got {config!r}.")
@@ -312,65 +315,65 @@ def as_parallelism_config(config: Any) -> ParallelismConfig | None:
     return ParallelismConfig(fsdp=fsdp, tp=tp) if fsdp is not None or tp is not None else None
 
 
-_KINDS: dict[str, type] = {"fsdp": FSDPConfig, "fsdp2": FSDP2Config, "tp": TPConfig}
+_CONFIG_TYPES: dict[str, type] = {"fsdp": FSDPConfig, "fsdp2": FSDP2Config, "tp": TPConfig}
 
-_NOT_HERE = {
-    "pp": "a pipeline of stages needs a model that is cut into them and a loop that schedules microbatches among them; "
-    "divide weights by 'fsdp' and 'tp'.",
-    "cp": "dividing sequences needs attention that passes keys and values around, which is the model's own; use "
-    "sequence-parallel styles in the layer_plan of 'tp'.",
-    "deepspeed": "DeepSpeed has an argument of its own: deepspeed_config.",
+_UNSUPPORTED = {
+    "pp": "pipeline parallelism requires a model that is split into stages and a loop that schedules microbatches "
+    "among them; shard weights with 'fsdp' and 'tp'.",
+    "cp": "context parallelism requires the model's attention to exchange keys and values; use sequence-parallel "
+    "styles in the layer_plan of 'tp'.",
+    "deepspeed": "use the argument deepspeed_config.",
 }
 
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "activation_checkpointing_reentrant": (
         (False, None),
-        "recomputation is of the kind that is not re-entrant, which gives the same gradients; leave it out.",
+        "only non-reentrant checkpointing is supported, which gives the same gradients; leave it out.",
     ),
-    "te_checkpoint_wrapper": ((False,), "activation_checkpointing recomputes any block; leave it out."),
-    "te_shard_fp8_weight": ((False,), "weights are gathered in 16 or 32 bits; leave it out."),
+    "te_checkpoint_wrapper": ((False,), "activation_checkpointing works with any block; leave it out."),
+    "te_shard_fp8_weight": ((False,), "weights are all-gathered in 16 or 32 bits; leave it out."),
     "keep_low_precision_grads": (
         (False,),
-        "gradients have the dtype of the weights, as optimizers expect; mixed_precision='PURE' adds them up in the "
-        "short format.",
+        "gradients have the dtype of the weights, as optimizers expect; mixed_precision='PURE' reduces them in low "
+        "precision.",
     ),
     "process_group": (
         (None,),
-        "data_parallel_shard_degree and data_parallel_replicate_degree say who shares weights: the number of "
-        "processes of a node and of nodes for 'node', 1 and -1 for 'self'.",
+        "use data_parallel_shard_degree and data_parallel_replicate_degree: for 'node', the number of ranks per node "
+        "and of nodes; for 'self', 1 and -1.",
     ),
     "device_mesh": (
         (None,),
-        "data_parallel_shard_degree and data_parallel_replicate_degree say what it is to be; FSDP2Config takes one.",
+        "use data_parallel_shard_degree and data_parallel_replicate_degree, or FSDP2Config, which accepts a mesh.",
     ),
     "use_orig_params": ((True,), "parameters always keep their own shapes and names; leave it out."),
     "backward_prefetch": (
         ("BACKWARD_POST", "BACKWARD_PRE", "backward_post", "backward_pre"),
-        "fully_shard always fetches the next block ahead; leave it out.",
+        "fully_shard always prefetches the next block; leave it out.",
     ),
 }
 
 
 def _as_object(name: str, value: Any) -> Any:
-    """A part of the configuration as the object that it stands for."""
-    kind = _KINDS[name]
-    if value is None or isinstance(value, kind):
+    """Return an entry of the configuration as an object of its class."""
+    config_type = _CONFIG_TYPES[name]
+    if value is None or isinstance(value, config_type):
         return value
     if not isinstance(value, Mapping):
-        raise TypeError(f"parallelism_config[{name!r}] must be a mapping or a {kind.__name__}; got {value!r}.")
+        raise TypeError(f"parallelism_config[{name!r}] must be a mapping or a {config_type.__name__}; got {value!r}.")
     values = dict(cast("Mapping[str, Any]", value))
-    names = inspect.signature(kind).parameters
-    _refuse_unknown(name, {key: entry for key, entry in values.items() if key not in names}, kind)
-    return kind(**values)
+    names = inspect.signature(config_type).parameters
+    _refuse_unknown(name, {key: entry for key, entry in values.items() if key not in names}, config_type)
+    return config_type(**values)
 
 
-def _refuse_unknown(name: str, unknown: Mapping[str, Any], kind: type) -> None:
-    known = [p.name for p in inspect.signature(kind).parameters.values() if p.kind is not p.VAR_KEYWORD]
+def _refuse_unknown(name: str, unknown: Mapping[str, Any], config_type: type) -> None:
+    known = [p.name for p in inspect.signature(config_type).parameters.values() if p.kind is not p.VAR_KEYWORD]
     for key in unknown:
         raise ValueError(f"{name}: there is no {key!r}.{did_you_mean(key, known)}")
 
 
-def _count(name: str, value: Any, part: str = "fsdp") -> int:
+def _count(name: str, value: Any, section: str = "fsdp") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{part}: {name} must be a whole number; got {value!r}.")
-    return positive(f"{part}: {name}", value)
+        raise ValueError(f"{section}: {name} must be an integer; got {value!r}.")
+    return positive(f"{section}: {name}", value)

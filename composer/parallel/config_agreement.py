@@ -1,4 +1,4 @@
-"""Checking, before they train together, that all processes have the same run in mind."""
+"""Check before training that all ranks have the same model, optimizers and settings, since differences cause hangs."""
 
 from __future__ import annotations
 
@@ -18,45 +18,46 @@ if TYPE_CHECKING:
 
 __all__ = ["check_agreement"]
 
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 def check_agreement(state: State) -> None:
-    """Refuse to train where processes differ in what has to be the same, which would hang or train nonsense.
+    """Raise an error if ranks differ in a setting that must be the same, which would hang or give wrong results.
 
-    That is: names, shapes and dtypes of the parameters, which of them are trained, the optimizers and how they group
-    parameters, the algorithms in their order, ``max_duration``, the precision, the seed, and the versions of composer,
-    torch and Python. All processes call this, once; it costs one exchange of objects. With one process it does nothing.
+    Compared are the names, shapes and dtypes of the parameters, which of them are trained, the optimizers and their
+    parameter groups, the algorithms in their order, ``max_duration``, the precision, the seed, and the versions of
+    composer, torch and Python. All ranks call this once; it costs one all-gather of objects. In a single process it
+    does nothing.
 
     Args:
-        state: The state of the run, with the model and the optimizers that it will have.
+        state: The state of the run, with its final model and optimizers.
 
     Raises:
-        ValueError: Processes differ; names which ranks have what, for all that differs at once.
-        AbsentRankError: Others did not come in time.
+        ValueError: Ranks differ; the message lists all differences with the values of each rank.
+        AbsentRankError: Other ranks did not join before the timeout.
 
     >>> from composer import State
     >>> check_agreement(State(model=nn.Linear(1, 1), max_duration="1ep"))
     """
     if dist.get_world_size() == 1:
         return
-    found = disagreements(dist.all_gather_object(_described(state)))
+    found = disagreements(dist.all_gather_object(_describe_state(state)))
     if not found:
         return
     if "parameters" in found:
-        # All know by now that they differ, so that all send what fills more than a line.
-        found["parameters"] = _different_parameters(state.model)
+        # All ranks know now that they differ, so all of them join this larger all-gather.
+        found["parameters"] = _describe_parameter_differences(state.model)
     lines = "\n".join(f"- {name}: {which}" for name, which in found.items())
-    raise ValueError(f"All processes must have the same, but they differ in:\n{lines}")
+    raise ValueError(f"All ranks must have the same configuration, but they differ in:\n{lines}")
 
 
-def _described(state: State) -> dict[str, Any]:
-    """What has to be the same, in short."""
-    parameters = "\n".join(f"{name} {what}" for name, what in _parameters(state.model).items())
+def _describe_state(state: State) -> dict[str, Any]:
+    """Return a short description of everything that must be the same."""
+    parameters = "\n".join(f"{name} {what}" for name, what in _describe_parameters(state.model).items())
     python = ".".join(platform.python_version_tuple()[:2])
     return {
         "parameters": hashlib.sha256(parameters.encode()).hexdigest()[:12],
-        "optimizers": [_optimizer(optimizer) for optimizer in state.optimizers],
+        "optimizers": [_describe_optimizer(optimizer) for optimizer in state.optimizers],
         "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
         "max_duration": None if state.max_duration is None else str(state.max_duration),
         "precision": str(state.precision),
@@ -65,14 +66,14 @@ def _described(state: State) -> dict[str, Any]:
     }
 
 
-def _optimizer(optimizer: torch.optim.Optimizer) -> str:
-    """The class, and how many parameters each group has."""
+def _describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
+    """Return the class and the number of parameters of each group."""
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     return f"{type(optimizer).__name__} of {', '.join(map(str, sizes))} parameters"
 
 
-def _parameters(model: nn.Module) -> dict[str, str]:
-    """What each parameter is, by name."""
+def _describe_parameters(model: nn.Module) -> dict[str, str]:
+    """Return a description of each parameter, by name."""
     return {
         name: f"{tuple(parameter.shape)} {str(parameter.dtype).removeprefix('torch.')}"
         + ("" if parameter.requires_grad else ", not trained")
@@ -80,11 +81,12 @@ def _parameters(model: nn.Module) -> dict[str, str]:
     }
 
 
-def _different_parameters(model: nn.Module) -> str:
-    """Say of the first parameters that differ which ranks have what; of those in another order, that it is so."""
-    everyone = dist.all_gather_object(_parameters(model))
+def _describe_parameter_differences(model: nn.Module) -> str:
+    """Describe the first parameters that differ, with the values of each rank, or else that their order differs."""
+    everyone = dist.all_gather_object(_describe_parameters(model))
     found = [f"{name} ({which})" for name, which in disagreements(everyone).items()]
     if not found:
-        return f"their order ({disagreements([{'': list(one)[:_SHOWN]} for one in everyone]).get('', 'further down')})"
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
+        order = disagreements([{"": list(one)[:_MAX_SHOWN]} for one in everyone]).get("", "further down")
+        return f"their order ({order})"
+    more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+    return ", ".join(found[:_MAX_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""Data parallelism: every process has the whole model, and its own part of each batch.
+"""Distributed data parallelism (DDP): each rank has a replica of the model and a data shard; gradients are averaged.
 
 g = 1/W * sum_r g_r        Li et al. 2020, https://arxiv.org/abs/2006.15704
 """
@@ -19,27 +19,27 @@ from torch.nn.parallel import DistributedDataParallel
 from composer import dist
 from composer._text import one_of
 from composer.dist.group_exit import release_at_exit
-from composer.parallel.buckets import Buckets
 from composer.parallel.strategy import Strategy
+from composer.parallel.unfinished_collectives import BucketCounter
 
 if TYPE_CHECKING:
     from composer.core.state import State
 
-# As large as those of DistributedDataParallel.
+# The default bucket size of DistributedDataParallel.
 _BUCKET_BYTES = 25 * 2**20
-# So many buckets are on their way at once, each with a copy of its gradients.
-_UNDER_WAY = 3
+# Maximum number of buckets in flight, each with a copy of its gradients.
+_MAX_IN_FLIGHT = 3
 
 __all__ = ["DDPStrategy", "DDPSyncStrategy", "average_gradients", "ddp_sync_context", "prepare_ddp_module"]
 
 
 class DDPSyncStrategy(StrEnum):
-    """When the gradients of the microbatches of a batch are averaged over the processes.
+    """When gradients are averaged across ranks with gradient accumulation.
 
     - ``SINGLE_AUTO_SYNC``: during the backward pass of the last microbatch.
-    - ``MULTI_AUTO_SYNC``: during that of every microbatch, which suits models some of whose parameters get no gradient
-      in some microbatches.
-    - ``FORCED_SYNC``: after all backward passes, all gradients that there are.
+    - ``MULTI_AUTO_SYNC``: during the backward pass of every microbatch, for models in which some parameters get no
+      gradient in some microbatches.
+    - ``FORCED_SYNC``: after all backward passes, for all gradients that exist.
 
     >>> DDPSyncStrategy("single_auto_sync").name
     'SINGLE_AUTO_SYNC'
@@ -51,28 +51,30 @@ class DDPSyncStrategy(StrEnum):
 
 
 class DDPStrategy(Strategy):
-    """Averages gradients by torch's ``DistributedDataParallel``.
+    """Averages gradients with ``DistributedDataParallel``.
 
     Args:
-        sync: When; None is with every microbatch where parameters may be unused, else with the last.
-        find_unused_parameters: Whether parameters may get no gradient in a step. Algorithms that say so count too.
+        sync: When gradients are averaged. None is with every microbatch if parameters may be unused, else with the
+            last.
+        find_unused_parameters: Whether parameters may get no gradient in a step; also enabled by algorithms that need
+            it.
 
     >>> DDPStrategy("forced_sync").sync
     <DDPSyncStrategy.FORCED_SYNC: 'forced_sync'>
     """
 
     name = "ddp"
-    can_catch_up = True
+    can_finish_collectives = True
 
     def __init__(self, sync: str | DDPSyncStrategy | None = None, *, find_unused_parameters: bool = False) -> None:
         self.sync = None if sync is None else DDPSyncStrategy(one_of("ddp_sync_strategy", sync, list(DDPSyncStrategy)))
         self.find_unused_parameters = find_unused_parameters
         self._parameters: list[nn.Parameter] = []
-        self._unused = False
-        self._buckets: Buckets | None = None
+        self._find_unused = False
+        self._buckets: BucketCounter | None = None
 
     def prepare(self, state: State) -> None:
-        """Wrap the model; the weights of the first process become those of all.
+        """Wrap the model; the weights are broadcast from rank 0.
 
         Args:
             state: The state of the run.
@@ -82,85 +84,85 @@ class DDPStrategy(Strategy):
             self.sync = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
         self.syncs_in_forward = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
         self._parameters = list(state.model.parameters())
-        self._unused = unused
+        self._find_unused = unused
         self._wrap(state.model)
 
-    def begin(self) -> None:
-        """Bring together what the wrapper would in its next forward pass: buffers, and the order of its buckets.
+    def begin_batch(self) -> None:
+        """Synchronize what DDP would synchronize in its next forward pass: buffers, and the order of its buckets.
 
-        There a process that has failed before its forward pass would leave the others waiting.
+        There, a rank that fails before its forward pass would make the others hang.
         """
         if self._buckets is not None:
             self._buckets.sent = 0
         if self.module is not None:
-            cast("Any", self.module).reducer._rebuild_buckets()  # which it does once, after the first backward pass
+            cast("Any", self.module).reducer._rebuild_buckets()  # DDP does this once, after the first backward pass
         if self.sync is not DDPSyncStrategy.MULTI_AUTO_SYNC:
-            self._share_buffers()
+            self._broadcast_buffers()
 
-    def _share_buffers(self) -> None:
-        """Give all processes the buffers of the first."""
+    def _broadcast_buffers(self) -> None:
+        """Broadcast the buffers of rank 0."""
         module: Any = self.module
         if module is not None and module.modules_buffers:
             module._sync_buffers()
 
     def accumulate(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """Return the context for a microbatch, in which gradients are averaged or only added up.
+        """Return the context for a microbatch, in which gradients are averaged or only accumulated.
 
         Args:
-            is_last: Whether it is the last of its batch.
+            is_last: Whether it is the last microbatch of its batch.
         """
         if self._buckets is not None:
             self._buckets.sent = 0
         if self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC:
-            self._share_buffers()
+            self._broadcast_buffers()
         return _sync_context(self.module, is_last, self.sync)
 
-    def watch(self) -> None:
-        """Count the buckets of gradients that a backward pass has sent.
+    def record_collectives(self) -> None:
+        """Count the gradient buckets that a backward pass all-reduces.
 
-        Where gradients are averaged with every microbatch, or parameters may be unused, they are averaged after the
-        backward passes from now on: the same gradients, and nothing that others could wait for.
+        If gradients are averaged with every microbatch, or parameters may be unused, this switches to averaging after
+        the backward passes: the gradients are the same, and no rank can hang in a pass.
         """
         if self._buckets is not None:
             return
-        if self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC or self._unused:
+        if self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC or self._find_unused:
             self.sync, self.syncs_in_forward = DDPSyncStrategy.FORCED_SYNC, False
-        self._buckets = Buckets()
+        self._buckets = BucketCounter()
         self._count_buckets()
 
-    def catch_up(self, microbatches: int) -> None:
-        """Send zeros in place of the gradients that the others expect.
+    def finish_collectives(self, microbatches: int) -> None:
+        """All-reduce zeros in place of the remaining gradients.
 
         Args:
-            microbatches: Number of those of the batch that are not done.
+            microbatches: Number of microbatches of the batch that are not complete.
         """
         if self._buckets is not None and self.sync is DDPSyncStrategy.SINGLE_AUTO_SYNC and self.module is not None:
-            # Only the backward pass of the last microbatch sends any.
-            self._buckets.send_rest(self.module, after=self._buckets.sent if microbatches == 1 else 0)
+            # Only the backward pass of the last microbatch all-reduces gradients.
+            self._buckets.reduce_remaining(self.module, after=self._buckets.sent if microbatches == 1 else 0)
 
-    def recover(self, state: State) -> None:
-        """Wrap the model anew, where a backward pass that broke off leaves the wrapper in the middle of sending.
+    def discard_batch(self, state: State) -> None:
+        """Wrap the model again, since a failed backward pass leaves the wrapper in the middle of a reduction.
 
         Args:
             state: The state of the run.
         """
         for optimizer in state.optimizers:
-            optimizer.zero_grad()  # views of what was sent
+            optimizer.zero_grad()  # they are views of the buckets
         if self.module is not None and self.sync is DDPSyncStrategy.FORCED_SYNC:
-            return  # it has sent nothing
+            return  # the wrapper has not reduced anything
         if self.module is not None:
-            # Before it goes, in case somebody else has a reference to it.
+            # Remove them now, in case of another reference to the wrapper.
             cast("Any", self.module)._remove_autograd_hooks()
             self.module = None
             gc.collect()
         self._wrap(state.model)
 
     def _wrap(self, model: nn.Module) -> None:
-        wrapped = prepare_ddp_module(model, self._unused)
+        wrapped = prepare_ddp_module(model, self._find_unused)
         self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
         if self.module is not None:
             release_at_exit(self.close)
-            # By begin() instead; when it is made, the wrapper has to.
+            # begin_batch() broadcasts them instead; only at construction must the wrapper do so.
             cast("Any", self.module).broadcast_buffers = False
         self._count_buckets()
 
@@ -169,24 +171,24 @@ class DDPStrategy(Strategy):
             self._buckets.attach(self.module)
 
     def reduce(self) -> None:
-        """Average the gradients, where this was put off until now."""
+        """Average the gradients with ``FORCED_SYNC``."""
         if self.sync is DDPSyncStrategy.FORCED_SYNC:
             average_gradients(self._parameters)
 
     def close(self) -> None:
-        """Give the model back, without the hooks that wait for other processes."""
+        """Release the wrapper and its hooks."""
         self.module, self._parameters = None, []
 
 
 def prepare_ddp_module(module: nn.Module, find_unused_parameters: bool) -> nn.Module:
-    """Wrap a module for data parallelism, unless there is nothing in it to train.
+    """Wrap a module in ``DistributedDataParallel``, unless it has no trainable parameters.
 
     Args:
-        module: On its device; on each process the same layers.
+        module: A module on its device, with the same layers on each rank.
         find_unused_parameters: Whether parameters may get no gradient in a step.
 
     Raises:
-        RuntimeError: The process group is not set up.
+        RuntimeError: The process group is not initialized.
 
     >>> module = nn.Identity()
     >>> prepare_ddp_module(module, find_unused_parameters=False) is module
@@ -195,21 +197,21 @@ def prepare_ddp_module(module: nn.Module, find_unused_parameters: bool) -> nn.Mo
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module
     if not dist.is_initialized():
-        raise RuntimeError("The process group is not set up; call composer.dist.initialize_dist() first.")
-    # Gradients as views of what is sent need no second copy of all of them.
+        raise RuntimeError("The process group is not initialized; call composer.dist.initialize_dist() first.")
+    # Gradients as views of the buckets need no second copy.
     return DistributedDataParallel(module, find_unused_parameters=find_unused_parameters, gradient_as_bucket_view=True)
 
 
 def ddp_sync_context(
     state: State, is_final_microbatch: bool, sync_strategy: str | DDPSyncStrategy
 ) -> AbstractContextManager[Any]:
-    """Return the context for forward and backward of a microbatch, for loops of one's own.
+    """Return the context for the forward and backward pass of a microbatch, for custom training loops.
 
     Args:
-        state: Whose model is one of :func:`prepare_ddp_module`; with any other the context does nothing.
-        is_final_microbatch: Whether it is the last of its batch.
-        sync_strategy: When gradients are averaged. With ``FORCED_SYNC`` it is when the context of the last microbatch
-            ends.
+        state: A state whose model was wrapped by :func:`prepare_ddp_module`; with others the context does nothing.
+        is_final_microbatch: Whether it is the last microbatch of its batch.
+        sync_strategy: When gradients are averaged. With ``FORCED_SYNC``, at the end of the context of the last
+            microbatch.
 
     >>> from composer import State
     >>> with ddp_sync_context(State(model=nn.Linear(1, 1)), True, "single_auto_sync"):
@@ -223,7 +225,7 @@ def ddp_sync_context(
 
 
 class _AveragingContext(AbstractContextManager[None]):
-    """A context at whose end gradients are averaged, unless it failed."""
+    """A context that averages gradients on exit, unless it failed."""
 
     def __init__(self, inner: AbstractContextManager[Any], parameters: list[nn.Parameter]) -> None:
         self._inner, self._parameters = inner, parameters
@@ -231,9 +233,9 @@ class _AveragingContext(AbstractContextManager[None]):
     def __enter__(self) -> None:
         self._inner.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        self._inner.__exit__(kind, *error)
-        if kind is None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: Any) -> None:
+        self._inner.__exit__(error_type, *error)
+        if error_type is None:
             average_gradients(self._parameters)
 
 
@@ -243,22 +245,22 @@ def _sync_context(module: nn.Module | None, is_last: bool, sync: DDPSyncStrategy
 
 
 def average_gradients(parameters: list[nn.Parameter], group: torch_dist.ProcessGroup | None = None) -> None:
-    """Average the gradients that any process has; others count as zero there.
+    """All-reduce the mean of each gradient that exists on any rank; missing gradients count as zero.
 
     Args:
-        parameters: The same on each process.
-        group: The processes; all if None.
+        parameters: The same parameters on each rank.
+        group: The process group; all ranks if None.
 
     >>> average_gradients([nn.Parameter(torch.ones(1))])
     """
     size = torch_dist.get_world_size(group) if dist.is_initialized() else 1
     if size == 1 or not parameters:
         return
-    # On the host, by gloo: to read it waits for no device.
-    has = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
-    torch_dist.all_reduce(has, torch_dist.ReduceOp.MAX, group)
+    # On the CPU, by gloo, to avoid a host-device sync.
+    has_grad = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
+    torch_dist.all_reduce(has_grad, torch_dist.ReduceOp.MAX, group)
     gradients: list[Tensor] = []
-    for parameter, needed in zip(parameters, has.tolist(), strict=True):
+    for parameter, needed in zip(parameters, has_grad.tolist(), strict=True):
         if needed:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -267,36 +269,36 @@ def average_gradients(parameters: list[nn.Parameter], group: torch_dist.ProcessG
         return
     for gradient in gradients:
         gradient.div_(size)
-    under_way: deque[tuple[Any, Tensor, list[Tensor]]] = deque()
+    in_flight: deque[tuple[Any, Tensor, list[Tensor]]] = deque()
     for bucket in _in_buckets(gradients):
-        # One call for many small gradients; a large one needs no copy.
+        # One all-reduce for many small gradients; a large one needs no copy.
         flat = bucket[0] if len(bucket) == 1 else torch.cat([gradient.flatten() for gradient in bucket])
-        under_way.append((torch_dist.all_reduce(flat, group=group, async_op=True), flat, bucket))
-        if len(under_way) > _UNDER_WAY:
-            _take_back(*under_way.popleft())
-    for sent in under_way:
-        _take_back(*sent)
+        in_flight.append((torch_dist.all_reduce(flat, group=group, async_op=True), flat, bucket))
+        if len(in_flight) > _MAX_IN_FLIGHT:
+            _wait_and_copy_back(*in_flight.popleft())
+    for pending in in_flight:
+        _wait_and_copy_back(*pending)
 
 
-def _take_back(work: Any, flat: Tensor, bucket: list[Tensor]) -> None:
-    """Wait for a sum, and put it into the gradients."""
+def _wait_and_copy_back(work: Any, flat: Tensor, bucket: list[Tensor]) -> None:
+    """Wait for an all-reduce, and copy its result into the gradients."""
     work.wait()
     if len(bucket) > 1:
-        parts = flat.split([gradient.numel() for gradient in bucket])
-        views = [part.view(gradient.shape) for part, gradient in zip(parts, bucket, strict=True)]
+        chunks = flat.split([gradient.numel() for gradient in bucket])
+        views = [chunk.view(gradient.shape) for chunk, gradient in zip(chunks, bucket, strict=True)]
         torch._foreach_copy_(bucket, views)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _in_buckets(gradients: list[Tensor]) -> list[list[Tensor]]:
-    """The gradients in parts of one dtype and device, each not larger than a bucket if it has several."""
+    """Return the gradients in buckets of one dtype and device; only a bucket of one gradient may exceed the size."""
     buckets: list[list[Tensor]] = []
-    filled, kind = 0, None
+    filled, key = 0, None
     for gradient in gradients:
         size = gradient.numel() * gradient.element_size()
         is_dense = gradient.layout == torch.strided
-        if not is_dense or kind != (gradient.dtype, gradient.device) or filled + size > _BUCKET_BYTES:
+        if not is_dense or key != (gradient.dtype, gradient.device) or filled + size > _BUCKET_BYTES:
             buckets.append([])
-            filled, kind = 0, (gradient.dtype, gradient.device) if is_dense else None
+            filled, key = 0, (gradient.dtype, gradient.device) if is_dense else None
         buckets[-1].append(gradient)
         filled += size
     return buckets

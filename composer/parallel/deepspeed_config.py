@@ -1,4 +1,4 @@
-"""What DeepSpeed is told: the user's configuration, and what follows from the arguments of the trainer."""
+"""Validate the DeepSpeed configuration, and complete it from the Trainer's arguments."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from composer.precision import Precision
 
 __all__ = ["autocasts", "checked", "completed", "precision_of", "stage_of"]
 
-_LOWER: Mapping[str, Precision] = {"fp16": Precision.AMP_FP16, "bf16": Precision.AMP_BF16}
+_LOW_PRECISION: Mapping[str, Precision] = {"fp16": Precision.AMP_FP16, "bf16": Precision.AMP_BF16}
 _AUTOCAST: Mapping[str, Precision] = {
     "float16": Precision.AMP_FP16,
     "fp16": Precision.AMP_FP16,
     "bfloat16": Precision.AMP_BF16,
     "bf16": Precision.AMP_BF16,
 }
-_NOT_HERE: Mapping[str, str] = {
-    "optimizer": "Give the optimizer to the Trainer: optimizers=...",
-    "scheduler": "Give the schedule to the Trainer: schedulers=...",
-    "amp": "It is the mixed precision of Apex; give 'bf16' or 'fp16'.",
-    "pipeline": "Parallel pipelines need a model that is made for them.",
-    "curriculum_learning": "It edits batches; SeqLengthWarmup does so here.",
-    "data_efficiency": "It draws the data; give the Trainer a train_dataloader that does.",
+_REJECTED_SECTIONS: Mapping[str, str] = {
+    "optimizer": "Pass the optimizer to the Trainer: optimizers=...",
+    "scheduler": "Pass the schedule to the Trainer: schedulers=...",
+    "amp": "It configures mixed precision with Apex; use 'bf16' or 'fp16'.",
+    "pipeline": "Pipeline parallelism requires a model that is written for it.",
+    "curriculum_learning": "Use the algorithm SeqLengthWarmup instead.",
+    "data_efficiency": "Use a train_dataloader that samples the data as needed.",
 }
 
 
 def checked(config: Any) -> dict[str, Any]:
-    """Return a copy of a configuration without the entries that leave the choice to us, which are ``"auto"``.
+    """Return a validated copy of a configuration without the entries ``"auto"``.
 
     Args:
-        config: As the user gave it.
+        config: The user's configuration.
 
     Raises:
-        TypeError: It is no dictionary.
-        ValueError: It has a section for which there is an argument of the trainer.
+        TypeError: ``config`` is not a dictionary.
+        ValueError: ``config`` has a section that the Trainer replaces.
 
     >>> checked(
     ...     {"train_batch_size": "auto", "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
@@ -45,20 +45,20 @@ def checked(config: Any) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise TypeError(f"deepspeed_config must be a dictionary, as json.load() returns it for a file; got {config!r}.")
     config = cast("Mapping[str, Any]", config)
-    for section, remedy in _NOT_HERE.items():
+    for section, remedy in _REJECTED_SECTIONS.items():
         if config.get(section):
-            raise ValueError(f"deepspeed_config has the section {section!r}, which is not DeepSpeed's here. {remedy}")
+            raise ValueError(f"deepspeed_config has the section {section!r}, which is not supported. {remedy}")
     return _without_auto(config)
 
 
 def stage_of(config: Mapping[str, Any]) -> int:
-    """Return the stage of ZeRO, that is, what is divided: 1 optimizer states, 2 gradients too, 3 weights too.
+    """Return the ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also weights.
 
     Args:
         config: As :func:`checked` returns it.
 
     Raises:
-        ValueError: There is no such stage.
+        ValueError: The stage is not 0, 1, 2 or 3.
 
     >>> stage_of({}), stage_of({"zero_optimization": {"stage": 3}})
     (0, 3)
@@ -70,7 +70,7 @@ def stage_of(config: Mapping[str, Any]) -> int:
 
 
 def autocasts(config: Mapping[str, Any]) -> bool:
-    """Return whether weights stay in float32 and operations choose their format, as without DeepSpeed.
+    """Return whether weights stay in float32 and autocast is used, as without DeepSpeed.
 
     Args:
         config: As :func:`checked` returns it.
@@ -84,44 +84,46 @@ def autocasts(config: Mapping[str, Any]) -> bool:
     return bool(config.get("torch_autocast", {}).get("enabled", False))
 
 
-def precision_of(config: Mapping[str, Any], asked: Precision | None) -> Precision | None:
-    """Return the precision that a configuration and an argument agree on; None where neither says.
+def precision_of(config: Mapping[str, Any], requested: Precision | None) -> Precision | None:
+    """Return the precision of a configuration or an argument; None if neither sets it.
 
     Args:
         config: As :func:`checked` returns it.
-        asked: The argument.
+        requested: The Trainer's argument, or None.
 
     Raises:
-        ValueError: They do not agree, or DeepSpeed has no such precision.
+        ValueError: The two conflict, or DeepSpeed does not support the precision.
 
     >>> precision_of({"bf16": {"enabled": True}}, None)
     <Precision.AMP_BF16: 'amp_bf16'>
     """
-    if asked is Precision.AMP_FP8:
-        raise ValueError("precision='amp_fp8' is not available with deepspeed_config; use 'amp_bf16'.")
-    stated = {name: config[name].get("enabled") for name in _LOWER if "enabled" in config.get(name, {})}
-    wanted = {name: precision for name, precision in _LOWER.items() if stated.get(name)}
+    if requested is Precision.AMP_FP8:
+        raise ValueError("precision='amp_fp8' is not supported with deepspeed_config; use 'amp_bf16'.")
+    stated = {name: config[name].get("enabled") for name in _LOW_PRECISION if "enabled" in config.get(name, {})}
+    wanted = {name: precision for name, precision in _LOW_PRECISION.items() if stated.get(name)}
     if autocasts(config):
         dtype = config["torch_autocast"].get("dtype", "bfloat16")
         if dtype not in _AUTOCAST:
-            raise ValueError(f"deepspeed_config: 'torch_autocast' has bfloat16 and float16, not {dtype!r}.")
+            raise ValueError(
+                f"deepspeed_config: the dtype of 'torch_autocast' must be bfloat16 or float16; got {dtype!r}."
+            )
         wanted["torch_autocast"] = _AUTOCAST[dtype]
     if len(wanted) > 1:
         raise ValueError(f"deepspeed_config enables {' and '.join(map(repr, wanted))} at once; leave one of them.")
     for name, precision in wanted.items():
-        if asked is not None and asked is not precision:
+        if requested is not None and requested is not precision:
             raise ValueError(
-                f"precision={asked.value!r}, but deepspeed_config enables {name!r}, which is {precision.value!r}; "
+                f"precision={requested.value!r}, but deepspeed_config enables {name!r}, which is {precision.value!r}; "
                 f"leave one of them out."
             )
         return precision
-    for name, precision in _LOWER.items():
-        if asked is precision and stated.get(name) is False:
+    for name, precision in _LOW_PRECISION.items():
+        if requested is precision and stated.get(name) is False:
             raise ValueError(
                 f"precision={precision.value!r}, but deepspeed_config has {name!r} with enabled=False; leave one of "
                 f"them out."
             )
-    return Precision.FP32 if asked is None and False in stated.values() else asked
+    return Precision.FP32 if requested is None and False in stated.values() else requested
 
 
 def completed(
@@ -133,18 +135,18 @@ def completed(
     world_size: int,
     clipping: float | None,
 ) -> dict[str, Any]:
-    """Return a configuration with all that follows from the arguments of the trainer.
+    """Return the full configuration, completed from the Trainer's arguments.
 
     Args:
         config: As :func:`checked` returns it.
-        precision: What :func:`precision_of` and the device say.
-        batch_size: Number of samples of a batch of one process, if the data tells.
-        microbatch_size: Number of samples that go through the model at once; None is the whole batch.
-        world_size: Number of processes.
-        clipping: Bound of the gradient norm, from :class:`.GradientClipping`; None where that is not in use.
+        precision: The training precision.
+        batch_size: Number of samples per batch and rank, if known from the data.
+        microbatch_size: Number of samples per microbatch; None for the full batch.
+        world_size: The world size.
+        clipping: The gradient norm threshold of :class:`.GradientClipping`; None without it.
 
     Raises:
-        ValueError: The configuration contradicts the arguments, or says nothing of the batch where the data does not.
+        ValueError: The configuration conflicts with the arguments, or the batch size is unknown.
 
     >>> config = completed(
     ...     {"gradient_accumulation_steps": 2},
@@ -158,43 +160,47 @@ def completed(
     (32, 4, 1.0)
     """
     config = copy.deepcopy(dict(config))
-    config.update(_batch(config, batch_size, microbatch_size, world_size))
-    for name, lower in _LOWER.items():
+    config.update(_batch_sizes(config, batch_size, microbatch_size, world_size))
+    for name, lower in _LOW_PRECISION.items():
         if precision is lower and not autocasts(config):
             config.setdefault(name, {})["enabled"] = True
     if clipping is not None:
         _agree("gradient_clipping", config.get("gradient_clipping"), clipping, "the threshold of GradientClipping")
         config["gradient_clipping"] = clipping
-    config.setdefault("gradient_clipping", 0.0)  # DeepSpeed's own default is 1.0
-    # The optimizer is the user's, whichever that is, and also where DeepSpeed has a faster one for the host.
+    config.setdefault("gradient_clipping", 0.0)  # DeepSpeed's default is 1.0
+    # Accept any optimizer of the user, also if DeepSpeed has a faster one for the CPU.
     config["zero_allow_untested_optimizer"] = True
     config.setdefault("zero_force_ds_cpu_optimizer", False)
     return config
 
 
-def _batch(config: Mapping[str, Any], size: int | None, micro: int | None, world_size: int) -> dict[str, int]:
-    """The three numbers that tell of the batch: all samples, those of a forward pass, and the number of passes."""
-    total, part, steps = (
+def _batch_sizes(config: Mapping[str, Any], size: int | None, micro: int | None, world_size: int) -> dict[str, int]:
+    """Return the batch size, the microbatch size and the number of gradient accumulation steps."""
+    total, configured_micro, steps = (
         _count(config, name)
         for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     )
     if total is not None and total % world_size:
-        raise ValueError(f"deepspeed_config: train_batch_size={total} cannot be divided among {world_size} processes.")
-    if size is None:
-        size = total // world_size if total is not None else part * (steps or 1) if part is not None else None
+        raise ValueError(
+            f"deepspeed_config: train_batch_size={total} is not divisible by the world size, {world_size}."
+        )
+    if size is None and total is not None:
+        size = total // world_size
+    elif size is None and configured_micro is not None:
+        size = configured_micro * (steps or 1)
     if size is None:
         raise ValueError(
-            "deepspeed_config needs 'train_batch_size', the number of samples of a step of all processes together, as "
-            "there is no train_dataloader that tells its batch_size."
+            "deepspeed_config needs 'train_batch_size', the number of samples per step on all ranks together, since "
+            "the batch_size of the train_dataloader is unknown."
         )
-    _agree("train_batch_size", total, size * world_size, f"batch_size={size} of the data times {world_size} processes")
+    _agree("train_batch_size", total, size * world_size, f"batch_size={size} of the data times {world_size} ranks")
     if micro is None:
-        micro = part if part is not None else size if steps is None else -(-size // steps)
+        micro = configured_micro if configured_micro is not None else size if steps is None else -(-size // steps)
     micro = min(micro, size)
-    _agree("train_micro_batch_size_per_gpu", part, micro, "device_train_microbatch_size")
+    _agree("train_micro_batch_size_per_gpu", configured_micro, micro, "device_train_microbatch_size")
     needed = -(-size // micro)
-    _agree("gradient_accumulation_steps", steps, needed, f"{size} samples of a process in microbatches of {micro}")
-    # DeepSpeed wants them to fit exactly, where our last microbatch may be smaller; it only prints by them.
+    _agree("gradient_accumulation_steps", steps, needed, f"{size} samples per rank in microbatches of {micro}")
+    # DeepSpeed requires an exact product, while our last microbatch may be smaller; it only prints these numbers.
     return {
         "train_batch_size": micro * needed * world_size,
         "train_micro_batch_size_per_gpu": micro,
@@ -205,20 +211,20 @@ def _batch(config: Mapping[str, Any], size: int | None, micro: int | None, world
 def _count(config: Mapping[str, Any], name: str) -> int | None:
     value = config.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ValueError(f"deepspeed_config: {name} must be a positive whole number; got {value!r}.")
+        raise ValueError(f"deepspeed_config: {name} must be a positive integer; got {value!r}.")
     return value
 
 
 def _agree(name: str, stated: float | None, found: float, source: str) -> None:
     if stated is not None and stated != found:
         raise ValueError(
-            f"deepspeed_config has {name}={stated}, but it is {found} by the Trainer: {source}. Leave it out of "
-            f"deepspeed_config, or make both the same."
+            f"deepspeed_config has {name}={stated}, but the Trainer's value is {found}: {source}. Leave it out of "
+            f"deepspeed_config, or set both to the same value."
         )
 
 
 def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy without the entries "auto"."""
+    """Return a deep copy without the entries "auto"."""
     kept: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):

@@ -19,16 +19,16 @@ _FORWARD_METHODS = ("eval_forward", "generate")
 
 
 class GatherOutsideForward:
-    """Lets methods of a divided model use its weights.
+    """Lets methods other than ``forward`` use the weights of a sharded model.
 
-    ``fully_shard`` gathers weights before the forward pass. Here it also does so before ``eval_forward`` and
+    ``fully_shard`` all-gathers weights before the forward pass. This class also does so before ``eval_forward`` and
     ``generate``, and before ``loss`` for weights that belong to no block. Without a backward pass, which would free
-    them, they are freed at the end: a weight that stayed gathered would be used in the next step as it is now, whatever
-    is loaded or averaged meanwhile.
+    them, it reshards them at the end: a weight that stayed unsharded would be used unchanged in the next step, even if
+    a checkpoint was loaded or weights were averaged in between.
 
     Args:
-        model: The model, divided.
-        also: Parts whose weights are gathered for ``loss`` too.
+        model: The sharded model.
+        also: Further units whose weights are all-gathered for ``loss``.
 
     >>> from composer import dist
     >>> from torch.distributed.fsdp import fully_shard
@@ -45,20 +45,20 @@ class GatherOutsideForward:
         self._also = also
         self._depth = 0
         for name in _FORWARD_METHODS:
-            if _is_own(model, name):
+            if _overrides(model, name):
                 register_fsdp_forward_method(model, name)
-                setattr(model, name, self._around(getattr(model, name)))
-        if _is_own(model, "loss"):
+                setattr(model, name, self._free_after(getattr(model, name)))
+        if _overrides(model, "loss"):
             named: Any = model
-            named.loss = self._around(self._gathered(named.loss))
+            named.loss = self._free_after(self._unshard_before(named.loss))
         model.register_forward_hook(self._after_forward)
 
     @property
     def units(self) -> Sequence[FSDPModule]:
-        """The parts of the model that are gathered by themselves, the model first."""
+        """The FSDP units of the model, the model itself first."""
         return self._units
 
-    def _gathered(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _unshard_before(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def gathered(*args: Any, **kwargs: Any) -> Any:
             for unit in (self._model, *self._also):
@@ -67,7 +67,7 @@ class GatherOutsideForward:
 
         return gathered
 
-    def _around(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _free_after(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def around(*args: Any, **kwargs: Any) -> Any:
             self._depth += 1
@@ -88,7 +88,7 @@ class GatherOutsideForward:
                 unit.reshard()
 
 
-def _is_own(model: nn.Module, name: str) -> bool:
-    """Whether a class defines a method itself, rather than inherits the one of every model."""
+def _overrides(model: nn.Module, name: str) -> bool:
+    """Return whether the model's class defines a method other than the default of :class:`.ComposerModel`."""
     method = getattr(type(model), name, None)
     return callable(method) and method is not getattr(ComposerModel, name, None)

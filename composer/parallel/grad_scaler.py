@@ -1,4 +1,4 @@
-"""Scaling of float16 gradients that are divided among processes."""
+"""A gradient scaler for fp16 loss scaling with sharded gradients."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer.dist.dtensor import held
+from composer.dist.dtensor import local_tensors
 
 __all__ = ["ShardedGradScaler"]
 
 
 class ShardedGradScaler(torch.amp.GradScaler):
-    """A gradient scaler for which an overflow in any process's part is one for all, so that all leave the step out.
+    """A gradient scaler that skips the step on all ranks if the gradients of any rank overflow.
 
-    It is made with the type of the device, as torch's is.
+    Construct it with the device type, as ``torch.amp.GradScaler``.
 
     >>> ShardedGradScaler("cpu").get_scale()
     65536.0
@@ -25,14 +25,14 @@ class ShardedGradScaler(torch.amp.GradScaler):
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
     ) -> dict[torch.device, Tensor]:
-        # What each process holds, since torch takes no list of weights that are divided in different ways.
+        # Local shards, since torch accepts no list of tensors with different shardings.
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
-        for gradient in held(gradients):
-            kinds[gradient.device, gradient.dtype].append(gradient)
-        for (device, _), parts in kinds.items():
+        groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+        for gradient in local_tensors(gradients):
+            groups[gradient.device, gradient.dtype].append(gradient)
+        for (device, _), tensors in groups.items():
             flag = found_inf.to(device, copy=True)
-            torch._amp_foreach_non_finite_check_and_unscale_(parts, flag, inv_scale.to(device))  # pyright: ignore[reportPrivateImportUsage]
+            torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, inv_scale.to(device))  # pyright: ignore[reportPrivateImportUsage]
             found_inf.copy_(torch.maximum(found_inf, flag.to(found_inf.device)))
         dist.all_reduce(found_inf, "MAX")
         return {found_inf.device: found_inf}

@@ -1,4 +1,4 @@
-"""How processes form a mesh: copies of the weights, parts of the weights, parts of the layers."""
+"""The device mesh of ranks: replicas (HSDP), shards (FSDP) and tensor parallelism."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _REPLICATE, _SHARD, _TENSOR = (
 
 @dataclass(frozen=True)
 class Degrees:
-    """The sizes of the mesh. Processes of neighbouring ranks divide layers, the next ones weights.
+    """The sizes of the mesh dimensions. Tensor parallelism uses adjacent ranks, sharding the next dimension.
 
     Attributes:
-        replicate: Number of copies of all weights.
-        shard: Among how many processes a copy is divided.
-        tensor: Among how many processes layers are divided.
+        replicate: Number of replicas of the model.
+        shard: Number of ranks over which each replica is sharded.
+        tensor: Number of ranks over which layers are sharded (tensor parallelism).
 
     >>> Degrees(replicate=2, shard=4, tensor=2).data
     8
@@ -42,19 +42,19 @@ class Degrees:
 
     @property
     def data(self) -> int:
-        """Number of processes, or groups of them, that have samples of their own."""
+        """Number of data shards."""
         return self.replicate * self.shard
 
 
 @dataclass(frozen=True)
 class Meshes:
-    """The parts of the mesh.
+    """The device mesh and its submeshes.
 
     Attributes:
-        data: Dimensions (copies, shards) or (shards); None where data is not divided.
-        tensor: The dimension of the layers, or None.
-        data_group: The processes that have the samples of the whole batch together; None is all.
-        all: All dimensions together.
+        data: The data-parallel submesh, (replicas, shards) or (shards); None if all ranks have the same data.
+        tensor: The tensor-parallel submesh, or None.
+        data_group: The process group whose ranks together have the full batch; None for all ranks.
+        all: The full mesh.
 
     >>> Meshes(None, None, None).tensor is None
     True
@@ -67,13 +67,13 @@ class Meshes:
 
 
 def degrees_of(config: ParallelismConfig) -> Degrees:
-    """Return the sizes of the mesh that a configuration asks for.
+    """Return the mesh sizes of a configuration.
 
     Args:
-        config: Normalised.
+        config: A configuration from :func:`.as_parallelism_config`.
 
     Raises:
-        ValueError: They do not fit the number of processes.
+        ValueError: The sizes do not fit the world size.
 
     >>> degrees_of(ParallelismConfig(fsdp=FSDPConfig()))
     Degrees(replicate=1, shard=1, tensor=1)
@@ -82,7 +82,7 @@ def degrees_of(config: ParallelismConfig) -> Degrees:
     tensor = 1 if config.tp is None else config.tp.tensor_parallel_degree
     if world % tensor:
         raise ValueError(
-            f"tp: tensor_parallel_degree={tensor} does not divide the number of processes, {world}; give a divisor."
+            f"tp: tensor_parallel_degree={tensor} does not divide the world size, {world}; use a divisor of it."
         )
     left = world // tensor
     if config.fsdp is None:
@@ -93,7 +93,7 @@ def degrees_of(config: ParallelismConfig) -> Degrees:
 
 
 def _data_degrees(config: FSDPConfig, left: int) -> tuple[int, int]:
-    """Numbers of copies and of shards."""
+    """Return the numbers of replicas and of shards."""
     replicate, shard = config.data_parallel_replicate_degree, config.data_parallel_shard_degree
     if replicate is None and shard == -1:
         if config.sharding_strategy == "NO_SHARD":
@@ -115,35 +115,35 @@ def _data_degrees(config: FSDPConfig, left: int) -> tuple[int, int]:
     if replicate * shard != left:
         raise ValueError(
             f"fsdp: data_parallel_replicate_degree={given[0]} times data_parallel_shard_degree={given[1]} must be "
-            f"{left}, the number of processes{' that do not divide layers' if left != dist.get_world_size() else ''}."
+            f"{left}, the world size{' / tensor_parallel_degree' if left != dist.get_world_size() else ''}."
         )
     return replicate, shard
 
 
 def _degrees_of_mesh(mesh: DeviceMesh, world: int, tensor: int) -> Degrees:
-    """Sizes of a mesh that a user has made."""
+    """Return the sizes of a mesh that the user has created."""
     if tensor > 1:
-        raise ValueError("fsdp2: with 'tp' the mesh follows from degrees; leave device_mesh out.")
+        raise ValueError("fsdp2: with 'tp' the mesh is derived from the degrees; leave device_mesh out.")
     if mesh.ndim > 2 or mesh.size() != world or (mesh.ndim == 2 and mesh.mesh_dim_names is None):
         raise ValueError(
-            f"fsdp2: device_mesh must have the dimensions (shards) or (copies, shards), named; {world} "
-            f"processes in all. Got {mesh}."
+            f"fsdp2: device_mesh must have the dimensions (shards) or (replicas, shards), the latter named, and "
+            f"{world} ranks, the world size. Got {mesh}."
         )
     return Degrees(mesh.size(0) if mesh.ndim == 2 else 1, mesh.size(-1))
 
 
-# The groups of a mesh live as long as the group of all processes, with threads and connections of their own: a program
-# that makes one trainer after the other would gather them.
-_made: WeakKeyDictionary[Any, dict[tuple[Degrees, str], Meshes]] = WeakKeyDictionary()
+# The process groups of a mesh, with their threads and connections, live as long as the default group: without the cache
+# a program that creates one trainer after another would accumulate them.
+_mesh_cache: WeakKeyDictionary[Any, dict[tuple[Degrees, str], Meshes]] = WeakKeyDictionary()
 
 
 def make_meshes(degrees: Degrees, device_type: str, given: DeviceMesh | None = None) -> Meshes:
-    """Return the mesh, made when it is first asked for; all processes must call it together.
+    """Return the meshes of the given sizes, created once per process group; all ranks must call this.
 
     Args:
-        degrees: Its sizes.
+        degrees: The mesh sizes.
         device_type: ``"cuda"``, ``"cpu"``, ...
-        given: A mesh to use for the weights.
+        given: An existing data-parallel mesh to use instead.
 
     >>> dist.initialize_dist("cpu")
     >>> make_meshes(Degrees(), "cpu").data.mesh_dim_names
@@ -154,8 +154,8 @@ def make_meshes(degrees: Degrees, device_type: str, given: DeviceMesh | None = N
     """
     if given is not None:
         return Meshes(given, None, None, given)
-    world = torch_dist.group.WORLD  # None until a mesh is made, where nobody has made it before
-    made = {} if world is None else _made.setdefault(world, {})
+    world = torch_dist.group.WORLD  # None if the process group is not initialized; creating a mesh initializes it
+    made = {} if world is None else _mesh_cache.setdefault(world, {})
     if (degrees, device_type) not in made:
         made[degrees, device_type] = _make(degrees, device_type)
         _set_timeouts(made[degrees, device_type])
@@ -164,7 +164,7 @@ def make_meshes(degrees: Degrees, device_type: str, given: DeviceMesh | None = N
 
 def _make(degrees: Degrees, device_type: str) -> Meshes:
     sizes = {_REPLICATE: degrees.replicate, _SHARD: degrees.shard, _TENSOR: degrees.tensor}
-    # A dimension of one process would cost a collective for nothing; without any, weights are parts of one.
+    # A dimension of size 1 would cost useless collectives; but the mesh needs at least one dimension.
     kept = {name: size for name, size in sizes.items() if size > 1 or (name is _SHARD and degrees.replicate > 1)}
     kept = kept or {_SHARD: 1}
     mesh = init_device_mesh(device_type, tuple(kept.values()), mesh_dim_names=tuple(name.value for name in kept))
@@ -175,15 +175,15 @@ def _make(degrees: Degrees, device_type: str) -> Meshes:
     if not data:
         alone: Any = torch_dist.new_group([dist.get_global_rank()], use_local_synchronization=True)
         return Meshes(None, tensor, alone, mesh)
-    divided = mesh[tuple(data)]
-    whole = divided if divided.ndim == 1 else divided._flatten("data")  # pyright: ignore[reportPrivateUsage]
-    return Meshes(divided, tensor, whole.get_group(), mesh)
+    data_mesh = mesh[tuple(data)]
+    flat = data_mesh if data_mesh.ndim == 1 else data_mesh._flatten("data")  # pyright: ignore[reportPrivateUsage]
+    return Meshes(data_mesh, tensor, flat.get_group(), mesh)
 
 
 def _set_timeouts(meshes: Meshes) -> None:
-    """Let collectives of the parts of a mesh wait as long as those of all processes.
+    """Set the timeout of the mesh's process groups to that of the default group.
 
-    torch makes their groups with a timeout of its own, 10 minutes for NCCL, whatever ``dist_timeout`` says.
+    torch creates them with its default timeout, 10 minutes for NCCL, regardless of ``dist_timeout``.
     """
     world: Any = torch_dist.group.WORLD
     groups = [] if meshes.all is None else meshes.all.get_all_groups()
@@ -193,7 +193,7 @@ def _set_timeouts(meshes: Meshes) -> None:
 
 
 def _copy_timeout(source: Any, target: Any) -> None:
-    """Give a group the timeout of another; it keeps its own where torch has no longer the names for it."""
+    """Copy the timeout of one group to another; does nothing if torch no longer has these private names."""
     backend: Any = torch_dist.distributed_c10d
     # torch has public names for none of this.
     with contextlib.suppress(AttributeError):

@@ -1,4 +1,4 @@
-"""Giving modules their weights on the device, the same in all processes, a part of the model at a time."""
+"""Deferred initialization: materialize models from the meta device, module by module, equally on all ranks."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch.distributed.tensor import DTensor
 
 from composer import dist
 
-__all__ = ["Placement"]
+__all__ = ["Materializer"]
 
 
-class Placement:
-    """Makes weights that lie on ``meta``, moves the others, and takes over those of the first process.
+class Materializer:
+    """Initializes weights on the meta device, moves the others, and broadcasts all of them from rank 0.
 
-    Weights on ``meta`` have shapes and no values: a model that is too large for one device is made there, under
-    ``with torch.device("meta")``, and gets its values here, part by part. They come from ``param_init_fn(module)`` of
-    the model or a child of it, which is called for all modules as by ``apply``, inner ones first; else from
-    ``reset_parameters()`` of the module. Where the first process has values and others have none, these take over its
-    values.
+    Weights on ``meta`` have shapes but no values: a model that is too large for one device is created there, under
+    ``with torch.device("meta")``, and is initialized here module by module. The values come from
+    ``param_init_fn(module)`` of the model or one of its children, which is called for all modules as by ``apply``,
+    inner ones first; else from ``reset_parameters()`` of the module. If only rank 0 has values, the other ranks receive
+    them.
 
     Args:
         model: The model.
-        device: Where its weights are to be.
+        device: The target device.
 
     Raises:
-        ValueError: The first process has no values where others have some.
+        ValueError: Rank 0 has no values for a tensor for which other ranks have some.
 
     >>> with torch.device("meta"):
     ...     model = nn.Linear(2, 2)
-    >>> Placement(model, torch.device("cpu")).give([model])
+    >>> Materializer(model, torch.device("cpu")).materialize([model])
     >>> model.weight.device
     device(type='cpu')
     """
@@ -47,60 +47,64 @@ class Placement:
             if callable(getattr(top, "param_init_fn", None))
             for module in top.modules()
         }
-        self._made: dict[int, tuple[Tensor, Tensor]] = {}
+        self._allocated: dict[int, tuple[Tensor, Tensor]] = {}
         self._done: set[nn.Module] = set()
         everywhere = dist.all_gather_object({name for name, tensor in _named_tensors(model) if tensor.is_meta})
-        self._unmade = everywhere[0]
+        self._uninitialized = everywhere[0]
         if wrong := sorted(set[str]().union(*(everywhere[0] - there for there in everywhere))):
             raise ValueError(
-                f"{wrong[0]} is on the meta device in the first process and has values in others, which take over "
-                f"those of the first. Make the model on meta in all processes, or in all but the first."
+                f"{wrong[0]} is on the meta device on rank 0 but has values on other ranks, although weights are "
+                f"broadcast from rank 0. Create the model on meta on all ranks, or on all ranks but rank 0."
             )
 
-    def give(self, modules: Iterable[nn.Module]) -> None:
-        """Give modules, without those inside them, their weights; all processes call it together.
+    def materialize(self, modules: Iterable[nn.Module]) -> None:
+        """Materialize the direct parameters and buffers of modules; all ranks must call this.
 
         Args:
-            modules: Outer ones before inner ones; those that have their weights already are left out.
+            modules: Outer modules before inner ones; those that are already materialized are skipped.
 
         Raises:
-            ValueError: A module does not tell how its values are made.
+            ValueError: A module on the meta device has no method that initializes it.
         """
         chosen = [module for module in modules if module not in self._done]
         self._done.update(chosen)
         empty = [module for module in chosen if any(tensor.is_meta for tensor in _tensors(module))]
         for module in chosen:
             self._allocate(module)
-        unmade = {one for one in empty if any(self._name_of(one, name) in self._unmade for name in _own(one))}
-        # Inner ones first, as when a model is made: an outer one may set the values of its parts anew.
+        uninitialized = {
+            one
+            for one in empty
+            if any(self._name_of(one, name) in self._uninitialized for name in _direct_tensors(one))
+        }
+        # Inner ones first, as in construction: an outer module may overwrite the values of its children.
         for module in reversed(chosen):
-            if module in unmade:
-                self._initialise(module)
-            elif module in self._init and any(part in unmade for part in module.modules()):
+            if module in uninitialized:
+                self._initialize(module)
+            elif module in self._init and any(part in uninitialized for part in module.modules()):
                 self._init[module](module)
         seen: set[int] = set()
         for module in chosen:
             for tensor in _tensors(module):
                 if id(tensor) not in seen and not isinstance(tensor, DTensor):
                     seen.add(id(tensor))
-                    _take_over(tensor)
+                    _broadcast_from_rank_zero(tensor)
 
     def _allocate(self, module: nn.Module) -> None:
-        """Bring a module's own tensors to the device, with no values where there were none."""
+        """Move a module's direct tensors to the device; those on meta become uninitialized."""
         for holder in (module._parameters, module._buffers):  # pyright: ignore[reportPrivateUsage]
             for name, tensor in holder.items():
                 if tensor is None or isinstance(tensor, DTensor):
                     continue
                 if tensor.is_meta:
-                    # Remembered together with what it replaces, as two modules may share it.
-                    if id(tensor) not in self._made:
-                        self._made[id(tensor)] = _empty(tensor, self._device), tensor
-                    holder[name] = self._made[id(tensor)][0]  # type: ignore[assignment]
+                    # Kept with the tensor it replaces (which keeps its id valid), since tied weights have two owners.
+                    if id(tensor) not in self._allocated:
+                        self._allocated[id(tensor)] = _empty(tensor, self._device), tensor
+                    holder[name] = self._allocated[id(tensor)][0]  # type: ignore[assignment]
                 else:
                     tensor.data = tensor.data.to(self._device).contiguous()
 
-    def _initialise(self, module: nn.Module) -> None:
-        """Let a module's values be made."""
+    def _initialize(self, module: nn.Module) -> None:
+        """Initialize the values of a module."""
         init: Any = self._init.get(module)
         if init is not None:
             init(module)
@@ -111,8 +115,8 @@ class Placement:
                     method()
                 return
         raise ValueError(
-            f"{self._names[module] or 'The model'} ({type(module).__name__}) has weights on the meta device and does "
-            f"not tell how they are made. Give it reset_parameters(), or the model param_init_fn(module)."
+            f"{self._names[module] or 'The model'} ({type(module).__name__}) has weights on the meta device and no "
+            f"method that initializes them. Add reset_parameters() to it, or param_init_fn(module) to the model."
         )
 
     def _name_of(self, module: nn.Module, name: str) -> str:
@@ -120,19 +124,19 @@ class Placement:
         return f"{prefix}.{name}" if prefix else name
 
 
-def _own(module: nn.Module) -> dict[str, Tensor]:
-    """A module's own parameters and buffers by name."""
+def _direct_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return the direct parameters and buffers of a module, by name."""
     named = {**module._parameters, **module._buffers}  # pyright: ignore[reportPrivateUsage]
     return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
-    return list(_own(module).values())
+    return list(_direct_tensors(module).values())
 
 
 def _named_tensors(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
     for prefix, module in model.named_modules():
-        for name, tensor in _own(module).items():
+        for name, tensor in _direct_tensors(module).items():
             yield f"{prefix}.{name}" if prefix else name, tensor
 
 
@@ -142,7 +146,7 @@ def _empty(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 @torch.no_grad()
-def _take_over(tensor: Tensor) -> None:
-    """Give a tensor the values of the first process."""
+def _broadcast_from_rank_zero(tensor: Tensor) -> None:
+    """Broadcast the values of rank 0 into a tensor."""
     if dist.get_world_size() > 1:
         torch_dist.broadcast(tensor.data, 0)

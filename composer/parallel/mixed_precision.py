@@ -1,4 +1,4 @@
-"""In which formats weights are gathered and gradients are added up."""
+"""FSDP mixed precision: the dtypes in which parameters are all-gathered and gradients are reduced."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ _POLICY_KEYS = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_inp
 def mixed_precision_policy(
     mixed_precision: str | Mapping[str, Any], precision: str | Precision | None = None
 ) -> MixedPrecisionPolicy:
-    """Return in which formats weights are gathered and gradients added up.
+    """Return the ``MixedPrecisionPolicy`` of ``fully_shard``.
 
-    Autocast goes on beside it: with ``"DEFAULT"`` it finds weights in the format that it would have cast them to, which
-    halves what is gathered. Those of normalizations and embeddings, which it would not have cast, are gathered in
-    float32, see :func:`.float32_units`; so residual streams are of float32, as with data parallelism. Inputs of blocks
+    Autocast stays active: with ``"DEFAULT"``, weights are already in the dtype to which it would cast them, which
+    halves the all-gathered bytes. Weights of normalizations and embeddings, which it would not cast, are all-gathered
+    in float32, see :func:`.float32_units`, so residual streams are float32 as with data parallelism. Inputs of blocks
     are cast only in precisions without autocast.
 
     Args:
         mixed_precision: ``"DEFAULT"``, ``"PURE"``, ``"FULL"`` or a mapping, see :class:`.FSDPConfig`.
-        precision: That of the training.
+        precision: The training precision.
 
     Raises:
-        ValueError: A key or a format does not exist.
+        ValueError: A key or a dtype is unknown.
 
     >>> mixed_precision_policy("DEFAULT", "amp_bf16").param_dtype
     torch.bfloat16
     """
     precision = Precision.FP32 if precision is None else Precision(precision)
-    short = None if precision is Precision.FP32 else _DTYPES[precision.value]
+    low = None if precision is Precision.FP32 else _DTYPES[precision.value]
     if isinstance(mixed_precision, str):
-        if short is None or mixed_precision == "FULL":
+        if low is None or mixed_precision == "FULL":
             return MixedPrecisionPolicy(cast_forward_inputs=False)
-        reduce = torch.float32 if mixed_precision == "DEFAULT" else short
-        return MixedPrecisionPolicy(param_dtype=short, reduce_dtype=reduce, cast_forward_inputs=False)
-    values: dict[str, Any] = {"cast_forward_inputs": short is None}
+        reduce = torch.float32 if mixed_precision == "DEFAULT" else low
+        return MixedPrecisionPolicy(param_dtype=low, reduce_dtype=reduce, cast_forward_inputs=False)
+    values: dict[str, Any] = {"cast_forward_inputs": low is None}
     for key, value in mixed_precision.items():
         one_of("fsdp: the key of mixed_precision", key, _POLICY_KEYS)
         values[key] = _as_dtype(key, value) if key.endswith("_dtype") else bool(value)
     if values.pop("buffer_dtype", None) not in (None, torch.float32):
-        raise ValueError("fsdp: buffer_dtype is not available: buffers keep their dtype, in which they are summed up.")
+        raise ValueError("fsdp: buffer_dtype is not supported, since buffers keep their dtype; leave it out.")
     return MixedPrecisionPolicy(**values)
 
 
 def caches_casts(
     model: nn.Module, units: Sequence[Unit], config: FSDPConfig, precision: str | Precision | None = None
 ) -> bool:
-    """Return whether autocast may keep the weights that it has cast until the end of the forward pass.
+    """Return whether autocast may cache cast weights until the end of the forward pass.
 
     Not where a block's weights are resharded after its forward pass and are cast by autocast rather than all-gathered
     in the low-precision dtype: without gradients, or with activation checkpointing, the casts of all blocks would be in
@@ -74,9 +74,9 @@ def caches_casts(
 
     Args:
         model: The model, before it is sharded here.
-        units: The blocks, which may have settings of their own.
-        config: That of the others.
-        precision: That of the training.
+        units: The FSDP units, with their settings.
+        config: The configuration, for everything without such settings.
+        precision: The training precision.
 
     >>> from composer.parallel.config import FSDPConfig
     >>> from composer.parallel.wrapping import Unit
@@ -88,11 +88,11 @@ def caches_casts(
     [True, False]
     """
     if any(isinstance(module, FSDPModule) for module in model.modules()):
-        return False  # sharded by the user, in whatever way
+        return False  # sharded by the user, with unknown settings
     settings = [dataclasses.replace(config, **unit.settings, device_mesh=None) for unit in units]
     resharded = [one.mixed_precision for one in settings if one.reshards is not False]
-    wide = (None, torch.float32)
-    return not any(mixed_precision_policy(mixed, precision).param_dtype in wide for mixed in resharded)
+    float32 = (None, torch.float32)
+    return not any(mixed_precision_policy(mixed, precision).param_dtype in float32 for mixed in resharded)
 
 
 def _as_dtype(key: str, value: Any) -> torch.dtype | None:

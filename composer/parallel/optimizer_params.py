@@ -1,4 +1,4 @@
-"""Keeping optimizers in step with parameters that are replaced by divided ones."""
+"""Swap sharded parameters into optimizers, and shard the optimizer states."""
 
 from __future__ import annotations
 
@@ -12,77 +12,77 @@ from torch.optim import LBFGS, Optimizer
 
 from composer.optim.sharded_muon import step_sharded
 
-__all__ = ["Names", "check_elementwise", "follow", "shard_optimizers"]
+__all__ = ["ParameterNames", "check_optimizer_supports_sharding", "shard_optimizers", "swap_parameters"]
 
 
-class Names:
-    """The parameters of a model by name, as they are now, to find what replaces each.
+class ParameterNames:
+    """A snapshot of a model's parameters by name, to find the replacement of each.
 
     Args:
         model: The model.
 
     >>> model = nn.Linear(1, 1)
-    >>> names, old = Names(model), model.weight
+    >>> names, old = ParameterNames(model), model.weight
     >>> model.weight = nn.Parameter(torch.ones(1, 1))
     >>> names.replacements(model)[id(old)] is model.weight
     True
     """
 
     def __init__(self, model: nn.Module) -> None:
-        # Kept, so that nothing else comes to have their identity.
+        # Keep the parameters alive, so that their ids are not reused.
         self._before = dict(model.named_parameters())
 
     def replacements(self, model: nn.Module) -> dict[int, nn.Parameter]:
-        """Return the new parameters by the identity of the old ones.
+        """Return the new parameters by the ``id`` of the old ones.
 
         Args:
-            model: The model, whose names are what they were.
+            model: The model, with unchanged parameter names.
         """
         after = dict(model.named_parameters())
         return {id(old): after[name] for name, old in self._before.items()}
 
 
-def check_elementwise(optimizer: Optimizer) -> None:
-    """Refuse an optimizer that sees all parameters as one vector, which no process has.
+def check_optimizer_supports_sharding(optimizer: Optimizer) -> None:
+    """Raise an error for an optimizer that needs all parameters as one vector, which no rank has.
 
     Args:
-        optimizer: For parameters that are divided.
+        optimizer: An optimizer of sharded parameters.
 
     Raises:
-        ValueError: It is one.
+        ValueError: The optimizer is LBFGS.
 
-    >>> check_elementwise(torch.optim.SGD([nn.Parameter(torch.ones(1))]))
+    >>> check_optimizer_supports_sharding(torch.optim.SGD([nn.Parameter(torch.ones(1))]))
     """
     if isinstance(getattr(optimizer, "base_optimizer", optimizer), LBFGS):
         raise ValueError(
-            "LBFGS sees all parameters as one vector, but each process has parts of them only; train with data "
-            "parallelism (parallelism_config=None), or with another optimizer."
+            "LBFGS needs all parameters as one vector, but each rank has only a shard of them. Use data parallelism "
+            "(parallelism_config=None) or another optimizer."
         )
 
 
-def follow(optimizers: Iterable[Optimizer], replacements: Mapping[int, nn.Parameter]) -> None:
-    """Put new parameters into the places of the old ones, and divide the states as the parameters are.
+def swap_parameters(optimizers: Iterable[Optimizer], replacements: Mapping[int, nn.Parameter]) -> None:
+    """Replace parameters in optimizers, and shard the optimizer states as the new parameters are.
 
-    Groups keep their order and settings, and the very lists that schedules and wrappers of optimizers may hold.
+    Parameter groups keep their order, settings and list objects, to which schedulers and wrappers may hold references.
 
     Args:
-        optimizers: What they hold beside the parameters replaced stays.
-        replacements: New parameters by the identity of the old ones.
+        optimizers: The optimizers; parameters without a replacement stay.
+        replacements: New parameters by the ``id`` of the old ones.
 
     >>> old, new = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.ones(2))
     >>> optimizer = torch.optim.SGD([old], lr=0.1)
-    >>> follow([optimizer], {id(old): new})
+    >>> swap_parameters([optimizer], {id(old): new})
     >>> optimizer.param_groups[0]["params"][0] is new
     True
     """
     for optimizer in optimizers:
         states: Any = optimizer.state
         kept = list(states.items())
-        states.clear()  # and filled again, in the order in which it was
+        states.clear()  # refilled below in the same order
         for old, values in kept:
             new = replacements.get(id(old), old)
             states[new] = (
-                {name: _divided(value, old, new) for name, value in values.items()} if new is not old else values
+                {name: _shard_like(value, old, new) for name, value in values.items()} if new is not old else values
             )
         for group in optimizer.param_groups:
             parameters: list[nn.Parameter] = group["params"]
@@ -90,33 +90,33 @@ def follow(optimizers: Iterable[Optimizer], replacements: Mapping[int, nn.Parame
 
 
 def shard_optimizers(optimizers: Sequence[Optimizer], replacements: Mapping[int, nn.Parameter]) -> None:
-    """Make optimizers step parameters that have been divided.
+    """Make optimizers step parameters that have been sharded.
 
     Args:
-        optimizers: What they hold beside the parameters replaced stays.
-        replacements: New parameters by the identity of the old ones.
+        optimizers: The optimizers; parameters without a replacement stay.
+        replacements: New parameters by the ``id`` of the old ones.
 
     Raises:
-        ValueError: One sees all parameters as one vector.
+        ValueError: An optimizer is LBFGS, which needs all parameters as one vector.
 
     >>> shard_optimizers([torch.optim.SGD([nn.Parameter(torch.ones(1))])], {})
     """
-    follow(optimizers, replacements)
+    swap_parameters(optimizers, replacements)
     for optimizer in optimizers:
-        check_elementwise(optimizer)
+        check_optimizer_supports_sharding(optimizer)
         step_sharded(optimizer)
 
 
-def _divided(value: Any, old: Tensor, new: Tensor) -> Any:
-    """A part of an optimizer's state, divided as its parameter is if it has its shape."""
+def _shard_like(value: Any, old: Tensor, new: Tensor) -> Any:
+    """Return an optimizer state, sharded as its parameter if it has the parameter's shape."""
     if not isinstance(value, Tensor) or value.shape != old.shape or not isinstance(new, DTensor):
         return value
     if isinstance(value, DTensor):
         return value
-    divided = cast(Any, new)
-    mesh, places = divided.device_mesh, divided.placements
-    local = divided.to_local()
-    # All processes have the whole; none has to be sent anything.
-    made: Any = distribute_tensor(value.detach().to(mesh.device_type), mesh, places, src_data_rank=None)
-    part = made.to_local().to(local.device, copy=True, memory_format=torch.contiguous_format)
-    return DTensor.from_local(part, mesh, places, run_check=False, shape=new.shape, stride=new.stride())
+    sharded = cast(Any, new)
+    mesh, placements = sharded.device_mesh, sharded.placements
+    local = sharded.to_local()
+    # All ranks have the full state, so nothing is communicated.
+    state: Any = distribute_tensor(value.detach().to(mesh.device_type), mesh, placements, src_data_rank=None)
+    shard = state.to_local().to(local.device, copy=True, memory_format=torch.contiguous_format)
+    return DTensor.from_local(shard, mesh, placements, run_check=False, shape=new.shape, stride=new.stride())

@@ -1,4 +1,4 @@
-"""How a model is trained by one process or by several."""
+"""The interface between the training loop and parallelism: DDP, FSDP, tensor parallelism, DeepSpeed, single process."""
 
 from __future__ import annotations
 
@@ -22,33 +22,31 @@ if TYPE_CHECKING:
 
 __all__ = ["SingleProcess", "Strategy"]
 
-_WHATEVER: AbstractContextManager[None] = nullcontext()
+_NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 
 class Strategy(ABC):
-    """What the training loop asks for where processes have to work together.
+    """The operations of the training loop that depend on how the model is parallelized.
 
-    The loop, the algorithms and the callbacks do not know which one is in use: ``state.model`` is the user's model all
-    the time, and its parameters are what the optimizers step, whole or, as ``DTensor``, in parts.
+    The loop, the algorithms and the callbacks do not know which strategy is in use: ``state.model`` is always the
+    user's model, and the optimizers step its parameters, which are sharded (``DTensor``) or not.
 
     Attributes:
-        name: By which :func:`.choose_strategy` finds it.
-        shards_weights: Whether a process holds parts of the weights only.
-        steps_itself: Whether :meth:`step` updates the parameters, rather than the optimizers, of which there is one.
-        autocasts: Whether operations choose their format; if not, weights and batches are in it.
-        caches_casts: Whether autocast may keep the weights that it has cast until the end of a forward pass; not where
-            weights are resharded before.
-        batch_dtype: Format that floating-point numbers of batches are brought to; None leaves them as they are.
-        syncs_in_forward: Whether processes wait for each other with every microbatch, so that all must run the same
-            number of them.
-        module: What training calls in place of the model, where the model has to be wrapped for its backward pass.
-        checkpoint_folders: How checkpoints are divided among processes, or None where each is one file.
-        can_catch_up: Whether a process whose pass broke off, because memory ran out, can take part in what the others
-            still do: :meth:`watch`, :meth:`catch_up` and :meth:`recover` are there.
-        has_to_rehearse: Whether for that it has to see two microbatches that fit, before the first batch.
-        first_reads: Whether a checkpoint that is one file is read by the first process, which gives the others their
-            parts, rather than by all.
-        device_mesh: The mesh of the ranks, once the model has been placed, where weights are sharded over one.
+        name: Name of the strategy.
+        shards_weights: Whether each rank holds only a shard of the weights.
+        owns_step: Whether :meth:`step` updates the parameters in place of the optimizers, of which there is then one.
+        autocasts: Whether autocast chooses the dtype of operations; if not, weights and batches have that dtype.
+        caches_casts: Whether autocast may cache cast weights until the end of a forward pass; not if weights are
+            resharded earlier.
+        batch_dtype: The dtype to which floating-point tensors of batches are cast; None leaves them unchanged.
+        syncs_in_forward: Whether every microbatch has collectives, so that all ranks must run the same number of them.
+        module: The wrapper that training calls in place of the model, if its backward pass needs one.
+        checkpoint_folders: How sharded checkpoints are written, or None if each checkpoint is a single file.
+        can_finish_collectives: Whether a rank that ran out of memory (OOM) in a pass can complete the collectives of
+            the batch: :meth:`record_collectives`, :meth:`finish_collectives` and :meth:`discard_batch` are implemented.
+        needs_trial_microbatches: Whether that requires two completed microbatches before the first batch.
+        rank_zero_reads: Whether only rank 0 reads a single-file checkpoint and sends the other ranks their shards.
+        device_mesh: The device mesh over which weights are sharded, set by :meth:`place`; None without one.
 
     >>> SingleProcess().shards_weights
     False
@@ -56,122 +54,122 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     shards_weights: bool = False
-    steps_itself: ClassVar[bool] = False
+    owns_step: ClassVar[bool] = False
     autocasts: bool = True
     caches_casts: bool = True
     batch_dtype: torch.dtype | None = None
     syncs_in_forward: bool = False
     module: nn.Module | None = None
     checkpoint_folders: CheckpointFolders | None = None
-    can_catch_up: bool = False
-    has_to_rehearse: ClassVar[bool] = False
-    first_reads: bool = False
+    can_finish_collectives: bool = False
+    needs_trial_microbatches: ClassVar[bool] = False
+    rank_zero_reads: bool = False
     device_mesh: DeviceMesh | None = None
 
     def place(self, model: nn.Module, device: Device) -> None:
-        """Bring a model to the device, before algorithms see it.
+        """Move the model to the device, before algorithms run.
 
         Args:
             model: The user's model.
-            device: Where to.
+            device: The target device.
 
         Raises:
-            ValueError: The model has no values yet.
+            ValueError: A tensor of the model is on the meta device.
         """
         tensors = (*model.named_parameters(), *model.named_buffers())
         if empty := [name for name, tensor in tensors if tensor.is_meta]:
             raise ValueError(
-                f"model: {empty[0]} is on the meta device, which keeps no values. Make the model outside of "
-                f"torch.device('meta'), or divide its weights, with parallelism_config={{'fsdp': {{}}}}; they are made "
-                f"then."
+                f"model: {empty[0]} is on the meta device, which holds no values. Create the model outside of "
+                f"torch.device('meta'), or shard it with parallelism_config={{'fsdp': {{}}}}, which initializes its "
+                f"weights."
             )
         device.module_to_device(model)
 
-    def settle_precision(self, asked: Precision | None, device: Device) -> Precision:
+    def resolve_precision(self, requested: Precision | None, device: Device) -> Precision:
         """Return the precision to train in.
 
         Args:
-            asked: What the user gave; None is the best that the device has.
-            device: Where the model is.
+            requested: The user's argument; None selects the device's default.
+            device: The device of the model.
         """
-        return default_precision(device) if asked is None else asked
+        return default_precision(device) if requested is None else requested
 
     def make_scaler(self, device_type: str) -> torch.amp.GradScaler:
-        """Return what scales the gradients of float16.
+        """Return the gradient scaler for fp16 loss scaling.
 
         Args:
-            device_type: Such as ``"cuda"``.
+            device_type: The device type, such as ``"cuda"``.
         """
         return torch.amp.GradScaler(device_type)
 
     @property
     def data_rank(self) -> int:
-        """Which part of the data this process gets, from 0."""
+        """Index of this rank's data shard, from 0."""
         return dist.get_global_rank()
 
     @property
     def data_world_size(self) -> int:
-        """How many parts the data is dealt out in: fewer than processes where some work on the same batch."""
+        """Number of data shards; smaller than the world size if some ranks train on the same batch."""
         return dist.get_world_size()
 
     @property
     def data_group(self) -> ProcessGroup | None:
-        """The processes that have all parts of the data together, of which this is one; None is all."""
+        """The process group, including this rank, whose ranks together have all data shards; None for all ranks."""
         return None
 
     @abstractmethod
     def prepare(self, state: State) -> None:
-        """Make the model and its optimizers ready for several processes.
+        """Prepare the model and its optimizers for distributed training.
 
-        Called once: the model has the layers that it will have, and not yet the weights of a checkpoint.
+        Called once, after algorithms have changed the layers and before a checkpoint is loaded.
 
         Args:
             state: The state of the run.
         """
 
-    def begin(self) -> None:
-        """Do what processes do together before a batch, so that none waits for another before its backward pass.
+    def begin_batch(self) -> None:
+        """Run the collectives that precede a batch, so that no rank waits for another before its backward pass.
 
-        Called once for a batch, by all; a batch that is trained again after :meth:`recover` has begun.
+        All ranks call this once per batch; not again if the batch is retried after :meth:`discard_batch`.
         """
         return
 
     def accumulate(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """Return the context for forward and backward of a microbatch.
+        """Return the context for the forward and backward pass of a microbatch (gradient accumulation).
 
         Args:
-            is_last: Whether it is the last of its batch, after which the gradients are to be the same everywhere.
+            is_last: Whether it is the last microbatch of its batch, after which gradients must be synchronized.
         """
-        return _WHATEVER
+        return _NO_CONTEXT
 
     def backward(self, loss: Tensor, *, create_graph: bool = False) -> None:
-        """Add the gradients of a microbatch to those of the ones before.
+        """Run the backward pass of a microbatch, which accumulates gradients.
 
         Args:
             loss: A scalar.
-            create_graph: Whether the gradients are to be differentiable.
+            create_graph: Whether to make the gradients differentiable.
         """
         loss.backward(create_graph=create_graph)
 
     def reduce(self) -> None:
-        """Make the gradients the same everywhere, where the last backward pass has not; called once for a batch."""
+        """Synchronize the gradients that the last backward pass has not synchronized; called once per batch."""
         return
 
-    def watch(self) -> None:
-        """Keep account, from now on, of what :meth:`catch_up` has to know; called once, before the first batch."""
+    def record_collectives(self) -> None:
+        """Start recording collectives for :meth:`finish_collectives`; called once, before the first batch."""
         return
 
-    def catch_up(self, microbatches: int) -> None:
-        """Take part in what the others wait for until their last backward pass, after a pass that broke off.
+    def finish_collectives(self, microbatches: int) -> None:
+        """Complete the collectives of the batch after a failed pass, so that the other ranks do not hang.
 
         Args:
-            microbatches: Number of those of the batch that are not done; the one that broke off is the first. 0 where
-                none had begun, and the number did not matter to the others.
+            microbatches: Number of microbatches of the batch that are not complete, including the failed one. 0 if none
+                had begun and the other ranks do not depend on the number.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot catch up.")
+        raise NotImplementedError(f"{type(self).__name__} does not implement finish_collectives().")
 
-    def recover(self, state: State) -> None:
-        """Drop what is left of a batch that is to be trained again; all processes call this.
+    def discard_batch(self, state: State) -> None:
+        """Discard the state of a failed batch before it is retried; all ranks call this.
 
         Args:
             state: The state of the run.
@@ -179,16 +177,16 @@ class Strategy(ABC):
         return
 
     def step(self) -> None:
-        """Update the parameters; called in place of the optimizers' step where :attr:`steps_itself`."""
-        raise NotImplementedError(f"{type(self).__name__} leaves the step to the optimizers.")
+        """Update the parameters; called in place of the optimizers' step if :attr:`owns_step`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement step(); the optimizers do.")
 
     def close(self) -> None:
-        """Let go of what was made for the run."""
+        """Release the resources of the run."""
         return
 
 
 class SingleProcess(Strategy):
-    """One process, which has everything.
+    """Training in a single process, without parallelism.
 
     >>> SingleProcess.name
     'single'
@@ -197,4 +195,4 @@ class SingleProcess(Strategy):
     name = "single"
 
     def prepare(self, state: State) -> None:
-        """Nothing has to be agreed upon."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Which strategy the arguments of a trainer ask for."""
+"""Select the parallelism strategy (single process, DDP, FSDP, tensor parallelism, DeepSpeed) from Trainer arguments."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def choose_strategy(
     ddp_sync_strategy: str | DDPSyncStrategy | None = None,
     find_unused_parameters: bool = False,
 ) -> Strategy:
-    """Return the strategy: what the configuration says, else data parallelism where there are several processes.
+    """Return the configured strategy; by default DDP if the world size is above 1, else a single process.
 
     Args:
-        parallelism_config: Of weights that are divided, or a :class:`.Strategy` of one's own; None for none.
-        deepspeed_config: Of DeepSpeed; None for none.
-        ddp_sync_strategy: When data parallelism averages gradients.
+        parallelism_config: The FSDP and tensor parallelism configuration, a custom :class:`.Strategy`, or None.
+        deepspeed_config: The DeepSpeed configuration, or None.
+        ddp_sync_strategy: When DDP averages gradients.
         find_unused_parameters: Whether parameters may get no gradient in a step.
 
     Raises:
-        ValueError: The arguments contradict each other.
+        ValueError: The arguments conflict.
 
     >>> choose_strategy().name
     'single'
@@ -50,35 +50,35 @@ def choose_strategy(
         for name, is_given in data_parallelism.items():
             if is_given:
                 raise ValueError(
-                    f"{name} is an argument of data parallelism, which {type(parallelism_config).__name__}, given as "
-                    f"parallelism_config, takes the place of; leave one of them out."
+                    f"{name} is an argument of DDP, which parallelism_config={type(parallelism_config).__name__} "
+                    f"replaces; leave one of them out."
                 )
         return parallelism_config
     config = as_parallelism_config(parallelism_config)
     if config is not None:
-        return _dividing(config, ddp_sync_strategy, find_unused_parameters)
+        return _sharding_strategy(config, ddp_sync_strategy, find_unused_parameters)
     if dist.get_world_size() > 1:
         return DDPStrategy(ddp_sync_strategy, find_unused_parameters=find_unused_parameters)
     if ddp_sync_strategy is not None:
-        DDPStrategy(ddp_sync_strategy)  # refuses what does not exist, also where it is not needed
+        DDPStrategy(ddp_sync_strategy)  # validates the name, although a single process does not use it
     return SingleProcess()
 
 
-def _dividing(config: ParallelismConfig, sync: str | None, find_unused_parameters: bool) -> Strategy:
-    """The strategy for weights that are divided."""
-    # Imported when used: both bring in a part of torch that takes as long to import as all the rest.
+def _sharding_strategy(config: ParallelismConfig, sync: str | None, find_unused_parameters: bool) -> Strategy:
+    """Return the strategy for sharded weights."""
+    # Imported when used: both import a part of torch that takes as long to import as the rest.
     from composer.parallel.fsdp import FSDPStrategy
     from composer.parallel.tensor_parallel import TensorStrategy
 
     if config.tp is not None and config.tp.tensor_parallel_degree == dist.get_world_size():
         if config.fsdp is not None:
             raise ValueError(
-                f"tp: tensor_parallel_degree={config.tp.tensor_parallel_degree} takes all processes, so that none are "
-                f"left for 'fsdp'; leave it out, or lower the degree."
+                f"tp: tensor_parallel_degree={config.tp.tensor_parallel_degree} uses all ranks, so none are left for "
+                f"'fsdp'; leave it out, or lower the degree."
             )
         if sync is not None:
             raise ValueError(
-                "ddp_sync_strategy is about processes with data of their own, which 'tp' alone does not have."
+                "ddp_sync_strategy does not work with 'tp' alone: all ranks train on the same batch; leave it out."
             )
         return TensorStrategy(config.tp)
     return FSDPStrategy(config, sync, find_unused_parameters=find_unused_parameters)

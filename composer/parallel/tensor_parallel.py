@@ -1,4 +1,4 @@
-"""Tensor parallelism: the matrices of a layer divided among processes that compute on the same samples.
+"""Tensor parallelism: shard the weight matrices of layers across ranks that compute on the same samples.
 
     Y = f(X A) B = sum_r f(X A_r) B_r        A by columns, B by rows       Shoeybi et al. 2019
 
@@ -21,8 +21,8 @@ from composer import dist
 from composer.dist.dtensor import is_sharded
 from composer.parallel.config import TPConfig
 from composer.parallel.mesh import Degrees, Meshes, make_meshes
-from composer.parallel.meta_init import Placement
-from composer.parallel.optimizer_params import Names, shard_optimizers
+from composer.parallel.meta_init import Materializer
+from composer.parallel.optimizer_params import ParameterNames, shard_optimizers
 from composer.parallel.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ __all__ = ["TensorStrategy", "parallelize_layers", "prepare_tp_module", "sum_gra
 
 
 class TensorStrategy(Strategy):
-    """All processes divide the layers of one model, and compute on the same samples.
+    """Shards layers across all ranks, which compute on the same samples.
 
     Args:
-        config: Whose degree is the number of processes.
+        config: The configuration; its degree is the world size.
 
     >>> TensorStrategy(TPConfig()).data_world_size
     1
@@ -55,78 +55,78 @@ class TensorStrategy(Strategy):
 
     @property
     def data_rank(self) -> int:
-        """All processes have the same samples."""
+        """All ranks have the same samples."""
         return 0
 
     @property
     def data_world_size(self) -> int:
-        """All processes have the same samples."""
+        """All ranks have the same samples."""
         return 1
 
     @property
     def data_group(self) -> torch_dist.ProcessGroup | None:
-        """This process alone."""
+        """A process group of this rank alone."""
         return None if self._meshes is None else self._meshes.data_group
 
     def place(self, model: nn.Module, device: Device) -> None:
-        """Leave the model where it is, until it is divided.
+        """Create the device mesh; the model stays in place until it is sharded.
 
         Args:
             model: The user's model.
-            device: Where it will be.
+            device: The target device.
         """
         self._meshes = make_meshes(Degrees(tensor=dist.get_world_size()), device.torch_device.type)
         self.device_mesh = self._meshes.all
 
     def prepare(self, state: State) -> None:
-        """Divide the layers of the plan; the weights of the first process become those of all.
+        """Shard the layers of the plan; weights are broadcast from rank 0.
 
         Args:
             state: The state of the run.
         """
         assert self._meshes is not None and self._meshes.tensor is not None
-        names = Names(state.model)
-        placement = Placement(state.model, state.device.torch_device)
-        parallelize_layers(state.model, self._meshes.tensor, self.config.layer_plan or {}, placement)
-        placement.give(state.model.modules())
+        names = ParameterNames(state.model)
+        materializer = Materializer(state.model, state.device.torch_device)
+        parallelize_layers(state.model, self._meshes.tensor, self.config.layer_plan or {}, materializer)
+        materializer.materialize(state.model.modules())
         shard_optimizers(state.optimizers, names.replacements(state.model))
         self._parameters = list(state.model.parameters())
 
     def reduce(self) -> None:
-        """Add up gradients of which each process has computed a summand."""
+        """Sum gradients that are still partial sums."""
         sum_gradients(self._parameters)
 
     def make_scaler(self, device_type: str) -> torch.amp.GradScaler:
-        """Return a scaler that agrees on overflows.
+        """Return a gradient scaler that synchronizes overflows across ranks.
 
         Args:
-            device_type: The type of the device.
+            device_type: The device type.
         """
         from composer.parallel.grad_scaler import ShardedGradScaler
 
         return ShardedGradScaler(device_type)
 
     def close(self) -> None:
-        """Let go of the parameters."""
+        """Release the parameters."""
         self._parameters = []
 
 
-def parallelize_layers(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any], placement: Placement) -> None:
-    """Divide layers over a mesh by a plan, one after the other.
+def parallelize_layers(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any], materializer: Materializer) -> None:
+    """Shard layers over a mesh according to a plan, one after the other.
 
     Args:
-        model: The model; its weights may lie on ``meta``.
-        mesh: Of one dimension.
-        plan: Styles of ``torch.distributed.tensor.parallel`` by names of modules, which may have ``*`` in them.
-        placement: Gives each layer its weights before it is divided.
+        model: The model; its weights may be on the meta device.
+        mesh: A one-dimensional mesh.
+        plan: Styles of ``torch.distributed.tensor.parallel`` by module names, which may contain ``*``.
+        materializer: Materializes each layer before it is sharded.
 
     Raises:
-        ValueError: No module has a name of the plan.
+        ValueError: A name of the plan matches no module.
 
     >>> from torch.distributed.tensor.parallel import RowwiseParallel
     >>> dist.initialize_dist("cpu")
     >>> model, mesh = nn.Sequential(nn.Linear(2, 2)), make_meshes(Degrees(), "cpu").data
-    >>> parallelize_layers(model, mesh, {"0": RowwiseParallel()}, Placement(model, torch.device("cpu")))
+    >>> parallelize_layers(model, mesh, {"0": RowwiseParallel()}, Materializer(model, torch.device("cpu")))
     >>> model[0].weight.placements
     (Shard(dim=1),)
     >>> torch.distributed.destroy_process_group()
@@ -138,41 +138,41 @@ def parallelize_layers(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, An
             known = ", ".join(repr(name) for name in list(modules)[1:6])
             raise ValueError(f"tp: layer_plan names {pattern!r}, but the model has no such module; it has {known}, ...")
         for name in names:
-            placement.give(modules[name].modules())
+            materializer.materialize(modules[name].modules())
             parallelize_module(modules[name], mesh, style)
 
 
 @torch.no_grad()
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Give each gradient the division of its parameter, where it is still a sum over processes.
+    """Redistribute each gradient to the placements of its parameter, which sums partial gradients.
 
     Args:
-        parameters: Divided or not.
+        parameters: The parameters, sharded or not.
 
     >>> sum_gradients([nn.Parameter(torch.ones(1))])
     """
     for parameter in parameters:
         if parameter.grad is not None and is_sharded(parameter):
-            divided, gradient = cast("Any", parameter), cast("Any", parameter.grad)
-            if gradient.placements != divided.placements:
-                parameter.grad = gradient.redistribute(placements=divided.placements)
+            sharded, gradient = cast("Any", parameter), cast("Any", parameter.grad)
+            if gradient.placements != sharded.placements:
+                parameter.grad = gradient.redistribute(placements=sharded.placements)
 
 
 def prepare_tp_module(
     model: nn.Module, optimizers: Optimizer | Sequence[Optimizer] | None, tp_config: TPConfig
 ) -> None:
-    """Divide the layers of a model, for loops of one's own.
+    """Apply tensor parallelism to a model, for custom training loops.
 
     Args:
-        model: On its device, the same in all processes.
-        optimizers: Whose parameters are to follow.
-        tp_config: Says which layers, and among how many processes.
+        model: The model on its device, the same on all ranks.
+        optimizers: Optimizers whose parameters are replaced by sharded ones.
+        tp_config: The layer plan and the number of ranks.
 
     Raises:
-        ValueError: No module has a name of the plan, or an optimizer sees all parameters as one vector.
+        ValueError: A name of the plan matches no module, or an optimizer is LBFGS.
 
     >>> model = nn.Linear(2, 2)
-    >>> prepare_tp_module(model, None, TPConfig(tensor_parallel_degree=1))  # nothing to divide
+    >>> prepare_tp_module(model, None, TPConfig(tensor_parallel_degree=1))  # nothing to shard
     >>> type(model.weight).__name__
     'Parameter'
     """
@@ -185,7 +185,7 @@ def prepare_tp_module(
     degrees = degrees_of(ParallelismConfig(tp=tp_config))
     mesh = make_meshes(degrees, device.type).tensor
     assert mesh is not None
-    names = Names(model)
-    parallelize_layers(model, mesh, tp_config.layer_plan or {}, Placement(model, device))
+    names = ParameterNames(model)
+    parallelize_layers(model, mesh, tp_config.layer_plan or {}, Materializer(model, device))
     chosen = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers or ())
     shard_optimizers(chosen, names.replacements(model))

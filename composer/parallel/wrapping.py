@@ -1,4 +1,4 @@
-"""Which parts of a model are gathered, used and freed together."""
+"""Select the modules of a model that ``fully_shard`` wraps as FSDP units, which are all-gathered and freed together."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from composer.precision import Precision
 if TYPE_CHECKING:
     from composer.parallel.config import FSDPConfig
 
-__all__ = ["Unit", "float32_units", "prefetch", "said_by_model", "units_of"]
+__all__ = ["Unit", "float32_units", "model_policy", "prefetch", "units_of"]
 
 _KEYS = ("mixed_precision", "reshard_after_forward", "sharding_strategy")
-_WIDE = (nn.Embedding, nn.EmbeddingBag)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 class Unit:
-    """A module whose weights are gathered together, and what the model says of it.
+    """A module whose weights are all-gathered together (an FSDP unit), with its settings.
 
     Args:
         module: The module.
-        settings: Values of ``mixed_precision``, ``reshard_after_forward`` and ``sharding_strategy`` that are its own.
+        settings: Values of ``mixed_precision``, ``reshard_after_forward`` and ``sharding_strategy`` that override the
+            configuration.
 
     >>> Unit(nn.Linear(1, 1)).settings
     {}
@@ -39,21 +40,20 @@ class Unit:
 
 
 def units_of(model: nn.Module, *, auto_wrap: bool = True, ignored: Sequence[nn.Module] = ()) -> list[Unit]:
-    """Return the parts of a model that are units of their own; the rest belongs to the model as a whole.
+    """Return the FSDP units of a model; all other weights belong to the root unit, the model itself.
 
-    The model may say it: a module by its attribute ``_fsdp_wrap``, or the model or a child of it by a method
-    ``fsdp_wrap_fn(module)`` that returns a bool, or the unit's own settings as a dict. Where nothing says anything,
-    units are the entries of lists and sequences of modules that are repeated there: outermost, of one class, such as
-    the blocks of a transformer or of a residual network. A block that shares a weight with the rest of the model is not
-    one of them.
+    A model can select units with the attribute ``_fsdp_wrap`` of a module, or with a method ``fsdp_wrap_fn(module)`` of
+    the model or one of its children that returns a bool, or the settings of the unit as a dict. By default, units are
+    the repeated entries of module containers: outermost, of the same class, such as the blocks of a transformer or of a
+    residual network. A block that shares a weight with the rest of the model is not a unit.
 
     Args:
-        model: The model, which is no unit itself here.
-        auto_wrap: Whether there are units at all.
-        ignored: Modules that are left as they are.
+        model: The model, which is not in the list itself.
+        auto_wrap: False for no units besides the model.
+        ignored: Modules to leave unchanged.
 
     Raises:
-        ValueError: A module that is to be a unit has no forward pass, or shares a weight with the rest of the model.
+        ValueError: A selected module has no forward method, or shares a weight with the rest of the model.
 
     >>> model = nn.Sequential(
     ...     nn.Embedding(2, 2), *[nn.Sequential(nn.Linear(2, 2)) for _ in range(3)], nn.Linear(2, 1)
@@ -66,37 +66,37 @@ def units_of(model: nn.Module, *, auto_wrap: bool = True, ignored: Sequence[nn.M
     """
     if not auto_wrap:
         return []
-    left_alone = {part for module in ignored for part in module.modules()}
-    said = said_by_model(model, "_fsdp_wrap", "fsdp_wrap_fn")
-    sharing = _Sharing(model)
-    if said is None:
-        chosen = [Unit(block) for block in _repeated(model) if not sharing.of(block)]
+    excluded = {child for module in ignored for child in module.modules()}
+    policy = model_policy(model, "_fsdp_wrap", "fsdp_wrap_fn")
+    shared = _SharedParameters(model)
+    if policy is None:
+        chosen = [Unit(block) for block in _repeated(model) if not shared.of(block)]
     else:
-        chosen = [_as_unit(name, module, said(module)) for name, module in model.named_modules() if module is not model]
-        chosen = [unit for unit in chosen if unit is not None]
+        named = ((name, module) for name, module in model.named_modules() if module is not model)
+        chosen = [unit for name, module in named if (unit := _as_unit(name, module, policy(module))) is not None]
         for unit in chosen:
-            if names := sharing.of(unit.module):
+            if names := shared.of(unit.module):
                 raise ValueError(
-                    f"{type(unit.module).__name__} is to be gathered by itself, but shares {', '.join(names)} with the "
-                    f"rest of the model. Leave it to the module that holds both: _fsdp_wrap=False."
+                    f"{type(unit.module).__name__} is selected as an FSDP unit, but shares {', '.join(names)} with the "
+                    f"rest of the model. Wrap the module that contains both instead, and set _fsdp_wrap=False here."
                 )
-    # Inner ones first, which is how they have to be made.
-    return [unit for unit in reversed(chosen) if unit.module not in left_alone and _has_parameters(unit.module)]
+    # Inner ones first, the order in which fully_shard must be applied.
+    return [unit for unit in reversed(chosen) if unit.module not in excluded and _has_parameters(unit.module)]
 
 
 def float32_units(
     model: nn.Module, units: Sequence[Unit], config: FSDPConfig, precision: str | Precision | None
 ) -> list[Unit]:
-    """Return the normalizations and embeddings, whose weights are gathered in float32 in mixed precision.
+    """Return units for the normalizations and embeddings, whose weights are all-gathered in float32 in mixed precision.
 
-    Autocast does not cast them: with weights in a short format their outputs would be in it too, and batch
-    normalization takes none. They stay gathered from their forward to their backward pass.
+    Autocast does not cast them: with low-precision weights their outputs would be in low precision too, and batch
+    normalization does not accept them. They stay unsharded from their forward to their backward pass.
 
     Args:
         model: The model.
-        units: Those that there are besides; within ones that name a ``mixed_precision`` nothing is changed.
-        config: Whose ``mixed_precision`` is ``"DEFAULT"`` or ``"PURE"``, or else there are none.
-        precision: That of the training.
+        units: The other units; modules inside units with a ``mixed_precision`` setting are skipped.
+        config: The configuration; unless its ``mixed_precision`` is ``"DEFAULT"`` or ``"PURE"``, the list is empty.
+        precision: The training precision.
 
     >>> from composer.parallel.config import FSDPConfig
     >>> model = nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 2), nn.LayerNorm(2))
@@ -105,24 +105,24 @@ def float32_units(
     """
     if config.mixed_precision not in ("DEFAULT", "PURE") or precision is None or Precision(precision) is Precision.FP32:
         return []
-    left_alone = {part for module in config.ignored_modules or () for part in module.modules()}
-    left_alone.update(unit.module for unit in units)
+    excluded = {child for module in config.ignored_modules or () for child in module.modules()}
+    excluded.update(unit.module for unit in units)
     for unit in units:
         if "mixed_precision" in unit.settings:
-            left_alone.update(unit.module.modules())
-    sharing = _Sharing(model)
-    wide = [module for module in model.modules() if module is not model and module not in left_alone]
+            excluded.update(unit.module.modules())
+    shared = _SharedParameters(model)
+    wide = [module for module in model.modules() if module is not model and module not in excluded]
     settings = {"mixed_precision": "FULL", "reshard_after_forward": False}
-    return [Unit(module, dict(settings)) for module in wide if _is_wide(module) and not sharing.of(module)]
+    return [Unit(module, dict(settings)) for module in wide if _is_norm_or_embedding(module) and not shared.of(module)]
 
 
 def prefetch(units: Sequence[FSDPModule], root: FSDPModule, config: FSDPConfig) -> None:
-    """Fetch blocks ahead, in the order in which the model lists them.
+    """Set up prefetching (early all-gathers) of blocks, in the order in which the model lists them.
 
     Args:
         units: The blocks.
         root: The model.
-        config: Says how many.
+        config: The configuration with the prefetch limits.
 
     >>> from composer import dist
     >>> from composer.parallel.config import FSDPConfig
@@ -135,23 +135,23 @@ def prefetch(units: Sequence[FSDPModule], root: FSDPModule, config: FSDPConfig) 
     ahead, behind = config.forward_prefetch_limit, config.backward_prefetch_limit
     if config.forward_prefetch:
         root.set_modules_to_forward_prefetch(list(units[:ahead]))
-        for place, unit in enumerate(units):
-            unit.set_modules_to_forward_prefetch(list(units[place + 1 : place + 1 + ahead]))
+        for index, unit in enumerate(units):
+            unit.set_modules_to_forward_prefetch(list(units[index + 1 : index + 1 + ahead]))
     if behind > 1:
         root.set_modules_to_backward_prefetch(list(reversed(units[-behind:])))
-        for place, unit in enumerate(units):
-            unit.set_modules_to_backward_prefetch(list(reversed(units[max(place - behind, 0) : place])))
+        for index, unit in enumerate(units):
+            unit.set_modules_to_backward_prefetch(list(reversed(units[max(index - behind, 0) : index])))
 
 
-def said_by_model(model: nn.Module, attribute: str, method: str) -> Callable[[nn.Module], Any] | None:
-    """Return the model's own policy ``module -> answer``, or None if it has none.
+def model_policy(model: nn.Module, attribute: str, method: str) -> Callable[[nn.Module], Any] | None:
+    """Return the model's wrapping policy, a function of a module, or None if the model defines none.
 
     Args:
         model: The model.
-        attribute: Of a module, its own answer.
-        method: Of the model or a child of it, its answer for the modules below.
+        attribute: Name of the module attribute that holds the result for this module.
+        method: Name of the method, of the model or one of its children, that returns the result for a module below.
 
-    >>> said_by_model(nn.Linear(1, 1), "_fsdp_wrap", "fsdp_wrap_fn") is None
+    >>> model_policy(nn.Linear(1, 1), "_fsdp_wrap", "fsdp_wrap_fn") is None
     True
     """
     deciders = {module: getattr(top, method) for top in (model, *model.children()) for module in top.modules()
@@ -159,31 +159,31 @@ def said_by_model(model: nn.Module, attribute: str, method: str) -> Callable[[nn
     if not deciders and not any(hasattr(module, attribute) for module in model.modules()):
         return None
 
-    def answer(module: nn.Module) -> Any:
+    def policy(module: nn.Module) -> Any:
         if hasattr(module, attribute):
             return getattr(module, attribute)
         return deciders[module](module) if module in deciders else False
 
-    return answer
+    return policy
 
 
-def _as_unit(name: str, module: nn.Module, answer: Any) -> Unit | None:
-    """What a policy answers, as a unit with its settings."""
-    if not answer:
+def _as_unit(name: str, module: nn.Module, selected: Any) -> Unit | None:
+    """Return the unit for the result of a policy."""
+    if not selected:
         return None
     if type(module).forward is nn.Module.forward or isinstance(module, (nn.ModuleList, nn.ModuleDict)):
         raise ValueError(
-            f"{name} ({type(module).__name__}) is to be gathered by itself, but has no forward pass before which that "
-            f"could happen; choose its entries."
+            f"{name} ({type(module).__name__}) is selected as an FSDP unit, but has no forward method, before which "
+            f"FSDP all-gathers weights; select its entries instead."
         )
-    settings = dict(cast("dict[str, Any]", answer)) if isinstance(answer, dict) else {}
+    settings = dict(cast("dict[str, Any]", selected)) if isinstance(selected, dict) else {}
     for key in settings:
         one_of(f"{name}: the key of fsdp_wrap_fn", key, _KEYS)
     return Unit(module, settings)
 
 
 def _repeated(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost entries of containers whose class occurs there more than once."""
+    """Yield the outermost container entries whose class occurs in the container more than once."""
     children = list(module.children())
     counts = Counter(type(child) for child in children)
     for child in children:
@@ -198,15 +198,15 @@ def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _is_wide(module: nn.Module) -> bool:
-    """Whether a module normalizes or looks up, with weights of its own and none below."""
+def _is_norm_or_embedding(module: nn.Module) -> bool:
+    """Return whether a module is a normalization or embedding with direct weights only."""
     own = sum(1 for _ in module.parameters(recurse=False))
-    named = isinstance(module, _WIDE) or "norm" in type(module).__name__.lower()
+    named = isinstance(module, _EMBEDDINGS) or "norm" in type(module).__name__.lower()
     return named and 0 < own == sum(1 for _ in module.parameters())
 
 
-class _Sharing:
-    """Which modules hold which weights."""
+class _SharedParameters:
+    """Finds parameters that several modules share (tied weights)."""
 
     def __init__(self, model: nn.Module) -> None:
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -216,7 +216,7 @@ class _Sharing:
                 self._holders.setdefault(id(parameter), []).append(module)
 
     def of(self, module: nn.Module) -> list[str]:
-        """Names of the weights of a module that others hold too."""
+        """Return the names of a module's weights that modules outside of it hold too."""
         inside = set(module.modules())
         shared = [key for key in map(id, module.parameters()) if not inside.issuperset(self._holders[key])]
         return [self._names[key] for key in shared]

@@ -10,7 +10,7 @@ from composer.core.name_placeholders import (
     check_inside,
     check_remote_name,
     check_template,
-    differs_by_process,
+    differs_by_rank,
     format_name,
 )
 from composer.core.run_files import set_aside
@@ -76,7 +76,7 @@ class WindowFiles:
         Raises:
             ValueError: Processes would write to the same file, or no file would be kept anywhere.
         """
-        if dist.get_world_size() > 1 and not differs_by_process(f"{self.folder}/{self.filename}"):
+        if dist.get_world_size() > 1 and not differs_by_rank(f"{self.folder}/{self.filename}"):
             raise ValueError(f"filename={self.filename!r} is the same in all processes; add {{rank}} to it.")
         if self.num_to_keep == 0 and not (self.remote_file_name and logger.has_file_upload_destination()):
             raise ValueError(

@@ -1,4 +1,16 @@
-"""Files wherever they are: folders of this machine, object stores, servers."""
+"""Read, write and upload files in local folders, object stores (S3, GCS, Azure, OCI, ...) and on servers.
+
+The modules, in reading order:
+
+    uris: Parse URIs and open file systems (fsspec).
+    folder: A local or remote folder with atomic uploads and downloads.
+    downloads: Download files, and follow ``.symlink`` files.
+    atomic_upload: Copy a finished file to a path, URI or object store.
+    errors, retrying: Which errors are transient; retries with exponential backoff.
+    uploads, upload_staging: A queue of background uploads, and copies of the files until they are uploaded.
+    object_store, object_stores, libcloud_store, sftp: Object stores as classes.
+    remote_uploader: Background uploads for scripts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting a finished file to where it is to be."""
+"""Copy a finished file to a path, URI or object store, so that it only appears when it is complete."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ __all__ = ["check_destination", "deliver"]
 
 
 def check_destination(destination: Path | str, object_store: Any = None) -> None:
-    """Refuse a place that :func:`deliver` cannot reach, before the work is done that makes the file.
+    """Raise if :func:`deliver` cannot reach a destination, before the file is created.
 
     Args:
-        destination: A path, a URI, or with an object store a name in it.
-        object_store: Where to; None where the destination says all.
+        destination: A path or URI; with an object store, a name in it.
+        object_store: The object store; None for a path or URI.
 
     Raises:
         MissingConditionalImportError: The package for the scheme of the URI is not installed.
-        OSError: The place does not answer, or refuses to.
-        TypeError: The object store cannot take files.
-        ValueError: The URI names no file, or its scheme is unknown.
+        OSError: The destination does not respond, or denies access.
+        TypeError: The object store has no method for uploads.
+        ValueError: The URI has no file name, or its scheme is unknown.
 
     >>> check_destination("models/net.onnx")
     >>> check_destination("net.onnx", object_store="s3://models")
     Traceback (most recent call last):
-    TypeError: An object store must have upload_object(object_name, filename), but 's3://models' has not.
+    TypeError: object_store must have a method upload_object(object_name, filename); got 's3://models'.
     """
     if object_store is not None:
         if not callable(getattr(object_store, "upload_object", None)):
             raise TypeError(
-                f"An object store must have upload_object(object_name, filename), but {object_store!r} has not."
+                f"object_store must have a method upload_object(object_name, filename); got {object_store!r}."
             )
     elif is_remote(destination):
         uri, name = split(str(destination))
@@ -46,17 +46,17 @@ def check_destination(destination: Path | str, object_store: Any = None) -> None
 
 
 def deliver(file: Path, destination: Path | str, object_store: Any = None) -> None:
-    """Put a copy of a file to where it is to be, where it appears when it is complete; what is there is replaced.
+    """Copy a file to its destination atomically; an existing file is replaced.
 
-    A transfer that fails is tried again.
+    A failed transfer is retried.
 
     Args:
-        file: A file of this machine.
-        destination: A path, whose folder is made, a URI, or with an object store a name in it.
-        object_store: Has ``upload_object(object_name, filename)``; None where the destination says all.
+        file: A local file.
+        destination: A path, whose folder is created, or a URI; with an object store, a name in it.
+        object_store: Has ``upload_object(object_name, filename)``; None for a path or URI.
 
     Raises:
-        OSError: The place cannot be written to.
+        OSError: The destination is not writable.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Fetching files to this machine."""
+"""Download files and folders from paths, URIs and object stores; follow ``.symlink`` files."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from composer.storage.folder import Folder, Progress
 from composer.storage.retrying import call_with_retries
 from composer.storage.uris import is_remote, join, local_path, parse_uri, split
 
-__all__ = ["LINK_SUFFIX", "copy_file", "fetched", "get_file", "link_targets", "modified", "named_in", "remove"]
+__all__ = ["LINK_SUFFIX", "copy_file", "fetched", "get_file", "link_targets", "modified", "read_link_file", "remove"]
 
 LINK_SUFFIX = ".symlink"
+"""Suffix of a small text file with the name of another file, in place of a symlink."""
+
 _MOST_LINKS = 8
 _MOST_BYTES_OF_A_NAME = 1 << 14
-"""What the name of a small text file ends in that holds the name of another file, where there are no links."""
 
 
 @contextlib.contextmanager
 def fetched(path: Path | str, object_store: Any = None, *, progress_bar: bool = True) -> Generator[Path]:
-    """Give the path of a file or folder on this machine, fetched first if it is elsewhere, and removed afterwards.
+    """Yield the local path of a file or folder; a remote one is downloaded first and deleted afterwards.
 
-    All processes must call this; the first of each node fetches, and the others wait. ``<path>.symlink`` is followed.
+    All ranks must call this; local rank 0 of each node downloads, and the others wait. ``<path>.symlink`` is followed.
 
     Args:
-        path: A path, any URI that fsspec knows, or a name in the object store.
-        object_store: An :class:`.ObjectStore` or a logger that keeps files; None where the path says all.
-        progress_bar: Whether to show how far the transfer is.
+        path: A path, any URI that fsspec supports, or a name in the object store.
+        object_store: An :class:`.ObjectStore` or a logger that stores files; None for a path or URI.
+        progress_bar: Whether to show the progress of the transfer.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
 
     >>> import fsspec
     >>> with fsspec.open("memory://downloads/weights.pt", "wb") as file:
@@ -72,20 +73,20 @@ def get_file(
     overwrite: bool = False,
     progress_bar: bool = True,
 ) -> None:
-    """Put a file that is anywhere to a path of this machine, or a folder; one that is here already is linked to.
+    """Download a file or folder to a local path; a local file is symlinked instead.
 
-    Where there is no such file, ``<path>.symlink`` is tried, a text file that holds the name of another.
+    If the file does not exist, ``<path>.symlink`` is tried, a text file with the name of another file.
 
     Args:
-        path: A path, any URI that fsspec knows, or a name in the object store.
-        destination: Where to; its folder is made.
-        object_store: An :class:`.ObjectStore` or a logger that keeps files; None where the path says all.
-        overwrite: Whether a file that is there may be replaced.
-        progress_bar: Whether to show how far the transfer is.
+        path: A path, any URI that fsspec supports, or a name in the object store.
+        destination: Local path; its folder is created.
+        object_store: An :class:`.ObjectStore` or a logger that stores files; None for a path or URI.
+        overwrite: Whether to replace an existing file.
+        progress_bar: Whether to show the progress of the transfer.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        FileExistsError: There is a file at the destination.
+        FileNotFoundError: The file does not exist.
+        FileExistsError: The destination exists.
 
     >>> (tmp_path / "a.txt").write_text("text")
     4
@@ -109,9 +110,9 @@ def get_file(
         with tempfile.TemporaryDirectory(prefix="composer-") as folder:
             text = Path(folder, "link")
             copy_file(name, text, object_store, progress_bar=False)
-            content = named_in(text)
+            content = read_link_file(text)
         if not follow:
-            raise FileNotFoundError(f"{path!r} leads from one link to the next, and to no file.")
+            raise FileNotFoundError(f"{path!r} is a chain of more than {_MOST_LINKS} links, which is not followed.")
         targets = link_targets(name, content, in_store=object_store is not None)
         for number, target in enumerate(targets):
             try:
@@ -134,16 +135,16 @@ def get_file(
 
 
 def copy_file(path: str, destination: Path, object_store: Any = None, *, progress_bar: bool = True) -> None:
-    """Do what :func:`get_file` does, for just this path, and again when the transfer fails; what is there is replaced.
+    """Download a file as :func:`get_file` does, without following links, with retries; an existing file is replaced.
 
     Args:
-        path: A path, any URI that fsspec knows, or a name in the object store.
-        destination: Where to.
-        object_store: An :class:`.ObjectStore` or a logger that keeps files; None where the path says all.
-        progress_bar: Whether to show how far the transfer is.
+        path: A path, any URI that fsspec supports, or a name in the object store.
+        destination: Local path.
+        object_store: An :class:`.ObjectStore` or a logger that stores files; None for a path or URI.
+        progress_bar: Whether to show the progress of the transfer.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
 
     >>> _ = (tmp_path / "a.txt").write_text("text")
     >>> copy_file(str(tmp_path / "a.txt"), tmp_path / "b.txt")
@@ -159,7 +160,7 @@ def copy_file(path: str, destination: Path, object_store: Any = None, *, progres
 
 
 def remove(path: Path | str) -> None:
-    """Remove a file, if it is there.
+    """Delete a file if it exists.
 
     Args:
         path: A path or URI.
@@ -174,13 +175,13 @@ def remove(path: Path | str) -> None:
 
 
 def modified(path: Path | str) -> float:
-    """Return when a file was written, in seconds since 1970.
+    """Return the modification time of a file, in seconds since 1970.
 
     Args:
         path: A path or URI.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
 
     >>> (tmp_path / "a.pt").touch()
     >>> modified(tmp_path / "a.pt") > 1e9
@@ -193,48 +194,50 @@ def modified(path: Path | str) -> float:
 
 
 def link_targets(link: str, name: str, *, in_store: bool = False) -> list[str]:
-    """Return where the file that a link names can be: beside the link, or, in older runs, counted from the bucket.
+    """Return the possible targets of a link: relative to the link, or, for older runs, relative to the bucket.
 
     Args:
-        link: Path, URI or name in a store of the text file.
-        name: What it holds.
-        in_store: Whether ``link`` is a name in a store.
+        link: Path, URI or name in an object store of the text file.
+        name: Its content.
+        in_store: Whether ``link`` is a name in an object store.
 
     Raises:
-        FileNotFoundError: It names a file elsewhere, to which a text must not lead: by a URI of another store, or by a
-            path of this machine in a store.
+        FileNotFoundError: The target is in another store, or is a local path while the link is remote; such links are
+            not followed.
 
     >>> link_targets("s3://bucket/run/latest.pt.symlink", "ep1.pt")
     ['s3://bucket/run/ep1.pt', 's3://bucket/ep1.pt']
     """
     is_from_store = in_store or is_remote(link)
     if _store_of(name) != _store_of(link) if is_remote(name) else is_from_store and Path(name).is_absolute():
-        raise FileNotFoundError(mask_text(f"{link!r} names {name!r}, which lies elsewhere and is not followed."))
+        raise FileNotFoundError(
+            mask_text(f"{link!r} points to {name!r}, which is in another location and is not followed.")
+        )
     if is_remote(name) or Path(name).is_absolute():
         return [name]
-    beside = f"{link.rpartition('/')[0]}/{name}" if "/" in link else name
+    sibling = f"{link.rpartition('/')[0]}/{name}" if "/" in link else name
     if in_store:
-        return list(dict.fromkeys([beside, name]))
+        return list(dict.fromkeys([sibling, name]))
     if not is_remote(link):
-        return [os.path.normpath(beside)]
+        return [os.path.normpath(sibling)]
     scheme, _, rest = link.partition("://")
     return [join(split(link)[0], name), join(f"{scheme}://{rest.partition('/')[0]}", name)]
 
 
 def _store_of(name: str) -> str | None:
-    """Scheme and bucket or host of a URI, None for other names."""
+    """Return scheme and bucket or host of a URI; None for other names."""
     scheme, separator, rest = name.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}" if separator else None
 
 
-def named_in(link: Path) -> str:
-    """Return the name in a text file of this machine that stands for a link; if damaged, one that no file has.
+def read_link_file(link: Path) -> str:
+    """Return the name in a local ``.symlink`` file; an invalid name if the file is corrupted.
 
     Args:
         link: The text file.
 
     >>> _ = (tmp_path / "latest.pt.symlink").write_text("ep1.pt")
-    >>> named_in(tmp_path / "latest.pt.symlink")
+    >>> read_link_file(tmp_path / "latest.pt.symlink")
     'ep1.pt'
     """
     with link.open("rb") as file:
@@ -261,7 +264,7 @@ def _get(path: str, destination: Path, object_store: Any, progress_bar: bool) ->
 
 
 def _copy_folder(path: str, destination: Path, object_store: Any, progress_bar: bool) -> bool:
-    """Fetch the files of a folder, which appears when all have come; tell whether there are any."""
+    """Download a folder, which appears when all files have arrived; return whether it has any files."""
     if object_store is None:
         is_listed = is_remote(path) and parse_uri(path)[0] not in ("http", "https")
         names = Folder(path).names() if is_listed else []
@@ -275,7 +278,7 @@ def _copy_folder(path: str, destination: Path, object_store: Any, progress_bar: 
         begun = Path(above, destination.name)
         for name in names:
             if ".." in Path(name).parts or Path(name).is_absolute():
-                raise ValueError(f"{path!r} has a file {name!r}, whose name leads out of the folder.")
+                raise ValueError(f"{path!r} has a file {name!r} outside the folder.")
             (begun / name).parent.mkdir(parents=True, exist_ok=True)
             copy_file(f"{path}/{name}", begun / name, object_store, progress_bar=progress_bar)
         begun.rename(destination)
@@ -284,7 +287,7 @@ def _copy_folder(path: str, destination: Path, object_store: Any, progress_bar: 
 
 def _link(path: Path, destination: Path) -> None:
     if not path.exists():
-        raise FileNotFoundError(f"There is no file {str(path)!r}.")
+        raise FileNotFoundError(f"The file {str(path)!r} does not exist.")
     destination.unlink(missing_ok=True)
     try:
         destination.symlink_to(path.resolve())
@@ -293,27 +296,27 @@ def _link(path: Path, destination: Path) -> None:
 
 
 def _download(url: str, destination: Path, progress: Progress | None) -> None:
-    """From a web server, without a package for it."""
+    """Download over HTTP without further packages."""
     import urllib.error
     import urllib.request
 
     part = destination.with_name(f".{destination.name}.tmp")
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer, part.open("wb") as file:
-            total = int(answer.headers.get("Content-Length") or 0)
-            while block := answer.read(1 << 20):
+        with urllib.request.urlopen(url, timeout=60) as response, part.open("wb") as file:
+            total = int(response.headers.get("Content-Length") or 0)
+            while block := response.read(1 << 20):
                 file.write(block)
                 if progress is not None:
                     progress(file.tell(), total)
             if total and file.tell() != total:
-                raise ConnectionError(f"Of {mask_text(url)!r}, {total} bytes, {file.tell()} have arrived.")
+                raise ConnectionError(f"{mask_text(url)!r}: only {file.tell()} of {total} bytes were received.")
         part.replace(destination)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (404, 410):
-            raise FileNotFoundError(f"There is no file {mask_text(url)!r}.") from error
+            raise FileNotFoundError(f"The file {mask_text(url)!r} does not exist.") from error
         if error.code in (401, 403):
-            raise PermissionError(f"{mask_text(url)!r} is refused: {error}.") from error
+            raise PermissionError(f"Access to {mask_text(url)!r} is denied: {error}.") from error
         raise
     finally:
         part.unlink(missing_ok=True)
@@ -337,12 +340,12 @@ def _bar(path: str, shown: bool) -> Generator[Progress | None]:
 
 @contextlib.contextmanager
 def _folder_of_node() -> Generator[Path]:
-    """Give a folder that the processes of this node share."""
+    """Yield a folder that the ranks of this node share."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         with tempfile.TemporaryDirectory(prefix="composer-") as name:
             yield Path(name)
         return
-    # A name that nobody could guess before; the other processes of this user write to it.
+    # A name that nobody can guess; only processes of this user can write to it.
     folder = Path(tempfile.gettempdir(), f"composer{dist.get_node_signal_file_name()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     try:
@@ -354,10 +357,10 @@ def _folder_of_node() -> Generator[Path]:
 
 
 def _wait_for(local: Path, path: str) -> None:
-    """Look for the file now and then, since a long download would exceed the timeout of a collective."""
+    """Poll for the file, since a long download would exceed the timeout of a collective."""
     failed = local.with_name(".failed")
     while not local.exists():
         if failed.exists() or not local.parent.exists():
-            reason = failed.read_text() if failed.exists() else "it is gone"
-            raise RuntimeError(f"{mask_text(path)!r} could not be fetched by the first process of this node: {reason}")
+            reason = failed.read_text() if failed.exists() else "its folder was deleted"
+            raise RuntimeError(f"{mask_text(path)!r} could not be downloaded by local rank 0 of this node: {reason}")
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What can go wrong with files elsewhere, and what is worth another attempt."""
+"""Decide which storage errors are transient and worth a retry."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["ObjectStoreTransientError", "is_transient"]
 
 
 class ObjectStoreTransientError(RuntimeError):
-    """A transfer failed in a way that the next attempt may not.
+    """A transfer failed, but a retry may succeed.
 
     >>> is_transient(ObjectStoreTransientError("half of it has arrived"))
     True
     """
 
 
-# What the server or this machine will say again. ValueError has the refusal of certificates among its kinds.
-_LASTING: Final = (
+# Errors that a retry does not fix. Rejected certificates are a subclass of ValueError.
+_PERMANENT: Final = (
     FileNotFoundError,
     FileExistsError,
     PermissionError,
@@ -27,8 +27,8 @@ _LASTING: Final = (
     TypeError,
     ValueError,
 )
-# The same in the words of the clients, which are not imported to ask for them.
-_LASTING_NAMES: Final = frozenset(
+# Permanent errors of client libraries, by name, so that the libraries need not be imported.
+_PERMANENT_NAMES: Final = frozenset(
     {
         "AuthenticationException",
         "BadHostKeyException",
@@ -42,33 +42,33 @@ _LASTING_NAMES: Final = frozenset(
 )
 
 
-# Of the answers that blame the client, those that blame its pace: not in time, too early, too often.
-_PASSING: Final = frozenset({408, 425, 429})
+# 4xx statuses that a retry may fix: request timeout, too early, too many requests.
+_RETRYABLE_STATUS: Final = frozenset({408, 425, 429})
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether another attempt may succeed: not where something is absent, refused or asked for wrongly.
+    """Return whether a retry may succeed; false if something is missing, denied or invalid.
 
     Args:
-        error: What a transfer raised.
+        error: The exception of a transfer.
 
     >>> is_transient(ConnectionResetError()), is_transient(PermissionError())
     (True, False)
     """
-    if isinstance(error, _LASTING) or not isinstance(error, Exception):
+    if isinstance(error, _PERMANENT) or not isinstance(error, Exception):
         return False
     status = _status(error)
-    if status is not None and 400 <= status < 500 and status not in _PASSING:
+    if status is not None and 400 <= status < 500 and status not in _RETRYABLE_STATUS:
         return False
-    return not _LASTING_NAMES.intersection(kind.__name__ for kind in type(error).__mro__)
+    return not _PERMANENT_NAMES.intersection(base.__name__ for base in type(error).__mro__)
 
 
 def _status(error: Exception) -> int | None:
-    """What a server has answered, where the client tells: each has another name for it."""
+    """Return the HTTP status of an error, which each client library names differently."""
     for source in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "code"):
             value = getattr(source, name, None)
             if isinstance(value, int):
                 return value
-    # All that the client of Google's storage leaves of it.
+    # The client of Google Cloud Storage only leaves the text.
     return 403 if type(error) is OSError and str(error).startswith("Forbidden") else None

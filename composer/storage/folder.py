@@ -1,4 +1,4 @@
-"""A folder anywhere, in which a file is there as a whole or not at all."""
+"""A local or remote folder (any fsspec URI) with atomic uploads and downloads."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = ["Entry", "Folder", "Progress"]
 Progress = Callable[[int, int], object]
 """Called with the bytes transferred so far and their total."""
 
-# Stores in which an object appears when it is complete. Elsewhere a file is renamed when it is.
-_WHOLE: Final = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "hf", "oci", "s3", "s3a"})
+# Stores in which an object only appears when it is complete. In others, a temporary file is renamed.
+_ATOMIC_SCHEMES: Final = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "hf", "oci", "s3", "s3a"})
 _TIMES: Final = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 
 
@@ -33,9 +33,9 @@ class Entry:
     """A file of a folder.
 
     Attributes:
-        name: Relative to the folder.
-        size: In bytes.
-        modified: When it was written, in seconds since 1970; 0 where the store does not tell.
+        name: Name relative to the folder.
+        size: Size in bytes.
+        modified: Modification time in seconds since 1970; 0 if unknown.
 
     >>> folder = Folder("memory://entries")
     >>> folder.write_text("ep1.pt", "weights")
@@ -51,10 +51,10 @@ class Entry:
 class Folder:
     """Files below a URI.
 
-    It connects when it is first used, and anew after a failure that may be one of the connection.
+    It connects when it is first used, and reconnects after a failure that may be a lost connection.
 
     Args:
-        uri: Of the folder, of any scheme that fsspec knows.
+        uri: URI of the folder, with any scheme that fsspec supports.
         options: Arguments of the file system, see :func:`.filesystem`.
 
     >>> folder = Folder("memory://run")
@@ -81,55 +81,55 @@ class Folder:
         return join(self.uri, name)
 
     def upload(self, path: Path | str, name: str, progress: Progress | None = None) -> None:
-        """Put a file here; one of the same name is replaced when all of it has arrived.
+        """Upload a file atomically; an existing file is replaced.
 
         Args:
-            path: Where it lies on this machine.
-            name: Its name here.
-            progress: Told how far it is.
+            path: Local path of the file.
+            name: Name in the folder.
+            progress: Called with the bytes transferred so far and their total.
 
         Raises:
-            ObjectStoreTransientError: Not all of it has arrived.
-            OSError: It cannot be read, or the store refuses it.
+            ObjectStoreTransientError: The upload is incomplete.
+            OSError: The file cannot be read, or the store rejects it.
         """
         path = Path(path)
         with self._files(name) as (files, target):
-            whole = not _WHOLE.isdisjoint(_protocols(files))
+            is_atomic = not _ATOMIC_SCHEMES.isdisjoint(_protocols(files))
             above, _, last = target.rpartition("/")
-            written = target if whole else f"{above}/.{last}.{secrets.token_hex(4)}.tmp"
-            if not whole:
+            written = target if is_atomic else f"{above}/.{last}.{secrets.token_hex(4)}.tmp"
+            if not is_atomic:
                 files.makedirs(above or "/", exist_ok=True)
             size = path.stat().st_size
             try:
                 files.put_file(str(path), written, callback=_callback(progress))
                 files.invalidate_cache()
                 arrived = int(files.info(written)["size"])
-                # A file that is written to meanwhile, such as a log, has grown.
+                # A file that is still being written, such as a log, may have grown.
                 if not size <= arrived <= max(size, path.stat().st_size):
                     raise ObjectStoreTransientError(
-                        f"Of {str(path)!r}, {size} bytes, {arrived} have arrived at {self._shown(name)!r}."
+                        f"{str(path)!r}: only {arrived} of {size} bytes were uploaded to {self._masked_uri(name)!r}."
                     )
-                if not whole:
+                if not is_atomic:
                     _move(files, written, target)
-                if progress is not None:  # of which not every file system tells
+                if progress is not None:  # not every file system calls it
                     progress(arrived, arrived)
             except BaseException:
-                if not whole:
+                if not is_atomic:
                     with contextlib.suppress(Exception):
                         files.rm_file(written)
                 raise
 
     def download(self, name: str, path: Path | str, progress: Progress | None = None) -> None:
-        """Fetch a file; what is at the path is replaced when all of it has arrived.
+        """Download a file atomically; an existing file is replaced.
 
         Args:
-            name: Its name here.
-            path: Where to on this machine; the folder is made.
-            progress: Told how far it is.
+            name: Name in the folder.
+            path: Local path; its folder is created.
+            progress: Called with the bytes transferred so far and their total.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            ObjectStoreTransientError: Not all of it has arrived.
+            FileNotFoundError: The file does not exist.
+            ObjectStoreTransientError: The download is incomplete.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ class Folder:
                 files.get_file(source, str(part), callback=_callback(progress))
                 if size is not None and part.stat().st_size != size:
                     raise ObjectStoreTransientError(
-                        f"Of {self._shown(name)!r}, {size} bytes, {part.stat().st_size} have arrived."
+                        f"{self._masked_uri(name)!r}: only {part.stat().st_size} of {size} bytes were downloaded."
                     )
                 part.replace(path)
                 if progress is not None:
@@ -149,10 +149,10 @@ class Folder:
                 part.unlink(missing_ok=True)
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is a file.
+        """Return whether a file exists.
 
         Args:
-            name: Its name here.
+            name: Name in the folder.
         """
         try:
             self.entry(name)
@@ -161,13 +161,13 @@ class Folder:
         return True
 
     def entry(self, name: str) -> Entry:
-        """Return what the store tells of a file.
+        """Return size and modification time of a file.
 
         Args:
-            name: Its name here.
+            name: Name in the folder.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
         with self._files(name) as (files, path):
             files.invalidate_cache()
@@ -175,10 +175,10 @@ class Folder:
         return Entry(name, int(info["size"] or 0), _when(info))
 
     def entries(self, *, deep: bool = False) -> list[Entry]:
-        """Return the files in the folder, by their names; none if there is no folder.
+        """Return the files in the folder, sorted by name; an empty list if the folder does not exist.
 
         Args:
-            deep: Whether those at any depth are among them, rather than those that lie directly in the folder.
+            deep: Whether to include files in subfolders.
         """
         with self._files("") as (files, root):
             files.invalidate_cache()
@@ -195,10 +195,10 @@ class Folder:
         return sorted(entries, key=lambda one: one.name)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the names of all files at any depth that begin with some text.
+        """Return the names of all files, at any depth, that start with a prefix.
 
         Args:
-            prefix: The text; need not be a whole name of a folder.
+            prefix: The prefix; need not end at a folder.
         """
         above = prefix.rpartition("/")[0]
         with self._files("") as (files, root):
@@ -213,16 +213,16 @@ class Folder:
         return sorted(name for name in names if name.startswith(prefix))
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there.
+        """Delete a file if it exists.
 
         Args:
-            name: Its name here.
+            name: Name in the folder.
         """
         with self._files(name) as (files, path), contextlib.suppress(FileNotFoundError):
             files.rm_file(path)
 
     def remove_all(self) -> None:
-        """Remove the folder with everything that is in it, if it is there.
+        """Delete the folder with all its files, if it exists.
 
         >>> folder = Folder("memory://run/old")
         >>> folder.write_text("deep/name.txt", "night")
@@ -237,10 +237,10 @@ class Folder:
         """Return the content of a small text file.
 
         Args:
-            name: Its name here.
+            name: Name in the folder.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
         with self._files(name) as (files, path):
             files.invalidate_cache()
@@ -251,7 +251,7 @@ class Folder:
         """Write a small text file.
 
         Args:
-            name: Its name here.
+            name: Name in the folder.
             text: Its content.
         """
         with tempfile.TemporaryDirectory(prefix="composer-") as folder:
@@ -260,25 +260,25 @@ class Folder:
             self.upload(path, name)
 
     def probe(self) -> None:
-        """Write a small file and remove it, to learn now whether that is allowed.
+        """Write and delete a small file, to check for write permission.
 
         Raises:
-            OSError: It is not.
+            OSError: The folder is not writable.
         """
         name = f".composer-{secrets.token_hex(4)}"
         self.write_text(name, "This file may be removed.")
         self.remove(name)
 
     def close(self) -> None:
-        """Let go of the connection, which is made again when it is needed."""
+        """Close the connection; it is opened again when needed."""
         opened, self._opened = self._opened, None
-        # A server's connection is this folder's own; the sessions of stores are shared.
+        # An SFTP connection belongs to this folder; the sessions of object stores are shared.
         if opened is not None and "sftp" in _protocols(opened[0]):
             cast("Any", opened[0]).client.close()
 
     @contextlib.contextmanager
     def _files(self, name: str) -> Generator[tuple[AbstractFileSystem, str]]:
-        """Give the file system and the path of a name; forget a connection that may be broken."""
+        """Yield the file system and the path of a name; close a connection that may be broken."""
         opened = self._opened  # another thread may close it meanwhile
         if opened is None:
             opened = self._opened = filesystem(self.uri, self._options)
@@ -288,19 +288,19 @@ class Folder:
         except Exception as error:
             if is_transient(error):
                 self.close()
-            # Clients say what they were asked for, with the password in it.
+            # The errors of clients contain the request, with the password in it.
             if (masked := mask_error(error, secrets_in([self.uri, self._options]))) is not error:
                 raise masked from masked.__cause__
             raise
 
-    def _shown(self, name: str) -> str:
-        """The URI of a file for messages."""
+    def _masked_uri(self, name: str) -> str:
+        """Return the URI of a file for messages, without secrets."""
         return mask_text(self.uri_of(name))
 
     def _info(self, files: AbstractFileSystem, path: str, name: str) -> dict[str, Any]:
         info = cast("dict[str, Any]", files.info(path))
         if info["type"] != "file":
-            raise FileNotFoundError(f"{self._shown(name)!r} is a {info['type']}, not a file.")
+            raise FileNotFoundError(f"{self._masked_uri(name)!r} is a {info['type']}, not a file.")
         return info
 
 
@@ -308,7 +308,7 @@ def _move(files: AbstractFileSystem, source: str, target: str) -> None:
     from fsspec import AbstractFileSystem
 
     if type(files).mv is AbstractFileSystem.mv:
-        # Which takes names such as [a]* for patterns.
+        # The default implementation would treat names such as [a]* as patterns.
         files.cp_file(source, target)
         files.rm_file(source)
     else:
@@ -326,12 +326,12 @@ def _callback(progress: Progress | None) -> Any:
     if progress is None:
         return NoOpCallback()
 
-    class Told(Callback):
+    class ProgressCallback(Callback):
         def call(self, hook_name: str | None = None, **kwargs: Any) -> None:
             if self.size:
                 progress(int(self.value), int(self.size))
 
-    return Told()
+    return ProgressCallback()
 
 
 def _when(info: Mapping[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Stores that Apache Libcloud knows and fsspec does not."""
+"""Object stores through Apache Libcloud, for providers that fsspec does not support."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["LibcloudObjectStore"]
 
 
 class LibcloudObjectStore(ObjectStore):
-    """A container of a provider of Apache Libcloud.
+    """A container of an Apache Libcloud provider.
 
     Args:
-        provider: Its name there in upper case with underscores, such as "BACKBLAZE_B2", or as Libcloud has it.
+        provider: Name of the provider in upper case with underscores, such as "BACKBLAZE_B2", or Libcloud's own value.
         container: Name of the container.
-        chunk_size: How many bytes are read from a file or from the provider at once.
-        key_environ: Variable that holds the key.
-        secret_environ: Variable that holds the secret.
+        chunk_size: Number of bytes to read from a file or from the provider at once.
+        key_environ: Environment variable with the key.
+        secret_environ: Environment variable with the secret.
         provider_kwargs: Further arguments of the provider's driver.
 
     Raises:
         MissingConditionalImportError: The package apache-libcloud is not installed.
-        ValueError: There is no such provider, or no such variable in the environment.
+        ValueError: The provider is unknown, or an environment variable is not set.
 
     >>> LibcloudObjectStore(
     ...     "S3", "container", key_environ="CLOUD_KEY", secret_environ="CLOUD_SECRET"
@@ -52,7 +52,7 @@ class LibcloudObjectStore(ObjectStore):
         try:
             driver = providers.get_driver(getattr(types.Provider, provider, provider))
         except AttributeError as error:
-            raise ValueError(f"provider={provider!r} is not one that Libcloud knows.") from error
+            raise ValueError(f"provider={provider!r} is not a Libcloud provider.") from error
         arguments = dict(provider_kwargs or {})
         if key_environ is not None:
             arguments["key"] = _variable("key_environ", key_environ)
@@ -65,7 +65,7 @@ class LibcloudObjectStore(ObjectStore):
         self._missing: type[Exception] = types.ObjectDoesNotExistError
 
     def get_uri(self, object_name: str) -> str:
-        """Return a URI that tells provider, container and name.
+        """Return a URI with provider, container and name.
 
         Args:
             object_name: The name.
@@ -73,40 +73,40 @@ class LibcloudObjectStore(ObjectStore):
         return f"{self.provider}://{self.container}/{object_name}"
 
     def upload_object(self, object_name: str, filename: str | Path, callback: Progress | None = None) -> None:
-        """Put a file into the container; one of the same name is replaced.
+        """Upload a file to the container; an existing object is replaced.
 
         Args:
-            object_name: Its name in the container.
-            filename: Where it lies on this machine.
+            object_name: Name in the container.
+            filename: Local path of the file.
             callback: Called with the bytes read so far and their total.
         """
         self._container().upload_object_via_stream(_blocks(Path(filename), self.chunk_size, callback), object_name)
 
     def get_object_size(self, object_name: str) -> int:
-        """Return the size of a file in bytes.
+        """Return the size of an object in bytes.
 
         Args:
-            object_name: Its name in the container.
+            object_name: Name in the container.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The object does not exist.
         """
         return int(self._object(object_name).size)
 
     def download_object(
         self, object_name: str, filename: str | Path, overwrite: bool = False, callback: Progress | None = None
     ) -> None:
-        """Fetch a file.
+        """Download an object.
 
         Args:
-            object_name: Its name in the container.
-            filename: Where to on this machine.
-            overwrite: Whether a file that is there may be replaced.
+            object_name: Name in the container.
+            filename: Local path.
+            overwrite: Whether to replace an existing file.
             callback: Called with the bytes received so far and their total.
 
         Raises:
-            FileExistsError: There is a file at ``filename``.
-            FileNotFoundError: There is no such file in the container.
+            FileExistsError: ``filename`` exists.
+            FileNotFoundError: The object does not exist.
         """
         path = Path(filename)
         if not overwrite and os.path.lexists(path):
@@ -124,12 +124,12 @@ class LibcloudObjectStore(ObjectStore):
             part.unlink(missing_ok=True)
 
     def list_objects(self, prefix: str | None = None) -> list[str]:
-        """Return the names of the files in the container.
+        """Return the names of the objects in the container.
 
         Args:
-            prefix: What they begin with; None is all.
+            prefix: Prefix of the names; None returns all.
         """
-        # Some drivers take a prefix for a folder.
+        # Some drivers treat a prefix as a folder.
         found = (str(one.name) for one in self._driver.iterate_container_objects(self._container()))
         return sorted(name for name in found if name.startswith(prefix or ""))
 
@@ -140,12 +140,12 @@ class LibcloudObjectStore(ObjectStore):
         try:
             return self._driver.get_object(self.container, name)
         except self._missing as error:
-            raise FileNotFoundError(f"There is no file {self.get_uri(name)!r}.") from error
+            raise FileNotFoundError(f"The object {self.get_uri(name)!r} does not exist.") from error
 
 
 def _variable(argument: str, name: str) -> str:
     if name not in os.environ:
-        raise ValueError(f"{argument}={name!r}: there is no such variable in the environment.")
+        raise ValueError(f"{argument}={name!r}: this environment variable is not set.")
     return os.environ[name]
 
 

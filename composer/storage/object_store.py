@@ -1,4 +1,4 @@
-"""Stores of files by name, as scripts use and define them."""
+"""Object stores as classes that scripts use and subclass, and their construction from names and URIs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
 
 
 class ObjectStore:
-    """Files by name, somewhere else.
+    """An object store: remote files by name.
 
-    Those here are over a :class:`.Folder` given to the constructor. A store of one's own overrides the methods instead.
+    The built-in stores access a :class:`.Folder` that is given to the constructor. Custom stores override the methods.
 
     Args:
-        folder: What the names are relative to; None for a store that overrides the methods.
+        folder: The folder that names are relative to; None for a store that overrides the methods.
 
     >>> with ObjectStore(Folder("memory://bucket")) as store:
     ...     _ = (tmp_path / "a.txt").write_text("text")
@@ -48,7 +48,7 @@ class ObjectStore:
         self.folder = folder
 
     def get_uri(self, object_name: str) -> str:
-        """Return the URI of a file.
+        """Return the URI of an object.
 
         Args:
             object_name: Its name.
@@ -56,59 +56,59 @@ class ObjectStore:
         return self._folder().uri_of(object_name)
 
     def upload_object(self, object_name: str, filename: str | Path, callback: Progress | None = None) -> None:
-        """Put a file into the store; one of the same name is replaced.
+        """Upload a file; an existing object is replaced.
 
         Args:
-            object_name: Its name in the store.
-            filename: Where it lies on this machine.
+            object_name: Name in the store.
+            filename: Local path of the file.
             callback: Called with the bytes transferred so far and their total.
 
         Raises:
-            ObjectStoreTransientError: It failed in a way that the next attempt may not.
+            ObjectStoreTransientError: The upload failed, but a retry may succeed.
         """
         self._folder().upload(filename, object_name, callback)
 
     def get_object_size(self, object_name: str) -> int:
-        """Return the size of a file in bytes.
+        """Return the size of an object in bytes.
 
         Args:
-            object_name: Its name in the store.
+            object_name: Name in the store.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The object does not exist.
         """
         return self._folder().entry(object_name).size
 
     def download_object(
         self, object_name: str, filename: str | Path, overwrite: bool = False, callback: Progress | None = None
     ) -> None:
-        """Fetch a file.
+        """Download an object.
 
         Args:
-            object_name: Its name in the store.
-            filename: Where to on this machine.
-            overwrite: Whether a file that is there may be replaced.
+            object_name: Name in the store.
+            filename: Local path.
+            overwrite: Whether to replace an existing file.
             callback: Called with the bytes transferred so far and their total.
 
         Raises:
-            FileExistsError: There is a file at ``filename``.
-            FileNotFoundError: There is no such file in the store.
-            ObjectStoreTransientError: It failed in a way that the next attempt may not.
+            FileExistsError: ``filename`` exists.
+            FileNotFoundError: The object does not exist.
+            ObjectStoreTransientError: The download failed, but a retry may succeed.
         """
         if not overwrite and os.path.lexists(filename):
             raise FileExistsError(f"filename={str(filename)!r} exists; give overwrite=True to replace it.")
         self._folder().download(object_name, filename, callback)
 
     def list_objects(self, prefix: str | None = None) -> list[str]:
-        """Return the names of the files in the store.
+        """Return the names of the objects in the store.
 
         Args:
-            prefix: What they begin with; None is all.
+            prefix: Prefix of the names; None returns all.
         """
         return self._folder().names(prefix or "")
 
     def close(self) -> None:
-        """Let go of the connection, which is made again when it is needed."""
+        """Close the connection; it is opened again when needed."""
         if self.folder is not None:
             self.folder.close()
 
@@ -116,7 +116,7 @@ class ObjectStore:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
 
@@ -124,17 +124,17 @@ class ObjectStore:
         if self.folder is None:
             raise NotImplementedError(
                 f"{type(self).__name__} must override get_uri, upload_object, get_object_size, download_object and "
-                f"list_objects, or give its constructor's parent a Folder."
+                f"list_objects, or pass a Folder to super().__init__()."
             )
         return self.folder
 
 
 class UriObjectStore(ObjectStore):
-    """A store of any scheme that fsspec knows: ``az://``, ``hf://``, ``memory://`` and many others.
+    """A store with any scheme that fsspec supports: ``az://``, ``hf://``, ``memory://`` and many others.
 
     Args:
-        uri: Of the bucket, or of a folder in it.
-        options: Arguments of fsspec's file system for that scheme.
+        uri: URI of the bucket, or of a folder in it.
+        options: Arguments of fsspec's file system for the scheme.
 
     >>> UriObjectStore("memory://bucket").get_uri("run/ep1.pt")
     'memory://bucket/run/ep1.pt'
@@ -145,14 +145,14 @@ class UriObjectStore(ObjectStore):
 
 
 def build_remote_backend(remote_backend_name: str, backend_kwargs: Mapping[str, Any]) -> ObjectStore:
-    """Make a store by the name of its kind.
+    """Create an object store by the name of its backend.
 
     Args:
         remote_backend_name: "s3", "gs", "oci", "sftp", "libcloud", or "uri" for :class:`UriObjectStore`.
         backend_kwargs: Arguments of its class.
 
     Raises:
-        ValueError: There is no such kind.
+        ValueError: The backend is unknown.
 
     >>> build_remote_backend("uri", {"uri": "memory://bucket"}).list_objects("none")
     []
@@ -160,7 +160,7 @@ def build_remote_backend(remote_backend_name: str, backend_kwargs: Mapping[str, 
     from composer.storage import object_stores
     from composer.storage.libcloud_store import LibcloudObjectStore
 
-    kinds: dict[str, type[ObjectStore]] = {
+    classes: dict[str, type[ObjectStore]] = {
         "s3": object_stores.S3ObjectStore,
         "gs": object_stores.GCSObjectStore,
         "oci": object_stores.OCIObjectStore,
@@ -168,17 +168,17 @@ def build_remote_backend(remote_backend_name: str, backend_kwargs: Mapping[str, 
         "libcloud": LibcloudObjectStore,
         "uri": UriObjectStore,
     }
-    return kinds[one_of("remote_backend_name", remote_backend_name, tuple(kinds))](**backend_kwargs)
+    return classes[one_of("remote_backend_name", remote_backend_name, tuple(classes))](**backend_kwargs)
 
 
 def maybe_create_object_store_from_uri(uri: Path | str) -> ObjectStore | None:
-    """Return the store that a URI is in; None for a path of this machine.
+    """Return the object store of a URI; None for a local path.
 
     Args:
-        uri: A URI, of which the path in the bucket is not looked at, or a path.
+        uri: A URI, whose path in the bucket is ignored, or a path.
 
     Raises:
-        NotImplementedError: There is no store for the scheme.
+        NotImplementedError: The scheme is not supported.
 
     >>> maybe_create_object_store_from_uri("memory://bucket/run/ep1.pt").get_uri("a")
     'memory://bucket/a'
@@ -193,28 +193,28 @@ def maybe_create_object_store_from_uri(uri: Path | str) -> ObjectStore | None:
     scheme, bucket, _ = parse_uri(uri)
     if not is_remote(uri) and scheme in ("", "file", "local"):
         return None
-    kinds: dict[str, type[Any]] = {"s3": S3ObjectStore, "gs": GCSObjectStore, "oci": OCIObjectStore}
-    if scheme in kinds:
-        place = uri.partition("://")[2].partition("/")[0] if scheme == "oci" else bucket
-        return kinds[scheme](bucket=place)
+    classes: dict[str, type[Any]] = {"s3": S3ObjectStore, "gs": GCSObjectStore, "oci": OCIObjectStore}
+    if scheme in classes:
+        bucket = uri.partition("://")[2].partition("/")[0] if scheme == "oci" else bucket
+        return classes[scheme](bucket=bucket)
     known = {*fsspec.available_protocols(), *fsspec.registry, "azure"} - {"dbfs", "wandb"}
     if scheme not in known:
         raise NotImplementedError(
-            f"{mask_text(uri)!r}: there is no store for {scheme}://. Files go to any scheme that fsspec knows; volumes "
-            f"and experiment trackers are reached by their loggers, or by where they are mounted."
+            f"{mask_text(uri)!r}: {scheme}:// is not supported. Use a scheme that fsspec supports; for an experiment "
+            f"tracker use its logger, and for a volume the path where it is mounted."
         )
-    place = uri.partition("://")[2].partition("/")[0]
-    return UriObjectStore(f"{scheme}://{place}")
+    bucket = uri.partition("://")[2].partition("/")[0]
+    return UriObjectStore(f"{scheme}://{bucket}")
 
 
 def list_remote_objects(remote_path: str) -> list[str]:
-    """Return the names, counted from the bucket, of the files below a URI.
+    """Return the names, relative to the bucket, of the files below a URI.
 
     Args:
-        remote_path: The URI, which may end in a part of a name.
+        remote_path: The URI; may end in a name prefix.
 
     Raises:
-        ValueError: It is a path of this machine.
+        ValueError: It is a local path.
 
     >>> Folder("memory://listed").write_text("run/ep1.pt", "weights")
     >>> list_remote_objects("memory://listed/run")
@@ -223,19 +223,19 @@ def list_remote_objects(remote_path: str) -> list[str]:
     store = maybe_create_object_store_from_uri(remote_path)
     if store is None:
         shown = mask_text(remote_path)
-        raise ValueError(f"remote_path={shown!r} is a path of this machine; give a URI such as s3://bucket/run.")
+        raise ValueError(f"remote_path={shown!r} is a local path; give a URI such as s3://bucket/run.")
     return store.list_objects(parse_uri(remote_path)[2])
 
 
 def validate_credentials(remote_backend: ObjectStore, remote_file_name_to_test: str) -> None:
-    """Put a small file into a store, to learn now whether that is allowed.
+    """Upload a small file to a store, to check the credentials.
 
     Args:
         remote_backend: The store.
-        remote_file_name_to_test: The name that the file gets.
+        remote_file_name_to_test: Name of the file.
 
     Raises:
-        OSError: It is not allowed, or the store is not there.
+        OSError: The upload is denied, or the store does not exist.
 
     >>> store = UriObjectStore("memory://bucket")
     >>> validate_credentials(store, ".credentials_validated")

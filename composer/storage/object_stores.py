@@ -1,4 +1,4 @@
-"""The stores that scripts make by name, each a front of :class:`.Folder`."""
+"""Object stores for S3, Google Cloud Storage, Oracle Cloud and SFTP, each a thin layer over :class:`.Folder`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _TRANSFER: Final = ("max_concurrency", "multipart_chunksize")
 
 
 class S3ObjectStore(ObjectStore):
-    """A bucket of S3, or of a service that speaks its language.
+    """A bucket of S3, or of an S3-compatible service.
 
-    What is not given comes from the environment and the files of the AWS clients. ``S3_ENDPOINT_URL`` and
+    Defaults come from the environment and the configuration files of AWS. ``S3_ENDPOINT_URL`` and
     ``S3_CANNED_ACL`` are read too.
 
     Args:
-        bucket: Its name.
-        prefix: What all names begin with.
-        region_name: Where the bucket is.
-        endpoint_url: The service, if it is not AWS.
-        aws_access_key_id: Key.
-        aws_secret_access_key: Its secret.
-        aws_session_token: Token of temporary credentials.
+        bucket: Name of the bucket.
+        prefix: Prefix of all object names.
+        region_name: Region of the bucket.
+        endpoint_url: URL of an S3-compatible service; None is AWS.
+        aws_access_key_id: Access key.
+        aws_secret_access_key: Secret of the key.
+        aws_session_token: Session token of temporary credentials.
         client_config: Arguments of botocore's ``Config``, such as ``{"retries": {"max_attempts": 5}}``.
-        transfer_config: ``max_concurrency``, how many parts of a file are sent at once, and ``multipart_chunksize``,
-            their bytes.
+        transfer_config: ``max_concurrency``, the number of parts of a multipart upload that are sent at once, and
+            ``multipart_chunksize``, their size in bytes.
 
     Raises:
         ValueError: ``transfer_config`` has other keys.
@@ -70,7 +70,7 @@ class S3ObjectStore(ObjectStore):
         super().__init__(_folder("s3", self.bucket, prefix, options))
 
     def get_key(self, object_name: str) -> str:
-        """Return the name that a file has in the bucket, with the prefix.
+        """Return the key of an object in the bucket, including the prefix.
 
         Args:
             object_name: Its name.
@@ -81,12 +81,12 @@ class S3ObjectStore(ObjectStore):
 class GCSObjectStore(ObjectStore):
     """A bucket of Google Cloud Storage.
 
-    With the variables ``GCS_KEY`` and ``GCS_SECRET`` it is reached in the language of S3; else with the default
-    credentials of the machine.
+    If ``GCS_KEY`` and ``GCS_SECRET`` are set, the S3-compatible API is used; otherwise the default credentials of the
+    environment.
 
     Args:
-        bucket: Its name.
-        prefix: What all names begin with.
+        bucket: Name of the bucket.
+        prefix: Prefix of all object names.
 
     >>> GCSObjectStore("bucket").get_uri("run/ep1.pt")
     'gs://bucket/run/ep1.pt'
@@ -103,7 +103,7 @@ class GCSObjectStore(ObjectStore):
             super().__init__(_folder("gs", self.bucket, prefix, {}))
 
     def get_uri(self, object_name: str) -> str:
-        """Return the URI of a file.
+        """Return the URI of an object.
 
         Args:
             object_name: Its name.
@@ -111,7 +111,7 @@ class GCSObjectStore(ObjectStore):
         return f"gs://{super().get_uri(object_name).partition('://')[2]}"
 
     def get_key(self, object_name: str) -> str:
-        """Return the name that a file has in the bucket, with the prefix.
+        """Return the key of an object in the bucket, including the prefix.
 
         Args:
             object_name: Its name.
@@ -120,11 +120,11 @@ class GCSObjectStore(ObjectStore):
 
 
 class OCIObjectStore(ObjectStore):
-    """A bucket of Oracle Cloud; the variable ``OCI_CONFIG_FILE`` may name the file with the credentials.
+    """A bucket of Oracle Cloud; ``OCI_CONFIG_FILE`` may be the path of the file with the credentials.
 
     Args:
-        bucket: Its name, or ``bucket@namespace``.
-        prefix: What all names begin with.
+        bucket: Name of the bucket, or ``bucket@namespace``.
+        prefix: Prefix of all object names.
 
     >>> OCIObjectStore("bucket@space").get_uri("run/ep1.pt")
     'oci://bucket@space/run/ep1.pt'
@@ -137,24 +137,24 @@ class OCIObjectStore(ObjectStore):
 
 
 class SFTPObjectStore(ObjectStore):
-    """The files of a server that speaks SFTP.
+    """The files of an SFTP server.
 
     Args:
         host: The server, or ``sftp://user@server:port/path``.
         port: Its port.
-        username: Who logs in; the user of this machine by default.
-        password: Their password.
-        known_hosts_filename: File with the keys of servers; the user's own by default.
-        known_hosts_filename_environ: Variable that names that file if it is not given.
-        key_filename: File with the key to log in with.
-        key_filename_environ: Variable that names that file if it is not given.
-        missing_host_key_policy: What to do with a server of unknown key: "RejectPolicy", "AutoAddPolicy" or
+        username: User name; the local user by default.
+        password: Password.
+        known_hosts_filename: File with the known host keys; that of the user by default.
+        known_hosts_filename_environ: Environment variable with the default of ``known_hosts_filename``.
+        key_filename: File with the private key.
+        key_filename_environ: Environment variable with the default of ``key_filename``.
+        missing_host_key_policy: What to do with an unknown host key: "RejectPolicy", "AutoAddPolicy" or
             "WarningPolicy".
-        cwd: What names are relative to.
+        cwd: Folder that names are relative to.
         connect_kwargs: Further arguments of paramiko's ``SSHClient.connect``.
 
     Raises:
-        ValueError: There is no such policy.
+        ValueError: The policy is unknown.
 
     >>> SFTPObjectStore("server.org", cwd="/data").get_uri("run/ep1.pt")
     'sftp://server.org:22/data/run/ep1.pt'
@@ -195,7 +195,7 @@ class SFTPObjectStore(ObjectStore):
 
 
 def _bucket(name: str) -> str:
-    """The bucket, of which scripts give the URI too."""
+    """Return the name of a bucket, which may be given as a URI."""
     return name.partition("://")[2].strip("/") if "://" in name else name.strip("/")
 
 

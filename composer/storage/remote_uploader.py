@@ -1,4 +1,4 @@
-"""Uploads of a script's own, behind what it does."""
+"""Upload files in background threads, for scripts (``RemoteUploader``) and loggers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["RemoteFilesExistingCheckStatus", "RemoteUploader", "Uploads", "store
 
 
 class RemoteFilesExistingCheckStatus(enum.Enum):
-    """What came of waiting for files to be there.
+    """Result of waiting for remote files to exist.
 
     >>> RemoteFilesExistingCheckStatus.EXIST.value
     1
@@ -39,14 +39,14 @@ class RemoteFilesExistingCheckStatus(enum.Enum):
 
 
 def store_of(uri: str, backend_kwargs: Mapping[str, Any] | None = None) -> ObjectStore:
-    """Return the store that a URI names.
+    """Return the object store of a URI.
 
     Args:
-        uri: Of a bucket; its path is not looked at.
-        backend_kwargs: Arguments of the store's class beside the bucket, see :func:`.build_remote_backend`.
+        uri: URI of a bucket; its path is ignored.
+        backend_kwargs: Arguments of the store's class in addition to the bucket, see :func:`.build_remote_backend`.
 
     Raises:
-        ValueError: It is a path of this machine.
+        ValueError: It is a local path.
 
     >>> store_of("memory://bucket").get_uri("a")
     'memory://bucket/a'
@@ -63,21 +63,21 @@ def store_of(uri: str, backend_kwargs: Mapping[str, Any] | None = None) -> Objec
         return build_remote_backend("uri", {"uri": f"{scheme}://{bucket}", "options": given})
     store = maybe_create_object_store_from_uri(uri)
     if store is None:
-        raise ValueError(f"{mask_text(uri)!r} is a path of this machine; give a URI such as s3://bucket.")
+        raise ValueError(f"{mask_text(uri)!r} is a local path; give a URI such as s3://bucket.")
     return store
 
 
 class Uploads:
-    """Puts files into a store, which may be removed here as soon as they are handed in.
+    """Uploads files to an object store; the local files may be deleted as soon as they are added.
 
-    Of two files of one name, the later comes after the earlier. A link, a text file whose name ends in ``.symlink`` and
-    which holds the name of another file relative to its own, comes after all that was handed in before it, and is left
-    out when the last upload of its target failed.
+    Files of the same name are uploaded in order. A link (a text file whose name ends in ``.symlink``, with the relative
+    name of another file) is uploaded after everything that was added before it, and is skipped if the last upload of
+    its target failed.
 
     Args:
-        store: Where to.
-        queue: Does it.
-        staging: Keeps the files until they have arrived.
+        store: The object store.
+        queue: Runs the uploads.
+        staging: Keeps the files until they are uploaded.
 
     >>> from composer.storage.object_store import UriObjectStore
     >>> store, queue, staging = UriObjectStore("memory://uploads"), UploadQueue(), Staging()
@@ -95,19 +95,19 @@ class Uploads:
         self.store = store
         self.queue = queue
         self.staging = staging
-        self._newest: dict[str, Job] = {}  # of each name the last one handed in, unless it has arrived
+        self._newest: dict[str, Job] = {}  # last upload of each name, unless it has succeeded
 
     def add(self, name: str, path: Path | str, *, overwrite: bool) -> list[Job]:
-        """Hand in a file, or a folder with all that is in it.
+        """Upload a file, or a folder with all its files, in the background.
 
         Args:
-            name: Its name in the store.
-            path: Where it lies.
-            overwrite: Whether one of that name may be replaced.
+            name: Name in the store.
+            path: Local path.
+            overwrite: Whether to replace an existing file.
 
         Raises:
-            FileExistsError: One of that name is on its way, and may not be replaced.
-            FileNotFoundError: There is no such file.
+            FileExistsError: A file of that name is being uploaded, and ``overwrite`` is not set.
+            FileNotFoundError: The file does not exist.
         """
         path = Path(path)
         if path.is_dir():
@@ -119,9 +119,9 @@ class Uploads:
         if earlier is not None and not earlier.done and not overwrite:
             raise FileExistsError(f"{name!r} is being uploaded already; give overwrite=True to replace it.")
         after: list[Job] = []
-        behind = [] if earlier is None else [earlier]
+        after_any = [] if earlier is None else [earlier]
         if name.endswith(LINK_SUFFIX):
-            after, behind = self._of_target(name, path), self.queue.pending
+            after, after_any = self._of_target(name, path), self.queue.pending
         kept = self.staging.add(path, name)
 
         shown = mask_text(self.store.get_uri(name))
@@ -133,7 +133,7 @@ class Uploads:
             self.store.upload_object(name, kept)
             self.staging.remove(kept)
 
-        job = self._newest[name] = self.queue.submit(f"upload of {shown}", upload, after, behind)
+        job = self._newest[name] = self.queue.submit(f"upload of {shown}", upload, after, after_any)
         return [job]
 
     def _of_target(self, name: str, path: Path) -> list[Job]:
@@ -143,16 +143,16 @@ class Uploads:
 
 
 class RemoteUploader:
-    """Uploads files in threads, for scripts that do so themselves.
+    """Uploads files in background threads.
 
     Args:
-        remote_folder: A URI; names of files count from its bucket.
-        backend_kwargs: Arguments of the store's class beside the bucket.
-        num_concurrent_uploads: How many files are on their way at once.
-        num_attempts: How often each is tried.
+        remote_folder: A URI; file names are relative to its bucket.
+        backend_kwargs: Arguments of the store's class in addition to the bucket.
+        num_concurrent_uploads: Number of concurrent uploads.
+        num_attempts: Maximum number of attempts per file.
 
     Raises:
-        ValueError: It is a path of this machine, or a number is not positive.
+        ValueError: ``remote_folder`` is a local path, or a number is not positive.
 
     >>> uploader = RemoteUploader("memory://uploader/run")
     >>> uploader.init()
@@ -181,32 +181,32 @@ class RemoteUploader:
         self._checks: ThreadPoolExecutor | None = None
 
     def init(self) -> None:
-        """Put a small file into the store, to learn now whether that is allowed.
+        """Upload a small file, to check the credentials.
 
         Raises:
-            OSError: It is not.
+            OSError: The upload is denied.
         """
         validate_credentials(self.remote_backend, ".credentials_validated_successfully")
 
     def upload_file_async(self, remote_file_name: str, file_path: Path | str, overwrite: bool) -> None:
-        """Upload a file behind what the script does; it may be removed at once.
+        """Upload a file in the background; the local file may be deleted immediately.
 
         Args:
-            remote_file_name: Its name in the bucket.
-            file_path: Where it lies.
-            overwrite: Whether a file of that name may be replaced.
+            remote_file_name: Name in the bucket.
+            file_path: Local path.
+            overwrite: Whether to replace an existing file.
 
         Raises:
-            FileExistsError: One of that name is on its way, and may not be replaced.
+            FileExistsError: A file of that name is being uploaded, and ``overwrite`` is not set.
         """
         self._uploads.add(remote_file_name, file_path, overwrite=overwrite)
 
     def check_workers(self) -> None:
-        """Raise the failure of an upload, if there was one."""
+        """Raise the error of a failed upload, if there is one."""
         self._queue.poll()
 
     def wait(self) -> None:
-        """Wait until everything has arrived.
+        """Wait until all uploads are finished.
 
         Raises:
             Exception: An upload failed.
@@ -214,7 +214,7 @@ class RemoteUploader:
         self._queue.wait()
 
     def wait_and_close(self) -> None:
-        """Wait until everything has arrived, and end the threads.
+        """Wait until all uploads are finished, and stop the threads.
 
         Raises:
             Exception: An upload failed.
@@ -233,12 +233,12 @@ class RemoteUploader:
         max_wait_time_in_seconds: float = 3600,
         wait_before_next_trial_in_seconds: float = 30,
     ) -> Future[RemoteFilesExistingCheckStatus]:
-        """Look for files, which other processes may upload, until all are there; returns at once.
+        """Poll in the background until remote files exist, which other ranks may upload; return a future.
 
         Args:
-            remote_checkpoint_file_names: Their names in the bucket.
-            max_wait_time_in_seconds: For how long.
-            wait_before_next_trial_in_seconds: Time between two looks.
+            remote_checkpoint_file_names: Names of the files in the bucket.
+            max_wait_time_in_seconds: Maximum time to wait.
+            wait_before_next_trial_in_seconds: Time between checks.
         """
         if self._checks is None:
             self._checks = ThreadPoolExecutor(1, thread_name_prefix="composer-check")

@@ -1,4 +1,4 @@
-"""Trying again what failed."""
+"""Retry failed calls with exponential backoff and jitter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["call_with_retries", "retry"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Of its own: the user's seeds must draw what they would draw without failures.
+# A separate generator, so that retries do not change the random state of the user.
 _jitter = random.SystemRandom()
 
 
@@ -27,23 +27,24 @@ def call_with_retries(
     max_jitter: float = 0.5,
     pause: Callable[[float], object] | None = None,
 ) -> R:
-    """Call a function until it succeeds, with a pause after each failure that is twice the one before.
+    """Call a function until it succeeds, with a pause after each failure that doubles each time.
 
     Args:
         function: What to call.
-        should_retry: Tells whether another attempt may succeed after an exception.
-        num_attempts: How many calls there are at most.
+        should_retry: Returns whether to retry after an exception.
+        num_attempts: Maximum number of calls.
         initial_backoff: The first pause in seconds.
-        max_jitter: Up to how many seconds, drawn at random, are added, lest many processes try again all at once.
+        max_jitter: Maximum random time in seconds that is added to a pause, so that many processes do not retry at the
+            same time.
         pause: Waits for a number of seconds; None is :func:`time.sleep`.
 
     Raises:
-        Exception: That of the last attempt.
+        Exception: The exception of the last attempt.
 
-    >>> answers = iter([None, "done"])
-    >>> def ask():
-    ...     return next(answers) or {}["busy"]
-    >>> call_with_retries(ask, lambda error: isinstance(error, KeyError), pause=lambda seconds: None)
+    >>> responses = iter([None, "done"])
+    >>> def request():
+    ...     return next(responses) or {}["busy"]
+    >>> call_with_retries(request, lambda error: isinstance(error, KeyError), pause=lambda seconds: None)
     'done'
     """
     attempt = 1
@@ -75,13 +76,13 @@ def retry(
 def retry(
     exc_class: Any = Exception, num_attempts: int = 3, initial_backoff: float = 1.0, max_jitter: float = 0.5
 ) -> Any:
-    """Decorate a function so that it is called again when it fails; works with and without arguments.
+    """Decorate a function so that failed calls are retried; works with and without arguments.
 
     Args:
-        exc_class: Which exceptions call for another attempt: a class or several.
-        num_attempts: How many calls there are at most.
-        initial_backoff: The first pause in seconds; each is twice the one before.
-        max_jitter: Up to how many seconds, drawn at random, are added to a pause.
+        exc_class: Exception class, or a sequence of classes, to retry on.
+        num_attempts: Maximum number of calls.
+        initial_backoff: The first pause in seconds; doubles with each attempt.
+        max_jitter: Maximum random time in seconds that is added to a pause.
 
     Raises:
         ValueError: A number is out of its range.
@@ -98,7 +99,7 @@ def retry(
     """
     if callable(exc_class) and not isinstance(exc_class, type):
         return retry()(cast("Callable[..., Any]", exc_class))
-    kinds = (exc_class,) if isinstance(exc_class, type) else tuple(cast("Sequence[type[Exception]]", exc_class))
+    exc_classes = (exc_class,) if isinstance(exc_class, type) else tuple(cast("Sequence[type[Exception]]", exc_class))
     positive("num_attempts", num_attempts)
     non_negative("initial_backoff", initial_backoff)
     non_negative("max_jitter", max_jitter)
@@ -108,7 +109,7 @@ def retry(
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             return call_with_retries(
                 lambda: function(*args, **kwargs),
-                lambda error: isinstance(error, kinds),
+                lambda error: isinstance(error, exc_classes),
                 num_attempts,
                 initial_backoff,
                 max_jitter,

@@ -1,4 +1,4 @@
-"""Servers that speak SFTP, whose keys are checked."""
+"""SFTP file systems that verify host keys."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 __all__ = ["POLICIES", "server_of", "sftp_filesystem"]
 
-# What a packet of the protocol holds, in bytes.
+# Payload of an SFTP packet, in bytes.
 _BLOCK: Final = 32_768
 
-# What to do with a server whose key is in no list of known hosts.
+# What to do with an unknown host key.
 POLICIES: Final = ("RejectPolicy", "AutoAddPolicy", "WarningPolicy")
 
 
 def sftp_filesystem(uri: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
-    """Return the files of a server, and the path there.
+    """Return the file system of a server, and the path on it.
 
-    A server whose key is in no list of known hosts is refused, since anyone could stand in its place.
+    A server with an unknown host key is rejected, since it could be an impostor.
 
     Args:
-        uri: ``sftp://user:password@host:port/path``, all but the host optional. A path counts from the root of what
-            the server shows.
-        options: ``known_hosts_filename``, in place of the user's list; ``missing_host_key_policy``, one of
+        uri: ``sftp://user:password@host:port/path``; only the host is required. The path is relative to the root of
+            the server.
+        options: ``known_hosts_filename``, instead of the user's file; ``missing_host_key_policy``, one of
             "RejectPolicy", "AutoAddPolicy" and "WarningPolicy"; and arguments of paramiko's ``SSHClient.connect``.
 
     Raises:
         MissingConditionalImportError: The package paramiko is not installed.
-        ValueError: The URI has no host, or there is no such policy.
+        ValueError: The URI has no host, or the policy is unknown.
 
     >>> sftp_filesystem("sftp:///path", {})
     Traceback (most recent call last):
@@ -51,12 +51,12 @@ def sftp_filesystem(uri: str, options: dict[str, Any]) -> tuple[AbstractFileSyst
     connection.update({key: value for key, value in options.items() if value is not None})
     one_of("missing_host_key_policy", connection.setdefault("missing_host_key_policy", "RejectPolicy"), POLICIES)
     import_extra("paramiko", "sftp", "sftp://", install="paramiko")
-    # A connection that was lost stays in the cache of instances.
+    # The instance cache would keep a lost connection.
     return _files()(parts.hostname, skip_instance_cache=True, **connection), unquote(parts.path) or "/"
 
 
 def server_of(host: str, port: int) -> tuple[str, str]:
-    """Return the part of a URI that names a server, and the path that was given with it.
+    """Return the ``host:port`` component of a URI, and the path.
 
     Args:
         host: The server, or ``sftp://user@server:port/path``.
@@ -73,12 +73,12 @@ def server_of(host: str, port: int) -> tuple[str, str]:
 
 @functools.cache
 def _files() -> type[AbstractFileSystem]:
-    """The class, made when the packages that it stands on are there."""
+    """Return the file system class; its base class needs optional packages."""
     import paramiko
     from fsspec.implementations.sftp import SFTPFileSystem
 
     class Files(SFTPFileSystem):
-        """As of fsspec, with lists of known hosts."""
+        """fsspec's SFTP file system, with verification of host keys."""
 
         def _connect(self) -> None:
             arguments = dict(self.ssh_kwargs)
@@ -93,14 +93,14 @@ def _files() -> type[AbstractFileSystem]:
             self.client, self.ftp = client, client.open_sftp()
 
         def put_file(self, lpath: str, rpath: str, callback: Any = None, **kwargs: Any) -> None:
-            """Send a file; paramiko's own way of doing so does not learn of blocks that the server could not write."""
+            """Upload a file; paramiko's own method does not detect blocks that the server could not write."""
             self.mkdirs(self._parent(rpath), exist_ok=True)
             with Path(lpath).open("rb") as source, self.ftp.open(rpath, "wb") as target:
                 target.set_pipelined(True)
                 block = source.read(_BLOCK)
                 while block:
                     following = source.read(_BLOCK)
-                    # With the last block, the answers to all of them are read.
+                    # The last block reads the responses to all blocks.
                     target.set_pipelined(bool(following))
                     target.write(block)
                     block = following

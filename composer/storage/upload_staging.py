@@ -1,4 +1,4 @@
-"""Keeping files that are to be uploaded, since whoever wrote them may delete them at any time."""
+"""Keep links or copies of files until they are uploaded, since the originals may be deleted at any time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-__all__ = ["Staging", "place"]
+__all__ = ["Staging", "move_into_place"]
 
 
 class Staging:
-    """A folder of links to files, or of copies where the file system has no links between the two places.
+    """A folder of hard links to files, or of copies if hard links are not possible.
 
     Args:
-        folder: Where that folder is made; None is the system's place for temporary files.
+        folder: Parent of that folder; None is the temporary folder of the system.
 
     >>> staging = Staging()
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -33,14 +33,14 @@ class Staging:
         self._count = 0
 
     def add(self, path: Path, name: str) -> Path:
-        """Keep a file, or a folder with all that is in it; return where it is until it is removed.
+        """Keep a file, or a folder with all its files; return the path of the kept one.
 
         Args:
-            path: Where it is now.
-            name: The result has the last part of this as its name.
+            path: The file or folder.
+            name: Its last component becomes the name of the kept file.
 
         Raises:
-            FileNotFoundError: There is nothing.
+            FileNotFoundError: The file does not exist.
         """
         if self._folder is None:
             if self._above is not None:
@@ -56,7 +56,7 @@ class Staging:
         return kept
 
     def remove(self, kept: Path) -> None:
-        """Let go of one of them.
+        """Delete a kept file.
 
         Args:
             kept: What :meth:`add` returned.
@@ -64,23 +64,23 @@ class Staging:
         shutil.rmtree(kept.parent, ignore_errors=True)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Delete all kept files."""
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.cleanup()
 
 
-def place(folder: Path, target: Path) -> None:
-    """Put what was fetched into a folder where it belongs: the one file that is there, or a copy of the folder.
+def move_into_place(folder: Path, target: Path) -> None:
+    """Move downloaded content to its destination: the file if there is only one, or a copy of the folder.
 
     Args:
-        folder: A folder that may be emptied.
-        target: Where the file or folder is to be; what is there is replaced.
+        folder: The folder with the downloaded content; may be emptied.
+        target: The destination; an existing file or folder is replaced.
 
     >>> with tempfile.TemporaryDirectory() as there:
     ...     Path(there, "fetched", "deep").mkdir(parents=True)
     ...     _ = Path(there, "fetched", "deep", "model.pt").write_text("weights")
-    ...     place(Path(there, "fetched"), Path(there, "best.pt"))
+    ...     move_into_place(Path(there, "fetched"), Path(there, "best.pt"))
     ...     Path(there, "best.pt").read_text()
     'weights'
     """
@@ -96,7 +96,7 @@ def place(folder: Path, target: Path) -> None:
 
 def _link(source: str, target: str) -> None:
     try:
-        # A link to a link would lead to whatever stands there later.
+        # A hard link to a symlink would follow later changes of the symlink.
         os.link(os.path.realpath(source), target)
     except FileNotFoundError:
         raise

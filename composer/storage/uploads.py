@@ -1,4 +1,4 @@
-"""A queue of uploads, done by threads while training goes on."""
+"""A queue of uploads that background threads run while training continues."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Job", "UploadQueue"]
 
 @dataclass(eq=False)
 class Job:
-    """One thing that a queue does.
+    """A job in an :class:`UploadQueue`.
 
     Attributes:
-        what: What it is, for messages: "upload of s3://bucket/ep1.pt".
-        action: Does it.
-        after: Jobs that must have succeeded before.
-        behind: Jobs that must have ended before, well or not.
-        done: Whether it has ended, well or not.
-        error: Why it failed, or None.
+        what: Description for messages: "upload of s3://bucket/ep1.pt".
+        action: The function to call.
+        after: Jobs that must have succeeded first.
+        after_any: Jobs that must have finished first, successfully or not.
+        done: Whether it has finished, successfully or not.
+        error: The exception if it failed, or None.
 
     >>> Job("upload of memory://bucket/ep1.pt", lambda: None).done
     False
@@ -32,29 +32,29 @@ class Job:
     what: str
     action: Callable[[], object]
     after: tuple[Job, ...] = ()
-    behind: tuple[Job, ...] = ()
+    after_any: tuple[Job, ...] = ()
     done: bool = False
     error: Exception | None = None
 
 
-class _LeftOutError(RuntimeError):
-    """A job was not begun because one that it waits for failed."""
+class _SkippedError(RuntimeError):
+    """A job was skipped because a job that it depends on failed."""
 
 
 class UploadQueue:
-    """Does jobs in threads: several at once, each after those that it depends on, and again when they fail.
+    """Runs jobs in daemon threads, concurrently, in dependency order, with retries.
 
-    A failure that another attempt may mend is followed by one, after a pause that doubles; other failures end the job
-    at once. A job whose predecessor failed is left out, so a link never points at what has not arrived. Whoever waits
-    or asks gets the first failure, with the others as notes.
+    A transient failure is retried after a pause that doubles each time; other failures end the job. A job whose
+    dependency failed is skipped, so a link never points to a file that was not uploaded. :meth:`wait` and :meth:`poll`
+    raise the first failure, with the others as notes.
 
-    The threads are made with the first job, end with :meth:`close`, and never keep the process from exiting.
+    The threads start with the first job, stop with :meth:`close`, and never keep the process from exiting.
 
     Args:
-        num_workers: How many jobs are done at once.
-        num_attempts: How often each is tried.
-        initial_backoff: The pause after the first failure in seconds; each is twice the one before.
-        close_timeout: How long waiting for the queue may take, in seconds.
+        num_workers: Number of concurrent jobs.
+        num_attempts: Maximum number of attempts per job.
+        initial_backoff: Pause after the first failure in seconds; doubles with each attempt.
+        close_timeout: Maximum time to wait for the queue, in seconds.
 
     Raises:
         ValueError: A number is out of its range.
@@ -81,24 +81,24 @@ class UploadQueue:
         self.initial_backoff = non_negative("initial_backoff", initial_backoff)
         self.close_timeout = non_negative("close_timeout", close_timeout)
         self._changed = threading.Condition()
-        self._jobs: list[Job] = []  # waiting and running, in their order
+        self._jobs: list[Job] = []  # waiting and running jobs, in order
         self._running: set[Job] = set()
         self._threads: list[threading.Thread] = []
         self._stop = threading.Event()
-        self._failures: list[Job] = []  # that nobody was told of
+        self._failures: list[Job] = []  # not reported yet
 
     def submit(
-        self, what: str, action: Callable[[], object], after: Iterable[Job] = (), behind: Iterable[Job] = ()
+        self, what: str, action: Callable[[], object], after: Iterable[Job] = (), after_any: Iterable[Job] = ()
     ) -> Job:
-        """Add a job; returns at once.
+        """Add a job; returns immediately.
 
         Args:
-            what: What it is, for messages.
-            action: Does it, in another thread; may be called again after it has failed.
-            after: Jobs of this queue that must have succeeded before.
-            behind: Jobs of this queue that must have ended before, well or not.
+            what: Description for messages.
+            action: The function to call, in another thread; may be called again if it fails.
+            after: Jobs of this queue that must have succeeded first.
+            after_any: Jobs of this queue that must have finished first, successfully or not.
         """
-        job = Job(what, action, tuple(after), tuple(behind))
+        job = Job(what, action, tuple(after), tuple(after_any))
         with self._changed:
             self._jobs.append(job)
             if len(self._threads) < min(self.num_workers, len(self._jobs)):
@@ -111,19 +111,19 @@ class UploadQueue:
 
     @property
     def pending(self) -> list[Job]:
-        """The jobs that have not ended, in the order in which they came."""
+        """The unfinished jobs, in the order of submission."""
         with self._changed:
             return self._jobs.copy()
 
     def poll(self) -> None:
-        """Raise the failure of a job that has ended, if nobody was told of it.
+        """Raise the failure of a finished job, if it was not reported yet.
 
         Raises:
             Exception: The failure.
         """
         with self._changed:
             failures, self._failures = self._failures, []
-        roots = [job for job in failures if not isinstance(job.error, _LeftOutError)]
+        roots = [job for job in failures if not isinstance(job.error, _SkippedError)]
         if not failures:
             return
         first, *others = roots or failures
@@ -134,35 +134,35 @@ class UploadQueue:
         raise first.error
 
     def wait(self, timeout: float | None = None, jobs: Iterable[Job] | None = None) -> None:
-        """Wait until jobs have ended.
+        """Wait until jobs have finished.
 
         Args:
-            timeout: How long at most, in seconds; ``close_timeout`` by default.
-            jobs: Those to wait for; None is all.
+            timeout: Maximum time in seconds; ``close_timeout`` by default.
+            jobs: The jobs to wait for; None is all.
 
         Raises:
-            TimeoutError: Some have not ended; they go on.
+            TimeoutError: Some jobs have not finished; they continue.
             Exception: The failure of a job.
         """
         limit = self.close_timeout if timeout is None else timeout
-        wanted = None if jobs is None else list(jobs)
+        selected = None if jobs is None else list(jobs)
         with self._changed:
             ended = self._changed.wait_for(
-                lambda: not self._jobs if wanted is None else all(job.done for job in wanted), limit
+                lambda: not self._jobs if selected is None else all(job.done for job in selected), limit
             )
-            late = [job.what for job in self._jobs if not job.done and (wanted is None or job in wanted)]
+            late = [job.what for job in self._jobs if not job.done and (selected is None or job in selected)]
         self.poll()
         if not ended:
-            raise TimeoutError(f"After {limit:g} s, {plural(len(late), 'job')} had not ended: {_some(late)}.")
+            raise TimeoutError(f"After {limit:g} s, {plural(len(late), 'job')} had not finished: {_some(late)}.")
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until all jobs have ended, and end the threads; what has not ended in time is given up.
+        """Wait until all jobs have finished, and stop the threads; unfinished jobs are abandoned.
 
         Args:
-            timeout: How long at most, in seconds; ``close_timeout`` by default.
+            timeout: Maximum time in seconds; ``close_timeout`` by default.
 
         Raises:
-            TimeoutError: Some had not ended.
+            TimeoutError: Some jobs had not finished.
             Exception: The failure of a job.
         """
         try:
@@ -170,7 +170,7 @@ class UploadQueue:
         finally:
             with self._changed:
                 self._stop.set()
-                # Whoever is still at work belongs to the old list, and finds it gone.
+                # A thread that is still working belongs to the old list, which is dropped.
                 self._jobs, self._running, self._stop = [], set(), threading.Event()
                 threads, self._threads = self._threads, []
                 self._changed.notify_all()
@@ -194,18 +194,18 @@ class UploadQueue:
                     self._jobs.remove(job)
                     if error is not None:
                         self._failures.append(job)
-                # The action may hold files and memory, and the job lives as long as those that came after it.
-                job.action, job.after, job.behind = _nothing, (), ()
+                # Release files and memory of the action; later jobs keep a reference to this job.
+                job.action, job.after, job.after_any = _nothing, (), ()
                 self._changed.notify_all()
 
     def _next(self) -> Job | None:
         free = (job for job in self._jobs if job not in self._running)
-        return next((job for job in free if all(before.done for before in (*job.after, *job.behind))), None)
+        return next((job for job in free if all(before.done for before in (*job.after, *job.after_any))), None)
 
     def _do(self, job: Job, stop: threading.Event) -> Exception | None:
         failed = next((before for before in job.after if before.error is not None), None)
         if failed is not None:
-            return _LeftOutError(f"it waits for the {failed.what}, which failed")
+            return _SkippedError(f"it depends on the {failed.what}, which failed")
 
         def should_retry(error: Exception) -> bool:
             return is_transient(error) and not stop.is_set()

@@ -1,4 +1,4 @@
-"""Names of places: URIs, and what opens them."""
+"""Parse URIs (``s3://``, ``gs://``, ``sftp://``, ...), and open their file systems with fsspec."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["filesystem", "is_remote", "join", "join_path", "local_path", "parse_uri", "split"]
 
 _LOCAL: Final = ("file", "local")
-# Names of schemes that fsspec has another name for.
+# Schemes that fsspec names differently.
 _ALIASES: Final = {"abfss": "abfs", "azure": "az", "AZURE_BLOBS": "az"}
-# What a scheme needs: the extra of ours and its package, or the package alone.
+# What a scheme requires: an extra of this package and the package in it, or only a package.
 _PACKAGES: Final = {
     "abfs": ("azure", "adlfs"),
     "az": ("azure", "adlfs"),
@@ -35,7 +35,7 @@ _PACKAGES: Final = {
     "smb": ("", "smbprotocol"),
     "ssh": ("sftp", "paramiko"),
 }
-# Variables that scripts of the predecessor set; everything else is left to the clients, which have their own.
+# Environment variables of MosaicML Composer; clients read their other variables themselves.
 _AZURE: Final = {"account_name": "AZURE_ACCOUNT_NAME", "account_key": "AZURE_ACCOUNT_ACCESS_KEY"}
 _VARIABLES: Final = {
     "abfs": _AZURE,
@@ -46,7 +46,7 @@ _VARIABLES: Final = {
 
 
 def is_remote(path: Path | str) -> bool:
-    """Tell whether a path is a URI of another place than this machine's folders.
+    """Return whether a path is a remote URI.
 
     Args:
         path: A path or URI.
@@ -59,7 +59,7 @@ def is_remote(path: Path | str) -> bool:
 
 
 def local_path(path: Path | str) -> Path:
-    """Return the path that a URI of this machine's folders names, or the path itself.
+    """Return the path of a local URI, or the path itself.
 
     Args:
         path: A path, or a URI for which :func:`is_remote` is false.
@@ -74,10 +74,10 @@ def local_path(path: Path | str) -> Path:
 
 
 def parse_uri(uri: Path | str) -> tuple[str, str, str]:
-    """Return the scheme, the bucket and the path in it; a path of this machine has neither scheme nor bucket.
+    """Return scheme, bucket and path of a URI; a local path has neither scheme nor bucket.
 
     Args:
-        uri: A URI or path. Of ``bucket@namespace`` only the bucket is returned.
+        uri: A URI or path. For ``bucket@namespace`` only the bucket is returned.
 
     >>> parse_uri("s3://bucket/run/ep1.pt"), parse_uri("runs/ep1.pt")
     (('s3', 'bucket', 'run/ep1.pt'), ('', '', 'runs/ep1.pt'))
@@ -89,8 +89,8 @@ def parse_uri(uri: Path | str) -> tuple[str, str, str]:
             return "dbfs", "", uri.removeprefix("dbfs:/")
         return "", "", uri
     scheme = "azure" if scheme == "AZURE_BLOBS" else scheme
-    place, _, path = rest.partition("/")
-    bucket = place.rpartition("@")[2] if scheme in ("sftp", "ssh", "ftp") else place.partition("@")[0]
+    netloc, _, path = rest.partition("/")
+    bucket = netloc.rpartition("@")[2] if scheme in ("sftp", "ssh", "ftp") else netloc.partition("@")[0]
     return scheme, bucket, path
 
 
@@ -99,7 +99,7 @@ def join(folder: str, name: str) -> str:
 
     Args:
         folder: A URI, with or without a slash at the end.
-        name: A name relative to it, which may have ``..``; one that starts with a slash is taken relative all the same.
+        name: A relative name, which may have ``..``; a leading slash is ignored.
 
     >>> join("s3://bucket/run/", "ep1.pt"), join("s3://bucket/run", "../other/ep1.pt")
     ('s3://bucket/run/ep1.pt', 's3://bucket/other/ep1.pt')
@@ -112,7 +112,7 @@ def join_path(folder: str, name: str) -> str:
     """Return the path of a name in a folder, as :func:`join` does without the scheme.
 
     Args:
-        folder: A path; its first part is the bucket or the root, which ``..`` does not leave.
+        folder: A path; its first component is the bucket or the root, which ``..`` does not leave.
         name: A name relative to it.
 
     >>> join_path("/run", "deep/ep1.pt")
@@ -128,13 +128,13 @@ def join_path(folder: str, name: str) -> str:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Return the URI of the folder that something is in, and its name there.
+    """Return the URI of the folder of a file, and the name of the file.
 
     Args:
         uri: The URI of a file.
 
     Raises:
-        ValueError: It names no file in a bucket, or on a server.
+        ValueError: The URI has no file name.
 
     >>> split("s3://bucket/run/ep1.pt")
     ('s3://bucket/run', 'ep1.pt')
@@ -142,21 +142,21 @@ def split(uri: str) -> tuple[str, str]:
     scheme, found, rest = uri.partition("://")
     folder, slash, name = rest.rpartition("/")
     if not (found and slash and name):
-        raise ValueError(f"{mask_text(uri)!r} names no file: give <scheme>://<bucket or server>/<path>.")
+        raise ValueError(f"{mask_text(uri)!r} has no file name: give <scheme>://<bucket or server>/<path>.")
     return f"{scheme}://{folder}", name
 
 
 def filesystem(uri: str, options: dict[str, Any] | None = None) -> tuple[AbstractFileSystem, str]:
-    """Return what opens the place that a URI names, and the path there.
+    """Return the fsspec file system of a URI, and the path in it.
 
     Args:
-        uri: A URI of any scheme that fsspec knows.
-        options: Arguments of the file system of that scheme; those not given come from the environment and the
-            configuration files of its client.
+        uri: A URI with any scheme that fsspec supports.
+        options: Arguments of the file system; defaults come from the environment and the configuration files of its
+            client.
 
     Raises:
         MissingConditionalImportError: The package for the scheme is not installed.
-        ValueError: There is no such scheme.
+        ValueError: The scheme is unknown.
 
     >>> files, path = filesystem("memory://run/weights.pt")
     >>> files.protocol, path
@@ -168,7 +168,7 @@ def filesystem(uri: str, options: dict[str, Any] | None = None) -> tuple[Abstrac
     scheme = _ALIASES.get(scheme, scheme)
     variables = {key: os.environ.get(name) for key, name in _VARIABLES.get(scheme, {}).items()}
     if scheme == "abfs" and "@" in rest:
-        variables.pop("account_name")  # container@account says it
+        variables.pop("account_name")  # given as container@account
     given = {**{key: value for key, value in variables.items() if value}, **(options or {})}
     if scheme == "s3" and "s3_additional_kwargs" not in given and (acl := os.environ.get("S3_CANNED_ACL")):
         given["s3_additional_kwargs"] = {"ACL": acl}
@@ -188,5 +188,5 @@ def filesystem(uri: str, options: dict[str, Any] | None = None) -> tuple[Abstrac
         if scheme in known:
             raise
         raise ValueError(
-            f"{mask_text(uri)!r}: the scheme {scheme!r} is not known.{did_you_mean(scheme, known)}"
+            f"{mask_text(uri)!r}: the scheme {scheme!r} is unknown.{did_you_mean(scheme, known)}"
         ) from error

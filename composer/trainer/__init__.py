@@ -1,4 +1,33 @@
-"""The trainer."""
+"""The :class:`.Trainer` and its loops. Modules in reading order:
+
+- ``trainer``: the public class; validates arguments, sets up the run, calls the loops.
+- ``arguments``, ``argument_types``: validate and normalize its arguments.
+- ``unknown_names``, ``short_names``: errors for unknown argument names; "mixup", "csv" as algorithms, loggers.
+- ``setup``, ``saver_setup``, ``distributed_setup``: set up loggers, data, precision; checkpoint savers; process group.
+- ``run``: the state, engine, strategy and progress that all loops share.
+- ``fit``: the training loop over epochs and batches.
+- ``batch_loading``: fetch batches, transfer them to the device, count samples and tokens.
+- ``step``: one optimizer step per batch; fp16 loss scaling.
+- ``microbatch``, ``microbatch_weights``: gradient accumulation, and the loss weight of each microbatch.
+- ``zero_weight``: mask the gradients of microbatches without valid targets.
+- ``outputs``, ``owned_memory``: free outputs, loss and graph; clone buffers that CUDA graphs overwrite.
+- ``auto_microbatch``: automatic microbatch size, retry after out of memory (OOM).
+- ``progress``, ``schedules``: advance the training time; learning rate schedules.
+- ``train_metrics``: metrics of the training data.
+- ``step_sync``, ``uneven_data``: per-step all-reduce of counts; uneven inputs of ranks.
+- ``evaluate``, ``evaluation_pass``, ``eval_mode``: the evaluation loop.
+- ``predict``: the prediction loop.
+- ``find_lr``, ``dry_run``: learning rate finder; short test run.
+- ``resume``, ``autoresume``: resume from a checkpoint, or from the newest one.
+- ``run_completion``: whether a resumed run is already complete.
+- ``signals``: stop cleanly on SIGTERM, SIGINT and SIGUSR1.
+- ``failed_step``, ``argument_rollback``: recover after an exception in a step, or in the arguments of ``fit``.
+- ``failure_notes``, ``failure_facts``, ``failure_dtypes``: notes on exceptions with the likely cause.
+- ``compilation``: ``torch.compile``.
+- ``default_optimizer``: the optimizer if none is given.
+- ``extract_hparams``, ``model_report``, ``run_summary``: logged hyperparameters, model summary, final table.
+- ``_trainer_names``, ``third_party_loops``: attributes and helpers that scripts of 0.32 use.
+"""
 
 from __future__ import annotations
 

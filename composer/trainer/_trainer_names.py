@@ -1,4 +1,4 @@
-"""Names by which scripts read parts of a trainer: its hyperparameters, model, data and options; and its copies."""
+"""Trainer attributes that scripts read, such as ``local_hparams`` and ``spin_dataloaders``; copying and pickling."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 __all__ = ["TrainerNames"]
 
 _NO_COPY = (
-    "A Trainer cannot be copied or pickled: it is a run, with its data loaders, loggers and processes. Copy "
-    "trainer.state.model for the weights; for a run from here on, call trainer.save_checkpoint(path) and make another "
+    "A Trainer cannot be copied or pickled: it owns data loaders, loggers and process groups. Copy trainer.state.model "
+    "for the weights; to continue the run elsewhere, call trainer.save_checkpoint(path) and create "
     "Trainer(load_path=path)."
 )
 
 
 class TrainerNames:
-    """Forwards to what a trainer holds.
+    """Base class of the Trainer with attributes that forward to its run and state.
 
     Attributes:
-        auto_log_hparams: Whether the arguments of the trainer are logged as hyperparameters.
-        local_hparams: These hyperparameters; empty unless they are logged.
+        auto_log_hparams: Whether to log the arguments of the trainer as hyperparameters.
+        local_hparams: The logged hyperparameters; empty unless ``auto_log_hparams``.
         python_log_level: Level of the library's log messages.
 
     >>> from composer import Trainer
@@ -43,19 +43,19 @@ class TrainerNames:
     local_hparams: dict[str, Any]
 
     def __copy__(self) -> Self:
-        """Return another object for the same run."""
+        """Return another trainer object for the same run."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Refuse; within a copy of something that refers to the trainer, return the trainer itself."""
+        """Raise; when copying an object that refers to the trainer, return the trainer itself."""
         if not memo:
             raise TypeError(_NO_COPY)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse, but for a trainer that was never made."""
+        """Raise, unless the trainer is not initialized."""
         if self.__dict__:
             raise TypeError(_NO_COPY)
         return {}
@@ -67,7 +67,7 @@ class TrainerNames:
 
     @property
     def _original_model(self) -> Any:
-        """The model as it was given, compiled or sharded in place."""
+        """The model that was given, compiled or sharded in place."""
         return self.state.model
 
     @property
@@ -77,7 +77,7 @@ class TrainerNames:
 
     @property
     def _backwards_create_graph(self) -> bool:
-        """Whether gradients are differentiable themselves."""
+        """Whether gradients are differentiable."""
         return self._run.options.create_graph
 
     @property
@@ -92,5 +92,5 @@ class TrainerNames:
 
     @property
     def first_train_batch_complete(self) -> bool:
-        """Whether a batch was trained."""
+        """Whether the first batch has been trained."""
         return self.state.timestamp.batch.value > 0

@@ -1,4 +1,4 @@
-"""Arguments of which one is refused: none of them has changed anything then."""
+"""Roll back a run if an argument of ``fit`` is invalid, so that none of the arguments takes effect."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["all_or_nothing"]
 
 @contextlib.contextmanager
 def all_or_nothing(run: Run, schedulers: Any = None) -> Generator[None]:
-    """Put a run back to what it was if the block, which takes over arguments, raises.
+    """Restore a run if the block, which applies arguments, raises.
 
     Args:
-        run: The run. Weights and the states of optimizers are none of the block's business.
-        schedulers: Those that the block takes over, which are stretched in place.
+        run: The run. Weights and optimizer states are not restored; the block must not change them.
+        schedulers: Schedules that the block applies, and scales in place.
 
     >>> from composer import Engine, Logger, State
     >>> from composer.trainer.run import Run
@@ -37,7 +37,7 @@ def all_or_nothing(run: Run, schedulers: Any = None) -> Generator[None]:
     state = run.state
     theirs = [entry for entry in as_schedulers(schedulers) if isinstance(entry, LRScheduler)]
     kept = [(one, dict(vars(one))) for one in (run, state, state.train_phase, *theirs)]
-    # Setting these of a state keeps the list, and changes what is in it.
+    # Setters of the state keep the list object and replace its entries.
     lists = [(value, list(value)) for value in vars(state).values() if isinstance(value, list)]
     metrics = dict(state.eval_metrics)
     groups = [(group, dict(group)) for optimizer in state.optimizers for group in optimizer.param_groups]

@@ -1,4 +1,4 @@
-"""Check the types of the trainer's arguments before any of them has an effect: one table, a check for each name."""
+"""Check the types of the Trainer's arguments before any of them takes effect: a table with one check per argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, SupportsFloat, cast
 
 import torch
 
-from composer._text import did_you_mean, one_of, whole
+from composer._text import as_integer, did_you_mean, one_of
 from composer.core.time import TimeUnit, ensure_time
 from composer.parallel.config import FSDPConfig
 from composer.rng import MAX_SEED
@@ -19,22 +19,22 @@ __all__ = ["check_arguments"]
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Refuse a value whose type an argument does not take; the error names both and what to give.
+    """Raise if a value has a type that its argument does not accept; the error names both and the expected type.
 
-    Only types are checked, and values that are wrong whatever else is given. Arguments that are not in the table are
-    checked where they are used.
+    Checks only types, and values that are invalid regardless of other arguments. Arguments that are not in the table
+    are checked where they are used.
 
     Args:
-        arguments: Values by the names that :class:`.Trainer`, ``fit``, ``eval``, ``predict``, ``save_checkpoint`` and
-            ``find_lr`` give them.
+        arguments: Arguments of :class:`.Trainer`, ``fit``, ``eval``, ``predict``, ``save_checkpoint`` or ``find_lr``,
+            by name.
 
     Raises:
-        TypeError: A value is of another type.
-        ValueError: A value is impossible.
+        TypeError: A value has the wrong type.
+        ValueError: A value is invalid.
 
     >>> check_arguments({"seed": "a"})
     Traceback (most recent call last):
-    TypeError: seed must be a whole number; got 'a'.
+    TypeError: seed must be an integer; got 'a'.
     """
     for name, value in arguments.items():
         check = _CHECKS.get(name)
@@ -43,36 +43,36 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def _flag(name: str, value: Any) -> None:
-    """None is no, as for the predecessor; a text such as "false" would be a yes."""
-    # NumPy's booleans are no bool.
+    """Accept None as False, as 0.32 does, but not strings: "false" would be truthy."""
+    # NumPy's booleans are not subclasses of bool.
     if not (value is None or type(value).__name__ in ("bool", "bool_") or (type(value) is int and value in (0, 1))):
         raise TypeError(f"{name} must be True or False; got {value!r}.")
 
 
-def _whole(name: str, value: Any) -> int:
-    number = whole(value)
+def _integer(name: str, value: Any) -> int:
+    number = as_integer(value)
     if number is None:
-        raise TypeError(f"{name} must be a whole number; got {value!r}.")
+        raise TypeError(f"{name} must be an integer; got {value!r}.")
     return number
 
 
 def _seed(name: str, value: Any) -> None:
-    if value is not None and not 0 <= _whole(name, value) <= MAX_SEED:
+    if value is not None and not 0 <= _integer(name, value) <= MAX_SEED:
         raise ValueError(f"{name} must be from 0 to {MAX_SEED}; got {value!r}.")
 
 
 def _count(name: str, value: Any) -> None:
-    _whole(name, value)
+    _integer(name, value)
 
 
 def _batches(name: str, value: Any) -> None:
-    number = _whole(f"{name}, the number of batches,", value)
+    number = _integer(f"{name}, the number of batches,", value)
     if number < -1 or number == 0:
         raise ValueError(f"{name} must be positive, or -1 for all batches; got {value!r}.")
 
 
 def _kept(name: str, value: Any) -> None:
-    number = _whole(f"{name}, the number of checkpoints,", value)
+    number = _integer(f"{name}, the number of checkpoints,", value)
     if number < -1:
         raise ValueError(f"{name} must be 0 or more, or -1 for all checkpoints; got {value!r}.")
 
@@ -98,7 +98,7 @@ def _text(name: str, value: Any) -> None:
 def _label(name: str, value: Any) -> None:
     _text(name, value)
     if not value:
-        raise ValueError(f"{name} must not be empty: it names the data in the metrics; got {value!r}.")
+        raise ValueError(f"{name} must not be empty: it labels the data in metric names; got {value!r}.")
 
 
 def _path(name: str, value: Any) -> None:
@@ -124,7 +124,7 @@ def _interval(name: str, value: Any) -> None:
 
 def _mapping(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a mapping of arguments, {{}} for the defaults; got {value!r}.")
+        raise TypeError(f"{name} must be a mapping of arguments, or {{}} for the defaults; got {value!r}.")
 
 
 def _compile(name: str, value: Any) -> None:

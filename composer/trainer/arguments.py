@@ -1,4 +1,4 @@
-"""The door: what users may give, checked and brought into one form."""
+"""Validate and normalize the arguments of the Trainer: model, optimizers, evaluators, microbatch size, run name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer import trees
-from composer._text import one_of, whole
+from composer._text import as_integer, one_of
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.infinite_data import refuse_endless
@@ -37,12 +37,12 @@ __all__ = [
     "as_signals",
     "as_subset",
     "name_run",
-    "without_config",
+    "warn_already_compiled",
 ]
 
 
 _CLASSIFIER: Final = "composer.models.ComposerClassifier(module, num_classes=...)"
-# What to do with models of other classes, by the name of a parent; of several the first.
+# Remedy for models of other libraries, by the name of a base class; the first match is used.
 _MODELS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("PreTrainedModel", "PeftModel"),
@@ -54,9 +54,9 @@ _MODELS: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(
         ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"),
-        "Give the module that it wraps, as a ComposerModel; the Trainer wraps it.",
+        "Pass the wrapped module, as a ComposerModel; the Trainer wraps it.",
     ),
-    "ScriptModule": "Give the ComposerModel that it was made of.",
+    "ScriptModule": "Pass the ComposerModel that it was created from.",
     "Module": (
         f"Wrap a classifier as {_CLASSIFIER}, or subclass ComposerModel with forward(batch) and loss(outputs, batch)."
     ),
@@ -64,13 +64,13 @@ _MODELS: Final[Mapping[str, str]] = {
 
 
 def as_model(model: Any) -> tuple[ComposerModel, nn.Module | None]:
-    """Return the model, and the compiled form that it was wrapped in, if any.
+    """Return the model, and the ``torch.compile`` wrapper around it, if any.
 
     Args:
-        model: What was given.
+        model: The ``model`` argument.
 
     Raises:
-        TypeError: It is not a :class:`.ComposerModel`.
+        TypeError: The model is not a :class:`.ComposerModel`.
 
     >>> as_model(torch.nn.Identity)
     Traceback (most recent call last):
@@ -85,9 +85,9 @@ def as_model(model: Any) -> tuple[ComposerModel, nn.Module | None]:
     parents = {parent.__name__ for parent in inspect.getmro(type(original))}
     remedy = next((remedy for parent, remedy in _MODELS.items() if parent in parents), None)
     if remedy is not None:
-        raise TypeError(f"model must be a ComposerModel, which knows its loss; got {name}. {remedy}")
+        raise TypeError(f"model must be a ComposerModel, which defines its loss; got {name}. {remedy}")
     if inspect.isroutine(original):
-        raise TypeError(f"model: got the function {name}; call it and wrap what it returns: {_CLASSIFIER}.")
+        raise TypeError(f"model: got the function {name}; call it and wrap its result: {_CLASSIFIER}.")
     raise TypeError(f"model must be a ComposerModel, such as {_CLASSIFIER}; got {original!r}.")
 
 
@@ -95,11 +95,11 @@ def as_optimizers(optimizers: Any, model: nn.Module) -> list[Optimizer]:
     """Return the optimizers as a list.
 
     Args:
-        optimizers: One or several.
-        model: Whose parameters they are to train.
+        optimizers: One or more optimizers.
+        model: The model whose parameters they must contain.
 
     Raises:
-        TypeError: Something is not an optimizer.
+        TypeError: An entry is not an optimizer.
         ValueError: An optimizer has none of the model's parameters.
 
     >>> as_optimizers(torch.optim.SGD, torch.nn.Linear(1, 1))
@@ -122,7 +122,7 @@ def as_optimizers(optimizers: Any, model: nn.Module) -> list[Optimizer]:
         if not any(id(parameter) in ours for group in groups for parameter in group["params"]):
             raise ValueError(
                 f"optimizers: {type(optimizer).__name__} has none of the model's parameters and would train nothing; "
-                f"make it with {type(optimizer).__name__}(model.parameters(), ...) of the model given to the Trainer."
+                f"create it as {type(optimizer).__name__}(model.parameters(), ...) with the model given to the Trainer."
             )
     return found
 
@@ -130,16 +130,16 @@ def as_optimizers(optimizers: Any, model: nn.Module) -> list[Optimizer]:
 def as_evaluators(
     data: Any, eval_interval: int | str | Time | Callable[..., bool], subset_num_batches: int | None
 ) -> list[Evaluator]:
-    """Return evaluators of what was given as evaluation data.
+    """Return the evaluation data as evaluators.
 
     Args:
-        data: An evaluator, a loader, a data spec, a sequence of these, a mapping of loaders by their labels, or None.
-            The second of several loaders without labels has the label ``"eval-2"``.
-        eval_interval: The interval of those that have none.
-        subset_num_batches: The number of batches of those that have none; None or -1 is all.
+        data: An evaluator, a loader, a data spec, a sequence of these, a mapping from labels to loaders, or None.
+            Without labels, the second of multiple loaders gets the label ``"eval-2"``.
+        eval_interval: The interval of evaluators that have none.
+        subset_num_batches: The number of batches of evaluators that have none; None or -1 uses all.
 
     Raises:
-        ValueError: Evaluators and bare data are mixed, a label is given twice, or data without end has no number of
+        ValueError: Evaluators and plain loaders are mixed, a label is given twice, or infinite data has no number of
             batches.
 
     >>> [evaluator.label for evaluator in as_evaluators([(1, 2)], eval_interval=1, subset_num_batches=-1)]
@@ -155,15 +155,15 @@ def as_evaluators(
     ]
     if len({isinstance(entry, Evaluator) for entry in entries}) > 1:
         raise ValueError(
-            "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes "
-            "one of a loader."
+            "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) wraps "
+            "a loader."
         )
     _number_bare_loaders(entries, evaluators)
     labels = [evaluator.label for evaluator in evaluators]
     if repeated := {label for label in labels if labels.count(label) > 1}:
         raise ValueError(
             f"eval_dataloader: the labels {sorted(repeated)} are given more than once: their metrics would be "
-            f"mixed up. Give each loader its own: Evaluator(label=..., dataloader=...)."
+            f"mixed up. Give each loader a unique label: Evaluator(label=..., dataloader=...)."
         )
     for evaluator in evaluators:
         if evaluator.eval_interval is None:
@@ -172,31 +172,31 @@ def as_evaluators(
             evaluator.subset_num_batches = subset_num_batches
         if evaluator.subset_num_batches == -1:
             refuse_endless(
-                f"eval_dataloader: a pass over {evaluator.label!r}",
+                f"eval_dataloader: iterating over {evaluator.label!r}",
                 evaluator.dataloader.dataloader,
-                "Give eval_subset_num_batches, or Evaluator(subset_num_batches=...), the number of batches of a pass.",
+                "Set eval_subset_num_batches, or Evaluator(subset_num_batches=...), the number of batches to use.",
             )
     return evaluators
 
 
 def _number_bare_loaders(entries: Iterable[Any], evaluators: Sequence[Evaluator]) -> None:
-    """Give the second of several bare loaders the label ``"eval-2"``, and so on."""
+    """Label the second loader without a label ``"eval-2"``, and so on."""
     bare = [evaluator for entry, evaluator in zip(entries, evaluators, strict=True) if entry is not evaluator]
     for number, evaluator in enumerate(bare[1:], 2):
         evaluator.label = f"{evaluator.label}-{number}"
 
 
 def _is_mapping_of_loaders(data: Any) -> bool:
-    """Whether a mapping holds loaders by their labels, rather than the arguments of a :class:`.DataSpec` or a batch."""
+    """Return whether a mapping is from labels to loaders, rather than the arguments of a :class:`.DataSpec`."""
     if not isinstance(data, Mapping) or isinstance(data, DataLoader):
         return False
     entries = cast("Mapping[Any, Any]", data)
-    # A single key "dataloader" is the arguments of a DataSpec, as ever.
+    # A single key "dataloader" means the arguments of a DataSpec, as in 0.32.
     return not (entries and set(entries) <= set(inspect.signature(DataSpec).parameters) and "dataloader" in entries)
 
 
 def _labelled(label: Any, data: Any) -> Evaluator:
-    """Return the evaluator of one entry of a mapping."""
+    """Return one entry of a mapping as an evaluator."""
     where = f"eval_dataloader[{label!r}]"
     if not isinstance(label, str) or not label:
         raise TypeError(f"{where}: a key is the label of an evaluator, which must be a string.")
@@ -206,13 +206,13 @@ def _labelled(label: Any, data: Any) -> Evaluator:
         return data
     if data is None or hasattr(data, "ndim"):
         raise TypeError(
-            f"{where}: must be a loader; got {type(data).__name__}. A single batch goes into a list: [batch]."
+            f"{where}: must be a loader; got {type(data).__name__}. Wrap a single batch in a list: [batch]."
         )
     return Evaluator(label=label, dataloader=ensure_data_spec(data, where))
 
 
 def _is_sequence_of_loaders(data: Any) -> bool:
-    """Whether a list holds loaders, or nothing, rather than being the list of batches that a loader would yield."""
+    """Return whether a list is empty or contains loaders, rather than being a list of batches itself."""
     if not isinstance(data, (list, tuple)):
         return False
     entries = cast("Sequence[Any]", data)
@@ -221,16 +221,16 @@ def _is_sequence_of_loaders(data: Any) -> bool:
 
 
 def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Literal["auto"] | None:
-    """Return the number of samples of a microbatch, "auto" where it is to be found, or None for the whole batch.
+    """Return the number of samples of a microbatch, "auto", or None for the full batch.
 
     Args:
-        size: ``device_train_microbatch_size`` as given.
+        size: The ``device_train_microbatch_size`` argument.
         grad_accum: The old spelling, the number of microbatches.
-        state: Has the training data.
+        state: State with the training data.
 
     Raises:
-        ValueError: It is neither "auto" nor a positive number, or both are given; or it is no whole number, and the
-            data has no ``split_batch`` of its own.
+        ValueError: The size is neither "auto" nor a positive number, or both arguments are given; or it is not an
+            integer, and the data has no custom ``split_batch``.
 
     >>> as_microbatch_size(8, None, State(model=torch.nn.Linear(1, 1)))
     8
@@ -249,30 +249,30 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
     batch_size = None if spec is None else spec.__batch_size__
     if batch_size is None:
         raise ValueError(
-            "grad_accum needs a train_dataloader that tells its batch_size; give device_train_microbatch_size instead, "
-            "the number of samples in a microbatch."
+            "grad_accum requires a train_dataloader with a batch_size attribute; use device_train_microbatch_size "
+            "instead, the number of samples in a microbatch."
         )
     return -(-batch_size // value)
 
 
-def without_config(compile_config: Mapping[str, Any] | None) -> None:
-    """Log that the model came compiled, so that ``compile_config`` is not used.
+def warn_already_compiled(compile_config: Mapping[str, Any] | None) -> None:
+    """Warn that the model is already compiled, so that ``compile_config`` is not used.
 
     Args:
-        compile_config: As given.
+        compile_config: The ``compile_config`` argument.
 
-    >>> without_config(None)
+    >>> warn_already_compiled(None)
     """
     ignored = "" if compile_config is None else "; compile_config is ignored"
     logging.getLogger("composer.trainer").warning("`model` is already compiled with `torch.compile`%s.", ignored)
 
 
 def as_parallelism(config: Any, fsdp_config: Any) -> Any:
-    """Return what is said about dividing weights, under the name that it has today.
+    """Return ``parallelism_config``, built from the old spelling ``fsdp_config`` if that is given.
 
     Args:
-        config: ``parallelism_config`` as given.
-        fsdp_config: The old spelling, its part for fully sharded data parallelism.
+        config: The ``parallelism_config`` argument.
+        fsdp_config: The old spelling, its ``"fsdp"`` entry.
 
     Raises:
         ValueError: Both are given.
@@ -286,14 +286,14 @@ def as_parallelism(config: Any, fsdp_config: Any) -> Any:
 
 
 def as_signals(names: Any) -> list[int]:
-    """Return signals by their names; those that this system does not have are left out.
+    """Return signal numbers by name; signals that this system does not support are skipped.
 
     Args:
-        names: Such as ``["SIGTERM"]``.
+        names: Names such as ``["SIGTERM"]``.
 
     Raises:
-        TypeError: It is one name rather than a sequence.
-        ValueError: There is no signal of a name on any system.
+        TypeError: A single name is given instead of a sequence.
+        ValueError: A name is not a signal on any system.
 
     >>> as_signals(["SIGTERM"]) == [signal.SIGTERM]
     True
@@ -310,48 +310,48 @@ def as_count(argument: str, value: Any) -> int:
 
     Args:
         argument: Name of the argument.
-        value: What was given.
+        value: The value.
 
     Raises:
-        ValueError: It is not a whole number, or negative.
+        ValueError: The value is not an integer, or negative.
 
     >>> as_count("overfit_batches", 2)
     2
     """
-    number = whole(value)
+    number = as_integer(value)
     if number is None or number < 0:
-        raise ValueError(f"{argument} must be a whole number of batches, 0 for none; got {value!r}.")
+        raise ValueError(f"{argument} must be an integer number of batches, 0 for none; got {value!r}.")
     return number
 
 
 def as_subset(argument: str, value: int | None) -> int:
-    """Return the part of the batches of a pass: their number, or -1 for all.
+    """Return the number of batches to use, or -1 for all.
 
     Args:
         argument: Name of the argument.
-        value: What was given; None is all.
+        value: The value; None uses all.
 
     Raises:
-        ValueError: It is zero, or negative and not -1.
+        ValueError: The value is zero, or negative and not -1.
 
     >>> as_subset("train_subset_num_batches", 2), as_subset("train_subset_num_batches", None)
     (2, -1)
     """
-    number = -1 if value is None else whole(value)
+    number = -1 if value is None else as_integer(value)
     if number is None or number < -1 or number == 0:
         raise ValueError(f"{argument} must be positive, or -1 for all batches; got {value!r}.")
     return number
 
 
 def name_run(run_name: str | None) -> tuple[str, bool]:
-    """Return the name of the run, and whether it was given: by the argument, ``COMPOSER_RUN_NAME`` or ``RUN_NAME``.
+    """Return the run name, and whether it was given by the argument, ``COMPOSER_RUN_NAME`` or ``RUN_NAME``.
 
     Args:
-        run_name: The argument; None or empty takes the environment variables, or makes a new name.
+        run_name: The argument; if None or empty, the environment variables are used, or a new name is generated.
 
     Raises:
-        TypeError: It is no string.
-        ValueError: It is no name that can be part of a path, such as one with ``..`` in it.
+        TypeError: The name is not a string.
+        ValueError: The name cannot be part of a path, for example because it contains ``..``.
 
     >>> name_run("resnet-1")
     ('resnet-1', True)
@@ -360,5 +360,5 @@ def name_run(run_name: str | None) -> tuple[str, bool]:
     for source, name in given.items():
         if name:
             return check_run_name(source, name), True
-    # The operating system's randomness, so that a name does not disturb what was seeded.
+    # Randomness of the operating system, so that generating a name does not change the seeded random state.
     return f"{int(time.time())}-{secrets.token_hex(3)}", False

@@ -1,4 +1,4 @@
-"""Fetching batches: passes over the data, transfers to the device, counts."""
+"""Fetch training batches: iterate over the epochs of the data, transfer to the device, count samples and tokens."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ import torch
 
 from composer import dist, trees
 from composer.core.data_spec import DataSpec
-from composer.core.device_transfer import send
+from composer.core.device_transfer import start_transfer
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.event import Event
-from composer.core.infinite_data import AS_GOOD_AS_ENDLESS, PassWatch, refuse_endless
+from composer.core.infinite_data import AS_GOOD_AS_ENDLESS, LongEpochWatch, refuse_endless
 from composer.core.phase import Phase
 from composer.core.time import Time, TimeUnit
 from composer.core.types import Batch
 from composer.core.user_counts import as_tokens
 from composer.devices import SIDE_STREAMS, Device
-from composer.trainer.failed_step import own_containers
+from composer.trainer.failed_step import copy_containers
 from composer.trainer.run import Run
 from composer.trainer.uneven_data import END, UnevenInputs
 
 __all__ = [
     "batches",
-    "begin_pass",
     "check_epochs_end",
-    "go_between",
     "is_at_end",
     "lend_workers",
     "load",
-    "most",
+    "longest_length",
+    "replay_first_batch",
+    "resume_between_epochs",
+    "start_epoch_iterator",
     "to_device",
-    "touch",
 ]
 
-# Larger than any length, and all that 64 bits hold.
+# The largest int64: larger than any length.
 _UNKNOWN = 2**63 - 1
-_REMEDY = "Give train_subset_num_batches, or max_duration (duration of fit) in batches, samples, tokens or time."
+_REMEDY = "Set train_subset_num_batches, or give max_duration (duration of fit) in batches, samples, tokens or time."
 
 
 def check_epochs_end(run: Run) -> bool:
-    """Return whether training ends only if passes over data of unknown length do; refuse data without an end.
+    """Return whether training ends only if data of unknown length does; raise if the data is infinite.
 
     Args:
-        run: The run; its state has data and a maximal duration.
+        run: The run; its state has data and ``max_duration``.
 
     Raises:
-        ValueError: The duration is in epochs, whose number of batches is not given, and the data never ends.
+        ValueError: The duration is in epochs, their number of batches is not given, and the data is infinite.
     """
     state, phase = run.state, run.state.train_phase
     duration = cast(Time, state.max_duration)
@@ -64,33 +64,32 @@ def check_epochs_end(run: Run) -> bool:
 
 
 def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
-    """Iterate over the rest of the epoch: fires the loader's events, moves each batch to the device, counts it.
+    """Yield the remaining batches of the epoch: fire the dataloader events, move each batch to the device, count it.
 
-    A pass that was left in the middle, because training ended, goes on where it was left.
+    An epoch that an earlier fit left in the middle continues there.
 
     Args:
         run: The run.
-        must_end: Whether training goes on for ever if the data yields without end; a pass that is suspiciously long
-            raises a warning then.
+        must_end: Whether training never ends if the data is infinite; a suspiciously long epoch then raises a warning.
 
     Raises:
-        ValueError: The data yields nothing at all, or without end where it has to end.
+        ValueError: The data yields no batches, or is infinite although it must end.
     """
     state, fire = run.state, run.engine.run_event
     phase = state.train_phase
     spec: DataSpec = phase.loader
     if phase.iterator is None:
-        phase.iterator = begin_pass(run)
+        phase.iterator = start_epoch_iterator(run)
     iterator = phase.iterator
     watch = _watch(phase, iterator) if must_end else None
-    keeps = getattr(iterator, "kind", "indices") != "indices"  # others can be fetched again
+    keeps_batch = getattr(iterator, "kind", "indices") != "indices"  # batches by index can be fetched again
     while True:
         fire(Event.BEFORE_DATALOADER)
-        run.fetched, run.steps = (), False
+        run.fetched, run.gradients_ready = (), False
         batch = END if is_at_end(phase) else next(iterator, END)
-        run.fetched = (own_containers(batch) if keeps else None,)
+        run.fetched = (copy_containers(batch) if keeps_batch else None,)
         if run.uneven_inputs is not None:
-            batch = _in_step(run, run.uneven_inputs, batch)
+            batch = _batch_or_dummy(run, run.uneven_inputs, batch)
         if batch is END:
             run.fetched = None
             break
@@ -98,45 +97,45 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
         counts = None if is_idle else (lambda batch: _set_counts(run, spec, batch))
         state.batch = load(batch, spec, state.device, run.strategy.batch_dtype, counts)
         if run.uneven_inputs is not None and not is_idle:
-            _tell(run)
-            run.uneven_inputs.meet()
+            _send_counts(run)
+            run.uneven_inputs.join_first_step()
         fire(Event.AFTER_DATALOADER)
         yield state.batch
         if watch is not None:
             watch.look(phase.timestamp.batch_in_epoch.value)
     phase.iterator = None
     if isinstance(iterator, EpochIterator):
-        iterator.leave()
+        iterator.stop()
         phase.ended = iterator, int(phase.timestamp.sample_in_epoch), int(phase.timestamp.batch_in_epoch)
     if phase.timestamp.batch_in_epoch.value == 0:
         raise ValueError(
             f"train_dataloader yielded no batch in epoch {phase.timestamp.epoch.value}: {spec.dataloader!r}. It is "
-            f"empty, drops its only batch (drop_last=True), or is an iterator, which can be read once; give an object "
+            f"empty, drops its only batch (drop_last=True), or is an iterator, which can be read once; use an object "
             f"that can be iterated in every epoch, such as a DataLoader or a list."
         )
 
 
-def _watch(phase: Phase, iterator: Iterator[Batch]) -> PassWatch | None:
-    """Refuse an iterator that has no end; watch the first epoch where that cannot be known."""
+def _watch(phase: Phase, iterator: Iterator[Batch]) -> LongEpochWatch | None:
+    """Raise if the iterator is infinite; if that is unknown, watch the first epoch for suspicious length."""
     source = iterator.source if isinstance(iterator, EpochIterator) else iterator
     refuse_endless("max_duration is in epochs, but an epoch of train_dataloader", source, _REMEDY)
-    if phase.timestamp.epoch.value > 0:  # There was an end.
+    if phase.timestamp.epoch.value > 0:  # an epoch has ended
         return None
     message = (
-        f"max_duration is in epochs, but the first epoch of train_dataloader has become very long, and "
-        f"{phase.loader.dataloader!r} has no length. If it yields without end, training never ends. {_REMEDY}"
+        f"max_duration is in epochs, but the first epoch of train_dataloader takes very long, and "
+        f"{phase.loader.dataloader!r} has no length. If the data is infinite, training never ends. {_REMEDY}"
     )
-    return PassWatch(message, seconds=3600)
+    return LongEpochWatch(message, seconds=3600)
 
 
 def is_at_end(phase: Phase) -> bool:
-    """Tell whether the pass under way has had all of its batches, as far as their number is known.
+    """Return whether the current epoch has yielded all its batches; False if their number is unknown.
 
-    A pass that was begun by another number of processes, or with another batch size, has another number of batches
-    than the ones after it.
+    An epoch that was started with a different number of ranks or batch size has a different number of batches than
+    later epochs.
 
     Args:
-        phase: That of the training.
+        phase: The training phase.
 
     >>> from composer.core import TrainerMode
     >>> is_at_end(Phase(TrainerMode.TRAIN, length=2))
@@ -144,31 +143,31 @@ def is_at_end(phase: Phase) -> bool:
     """
     length, own = phase.length, getattr(phase.iterator, "length", None)
     if own is not None:
-        is_part = length is not None and phase.passes is not None and length != phase.passes.length
+        is_part = length is not None and phase.epoch_iterators is not None and length != phase.epoch_iterators.length
         length = min(length, own) if is_part else own
     return length is not None and phase.timestamp.batch_in_epoch.value >= length
 
 
-def _in_step(run: Run, uneven_inputs: UnevenInputs, batch: Batch) -> Batch:
-    """Return the batch, or one in its place where other processes go on without this one."""
+def _batch_or_dummy(run: Run, uneven_inputs: UnevenInputs, batch: Batch) -> Batch:
+    """Return the batch, or a dummy if this rank has none and other ranks do (uneven inputs)."""
     if batch is not END:
-        uneven_inputs.keep(batch)
+        uneven_inputs.set_batch(batch)
         return batch
     if is_at_end(run.state.train_phase):
-        return END  # as all know
+        return END  # on all ranks
     run.samples = run.tokens = 0
-    return uneven_inputs.substitute(lambda: _tell(run, has_batch=False))
+    return uneven_inputs.dummy_batch(lambda: _send_counts(run, has_batch=False))
 
 
 def _set_counts(run: Run, spec: DataSpec, batch: Batch) -> None:
-    """Note the samples and tokens of the batch in work."""
+    """Set the numbers of samples and tokens of the current batch."""
     run.samples = spec.__num_samples__(batch)
     run.counted = spec.__tokens__(batch)
     run.tokens = as_tokens(run.counted)
 
 
-def _tell(run: Run, *, has_batch: bool = True) -> None:
-    """Begin to tell the other processes of the batch."""
+def _send_counts(run: Run, *, has_batch: bool = True) -> None:
+    """Start the all-reduce of the batch's counts over the ranks."""
     assert run.step_sync is not None
     phase, now = run.state.train_phase, time.perf_counter()
     signum = None if run.interruption is None else run.interruption.signum
@@ -179,13 +178,13 @@ def _tell(run: Run, *, has_batch: bool = True) -> None:
         signum,
         run.state.stop_requested is not None,
         has_batch=has_batch,
-        looks=_looks(run),
+        metrics_due=_metrics_due(run),
     )
     phase.mark = now
 
 
-def _looks(run: Run) -> bool:
-    """Ask the loggers whether they are due after this batch: all processes compute metrics together, or none does."""
+def _metrics_due(run: Run) -> bool:
+    """Return whether a logger is due after this batch: metrics are computed on all ranks or on none."""
     if not run.logger.destinations:
         return False
     phase = run.state.train_phase
@@ -196,44 +195,44 @@ def _looks(run: Run) -> bool:
         phase.timestamp = now
 
 
-def begin_pass(run: Run) -> Iterator[Batch]:
-    """Start to iterate over the training data, in the order of the epoch, where a checkpoint says if one was loaded.
+def start_epoch_iterator(run: Run) -> Iterator[Batch]:
+    """Return an iterator over the epoch, at the position stored in the checkpoint if one was loaded.
 
     Args:
         run: The run.
     """
     phase: Phase = run.state.train_phase
-    passes = _passes(run, phase)
+    epoch_iterators = _epoch_iterators(run, phase)
     epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
     saved = phase.resume
     phase.resume = phase.ended = None
-    touch(run)
+    replay_first_batch(run)
     if not run.options.overfit_batches:
-        begun = passes.begin(epoch, 0 if saved is None else done, saved)
-        if passes.can_be_touched:
-            begun.note_first(phase.first_batch_rng["train"], passes.loader)
-        return begun
+        iterator = epoch_iterators.begin(epoch, 0 if saved is None else done, saved)
+        if epoch_iterators.can_prefetch:
+            iterator.watch_first(phase.first_batch_rng["train"], epoch_iterators.loader)
+        return iterator
     if phase.repeated is None:
-        first = passes.begin(epoch=0)
+        first = epoch_iterators.begin(epoch=0)
         phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
-        phase.length = most(len(phase.repeated))
+        phase.length = longest_length(len(phase.repeated))
     return itertools.islice(phase.repeated, done, None)
 
 
-def touch(run: Run) -> None:
-    """Have the training data draw again what they drew, and keep, before the checkpoint that was loaded.
+def replay_first_batch(run: Run) -> None:
+    """Replay the random numbers that the training data used, and kept, in the run that saved the loaded checkpoint.
 
     Args:
         run: The run.
     """
     phase: Phase = run.state.train_phase
-    passes = _passes(run, phase)
-    if passes.can_be_touched:
-        phase.first_batch_rng["train"].repeat(passes.loader, lambda: passes.begin(epoch=0))
+    epoch_iterators = _epoch_iterators(run, phase)
+    if epoch_iterators.can_prefetch:
+        phase.first_batch_rng["train"].repeat(epoch_iterators.loader, lambda: epoch_iterators.begin(epoch=0))
 
 
-def go_between(run: Run) -> None:
-    """Bring the training data to where they were between two passes, if a checkpoint says where that was.
+def resume_between_epochs(run: Run) -> None:
+    """Resume between epochs: restore the state of the training data after an epoch, if the checkpoint has it.
 
     Args:
         run: The run.
@@ -241,37 +240,37 @@ def go_between(run: Run) -> None:
     phase: Phase = run.state.train_phase
     saved, phase.resume = phase.resume, None
     if saved is not None and not run.options.overfit_batches:
-        _passes(run, phase).go_after(int(phase.timestamp.epoch) - 1, saved)
+        _epoch_iterators(run, phase).restore_after(int(phase.timestamp.epoch) - 1, saved)
 
 
 def lend_workers(run: Run) -> None:
-    """Let the user's loader of the training data have its persistent workers until the next fit.
+    """Give persistent workers back to the user's training DataLoader until the next fit.
 
     Args:
-        run: The run, whose fit is over.
+        run: The run, after fit.
     """
     phase: Phase = run.state.train_phase
-    if phase.passes is not None:
+    if phase.epoch_iterators is not None:
         current = phase.iterator if isinstance(phase.iterator, EpochIterator) else None
-        phase.passes.lend_workers(current, int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch))
+        phase.epoch_iterators.lend_workers(current, int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch))
 
 
-def _passes(run: Run, phase: Phase) -> EpochIterators:
-    """What begins passes over the loader that there is now."""
-    if phase.passes is None or phase.passes.loader is not phase.loader.dataloader:
-        phase.passes = EpochIterators(phase.loader.dataloader, run.state.rank_zero_seed, run.state.data_shard)
+def _epoch_iterators(run: Run, phase: Phase) -> EpochIterators:
+    """Return the epoch iterators of the current loader."""
+    if phase.epoch_iterators is None or phase.epoch_iterators.loader is not phase.loader.dataloader:
+        phase.epoch_iterators = EpochIterators(phase.loader.dataloader, run.state.rank_zero_seed, run.state.data_shard)
         if run.step_sync is not None:
             run.uneven_inputs = UnevenInputs(run.step_sync)
-    return phase.passes
+    return phase.epoch_iterators
 
 
-def most(length: int | None) -> int | None:
-    """Return the number of batches of the process that has the most; None where one does not know.
+def longest_length(length: int | None) -> int | None:
+    """Return the largest number of batches of any rank; None if any rank does not know its number.
 
     Args:
-        length: That of this process, or None.
+        length: Number of batches of this rank, or None.
 
-    >>> most(3)
+    >>> longest_length(3)
     3
     """
     found = dist.largest(_UNKNOWN if length is None else length)
@@ -279,11 +278,11 @@ def most(length: int | None) -> int | None:
 
 
 def to_device(batch: Batch, device: Device) -> Batch:
-    """Move a batch to a device, beside what the device is computing.
+    """Move a batch to a device, overlapping the transfer with computation.
 
     Args:
-        batch: The batch; its copies run ahead only if it lies in pinned memory.
-        device: Where to.
+        batch: The batch; transfers are asynchronous only from pinned memory.
+        device: The target device.
 
     >>> from composer.devices import get_device
     >>> to_device([torch.ones(2)], get_device("cpu"))
@@ -292,7 +291,7 @@ def to_device(batch: Batch, device: Device) -> Batch:
     if device.torch_device.type not in SIDE_STREAMS:
         return device.batch_to_device(batch)
     # The host runs ahead of the device, so a copy on its own stream overlaps the step that is still being computed.
-    return send(batch, device.torch_device, device.batch_to_device).receive()
+    return start_transfer(batch, device.torch_device, device.batch_to_device).wait()
 
 
 def load(
@@ -305,12 +304,12 @@ def load(
     """Move a batch to the device and apply the data's transforms.
 
     Args:
-        batch: What the loader yielded.
+        batch: The batch that the loader yielded.
         spec: Describes the data.
-        device: Where to.
-        dtype: Format that floating-point numbers are brought to then; None leaves them as they are.
-        count: Called with the batch on the host, where a function of the user's that reads values waits for no device;
-            or, as that counts what the transforms return, with the transformed batch where there are any.
+        device: The target device.
+        dtype: Dtype to convert floating-point tensors to afterwards; None does not convert.
+        count: Called with the batch on the host, so that a user function that reads values does not synchronize with
+            the device; if the data has batch transforms, called with the transformed batch instead.
 
     >>> from composer.devices import get_device
     >>> load(torch.ones(2), DataSpec([], batch_transforms=lambda batch: batch * 2), get_device("cpu"))

@@ -1,4 +1,4 @@
-"""Compiling the model, and the model with its loss."""
+"""Compile the model with ``torch.compile``: the forward pass, and forward and loss as one graph."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["compile_model"]
 
 
 def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
-    """Compile in place, so that neither the model's type nor the names of its parameters change.
+    """Compile the model in place, so that its type and parameter names do not change.
 
-    The forward pass is compiled for evaluation, prediction and steps in which an algorithm acts between forward and
-    loss; both as one graph for the others. Nothing is compiled before it first runs.
+    The forward pass alone is compiled for evaluation, prediction and steps in which an algorithm acts between forward
+    and loss; other steps run forward and loss as one graph. Compilation happens at the first call.
 
     Args:
         run: The run, whose model is final.
-        config: Arguments of :func:`torch.compile`; None leaves the model as it is.
-        wrapper: What ``torch.compile(model)`` had returned, if that was given as the model.
+        config: Arguments of :func:`torch.compile`; None does not compile.
+        wrapper: The result of ``torch.compile(model)``, if that was given as the model.
     """
     model = cast(ComposerModel, run.state.model)
     if wrapper is not None:
-        # The user has compiled it already, with arguments of their own.
+        # The user has already compiled it, with custom arguments.
         compiled = cast("Any", wrapper)
         options = getattr(compiled.dynamo_ctx, "compiler_config", None) or {}
         run.reuses_outputs = _has_cuda_graphs({"options": options})
@@ -48,17 +48,17 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     def forward_and_loss(batch: Batch, detached: bool) -> tuple[Any, Any]:
         outputs = plain(batch)
         loss = model.loss(outputs, batch)
-        # For results that could be differentiated, autograd makes zeros of their size and adds them up.
+        # For outputs that require gradients, autograd would allocate zero gradients and add them.
         return (tree_map_only(Tensor, torch.detach, outputs) if detached else outputs), loss
 
     model.compile(**config)
     if type(run.strategy) is SingleProcess:
-        # Others act before and after the forward pass of the model.
+        # Other strategies act before and after the forward pass of the model.
         run.forward_and_loss = torch.compile(forward_and_loss, **config)
 
 
 def _has_cuda_graphs(config: dict[str, Any]) -> bool:
-    """Whether arguments of ``torch.compile``, or inductor's settings of the process, ask for CUDA graphs."""
+    """Return whether the arguments of ``torch.compile``, or inductor's global settings, enable CUDA graphs."""
     options = cast("dict[str, Any]", config.get("options") or {})
     if config.get("mode") in ("reduce-overhead", "max-autotune") or config.get("backend") == "cudagraphs":
         return True

@@ -1,4 +1,4 @@
-"""The optimizer of those who give none."""
+"""The default optimizer, if none is given to the Trainer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["make_default_optimizer"]
 
 
 def make_default_optimizer(state: State) -> None:
-    """Give a run an optimizer of all parameters that are trained, with a warning.
+    """Create the default optimizer over all parameters that require gradients, with a warning.
 
     Args:
         state: The state.
 
     Raises:
-        ValueError: No parameter is trained.
+        ValueError: No parameter requires gradients.
     """
     parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
     if not parameters:

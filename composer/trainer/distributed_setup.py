@@ -1,4 +1,4 @@
-"""Beginning a run in several processes: they join, and agree on what has to be the same in all."""
+"""Set up distributed training: initialize the process group, broadcast settings, check algorithms for sharding."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.devices import Device
 
-__all__ = ["agreed", "check_algorithms", "join"]
+__all__ = ["check_algorithms", "from_rank_zero", "join"]
 
 Value = TypeVar("Value")
 
 
-def join(device: Device, timeout: float, *, alone: bool = False) -> None:
-    """Set up the process group, where there are several processes.
+def join(device: Device, timeout: float, *, single_process: bool = False) -> None:
+    """Initialize the process group if there are multiple ranks.
 
     Args:
-        device: On which they train.
-        timeout: Seconds until a collective that not all processes have joined fails.
-        alone: Whether a single process gets a group too.
+        device: The device to train on.
+        timeout: Timeout of collectives in seconds.
+        single_process: Whether to initialize it for a single process too.
 
     >>> from composer.devices import get_device
     >>> join(get_device("cpu"), timeout=300)
     >>> dist.is_initialized()
     False
     """
-    if alone or dist.get_world_size() > 1:
+    if single_process or dist.get_world_size() > 1:
         dist.initialize_dist(device, timeout)
 
 
-def agreed(value: Value) -> Value:
-    """Return the value of the first process.
+def from_rank_zero(value: Value) -> Value:
+    """Broadcast a value from rank 0 and return it.
 
     Args:
-        value: Picklable.
+        value: A picklable value.
 
-    >>> agreed("run-1")
+    >>> from_rank_zero("run-1")
     'run-1'
     """
     values = [value]
@@ -49,14 +49,14 @@ def agreed(value: Value) -> Value:
 
 
 def check_algorithms(state: State, strategy: Strategy) -> None:
-    """Refuse algorithms that need whole weights where weights are divided.
+    """Raise if an algorithm requires unsharded parameters but the strategy shards them.
 
     Args:
         state: The state of the run.
-        strategy: How the processes train together.
+        strategy: The parallelism strategy.
 
     Raises:
-        ValueError: There is such an algorithm.
+        ValueError: An algorithm does not support sharded parameters.
     """
     if not strategy.shards_weights:
         return
@@ -64,6 +64,6 @@ def check_algorithms(state: State, strategy: Strategy) -> None:
         traits = traits_of(algorithm)
         if not traits.sharding.supports_sharded_weights:
             raise ValueError(
-                f"{type(algorithm).__name__} needs whole weights in each process, but {strategy.name} divides them: "
-                f"{traits.sharding_reason} Leave it out, or train with data parallelism (parallelism_config=None)."
+                f"{type(algorithm).__name__} requires unsharded parameters on each rank, but {strategy.name} shards "
+                f"them: {traits.sharding_reason} Remove it, or train with DDP (parallelism_config=None)."
             )

@@ -1,4 +1,4 @@
-"""A short trip through everything, to find mistakes before a long run."""
+"""Dry run: train and evaluate on two batches, to find mistakes before a long run; report shapes, time and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCHES = 2
 def dry_run(run: Run) -> str:
     """Train and evaluate on two batches each, with all algorithms, callbacks and loggers; return a report.
 
-    The first process prints it. The counts begin anew afterwards; the parameters keep what the two steps did.
+    Rank 0 prints it. The training time is restored afterwards; the parameters keep the updates of the two steps.
 
     Args:
         run: The run.
@@ -36,7 +36,7 @@ def dry_run(run: Run) -> str:
     state = run.state
     max_duration, timestamp, length = state.max_duration, state.timestamp, state.train_phase.length
     evaluators, state.evaluators = list(state.evaluators), []
-    # Their shares are of the whole training, which two batches are not.
+    # Schedules relate to the full duration, not to these two batches.
     schedulers, state.schedulers = list(state.schedulers), []
     groups = [(group, _settings(group)) for optimizer in state.optimizers for group in optimizer.param_groups]
     recorder = _Recorder()
@@ -60,12 +60,12 @@ def dry_run(run: Run) -> str:
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    """Return what schedules may change in a group of an optimizer."""
+    """Return the settings of an optimizer's parameter group, which schedules may change."""
     return {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
 
 
 class _Recorder(Callback):
-    """Notes shapes, times and memory of each batch."""
+    """Records shapes and times of each batch, and the peak memory."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -114,7 +114,7 @@ def _shapes(tree: Any) -> str:
 
 
 class _Shape:
-    """Shows a tensor by its shape and type."""
+    """Prints a tensor as its dtype and shape."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._text = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
@@ -129,7 +129,7 @@ def _wait(state: State) -> None:
 
 
 def _peak_memory(state: State) -> int:
-    """Return the most memory that was in use, in bytes: of the accelerator, or of the process on the CPU."""
+    """Return the peak memory in bytes: of the accelerator, or of the process on the CPU."""
     if state.device.torch_device.type in MEMORY_STATISTICS:
         return torch.accelerator.max_memory_allocated(state.device.torch_device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -137,6 +137,6 @@ def _peak_memory(state: State) -> int:
 
 
 def _is_accelerated(state: State) -> bool:
-    """Whether the device is the accelerator that PyTorch drives, rather than the CPU or one of another package."""
+    """Return whether the device is PyTorch's accelerator, rather than the CPU or a device of another package."""
     accelerator = torch.accelerator.current_accelerator()
     return accelerator is not None and accelerator.type == state.device.torch_device.type

@@ -1,4 +1,4 @@
-"""Training and evaluation mode of a model."""
+"""Context manager that puts a model into eval mode and restores the mode of each module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["model_eval_mode"]
 
 @contextlib.contextmanager
 def model_eval_mode(model: nn.Module) -> Generator[None]:
-    """Put a model into evaluation mode, and afterwards each of its modules back into the mode it was in.
+    """Put a model into evaluation mode, and restore the mode of each module on exit.
 
     Args:
         model: The model.

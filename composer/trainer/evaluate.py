@@ -1,4 +1,4 @@
-"""Evaluating a model while it trains and on request."""
+"""The evaluation loop: run the evaluators that are due during training, or on request, and log their metrics."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from composer.core.types import Batch
 from composer.parallel.buffer_sync import sync_buffers
 from composer.trainer.auto_microbatch.evaluation import AutoEvaluation, check_auto_evaluation
 from composer.trainer.evaluation_pass import evaluation_pass
-from composer.trainer.microbatch import as_many_as_others
-from composer.trainer.outputs import free_outputs, own_outputs
+from composer.trainer.microbatch import pad_microbatches
+from composer.trainer.outputs import clone_reused_outputs, free_outputs
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
-from composer.trainer.train_metrics import computed, named_values, place, to_metrics_device
+from composer.trainer.train_metrics import computed, move_metrics, named_values, to_metrics_device
 
 __all__ = ["evaluate", "evaluate_if_due", "set_eval_metrics"]
 
 
 def evaluate_if_due(run: Run, event: Event) -> None:
-    """Run the evaluators whose interval says so; their time does not count as training time.
+    """Run the evaluators whose interval is due; evaluation does not count as training time.
 
     Args:
         run: The run.
-        event: The event that fired last, or ``FIT_END`` before the training ends.
+        event: The event that fired last, or ``FIT_END`` before training ends.
     """
     state, fire = run.state, run.engine.run_event
     if not state.evaluators:
         return
     for evaluator in state.evaluators:
-        if evaluator.eval_interval is None:  # put into the state by a script
+        if evaluator.eval_interval is None:  # added to the state by a script
             evaluator.eval_interval = 1
     due = [e for e in state.evaluators if cast("Callable[..., bool]", e.eval_interval)(state, event)]
     if not due:
@@ -55,20 +55,20 @@ def evaluate_if_due(run: Run, event: Event) -> None:
 def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = None, *, log: bool = True) -> None:
     """Run the model over an evaluator's data and log its metrics.
 
-    The state's phase, batch, outputs and loss, and the mode of each module, are what they were when it returns.
+    Restores the state's phase, batch, outputs and loss, and the mode of each module, when it returns.
 
     Args:
         run: The run.
         evaluator: The data and the names of the metrics.
-        subset_num_batches: Number of batches, instead of the evaluator's own; -1 is all.
-        log: Whether the metrics are logged.
+        subset_num_batches: Number of batches, instead of the evaluator's setting; -1 uses all.
+        log: Whether to log the metrics.
     """
     state, fire = run.state, run.engine.run_event
     check_auto_evaluation(run, evaluator)
-    if evaluator.label not in state.eval_metrics:  # put into the state by a script
+    if evaluator.label not in state.eval_metrics:  # added to the state by a script
         set_eval_metrics(state, evaluator)
     metrics = state.eval_metrics[evaluator.label]
-    place(metrics, state)
+    move_metrics(metrics, state)
     for metric in metrics.values():
         metric.reset()
 
@@ -99,7 +99,7 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
 
 
 def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
-    """Give an evaluator its own copies of the model's metrics.
+    """Give an evaluator separate copies of the model's metrics.
 
     Args:
         state: The state.
@@ -107,8 +107,8 @@ def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
     """
     check_sharded_data(evaluator.dataloader.dataloader, state.data_shard, "eval_dataloader")
     metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
-    state.eval_metrics[evaluator.label] = place(evaluator.__select__(metrics), state)
-    # Not in place, as what fails is undone.
+    state.eval_metrics[evaluator.label] = move_metrics(evaluator.__select__(metrics), state)
+    # Replaced, not updated in place: on failure the old mapping is restored.
     state.eval_values = {label: values for label, values in state.eval_values.items() if label != evaluator.label}
 
 
@@ -117,27 +117,31 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, samples: int, *, counts: boo
     state, spec = run.state, evaluator.dataloader
     if evaluator.auto_microbatching:
         finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
-        finder.evaluate(run, evaluator, samples, lambda part: _evaluate_microbatch(run, evaluator, part, counts=counts))
+
+        def evaluate_one(microbatch: Batch) -> None:
+            _evaluate_microbatch(run, evaluator, microbatch, counts=counts)
+
+        finder.evaluate(run, evaluator, samples, evaluate_one)
         return
     size = evaluator.microbatch_size
     microbatches = spec.__microbatches__(state.batch, size, samples)
-    several = len(microbatches)
+    number_of_microbatches = len(microbatches)
     if run.step_sync is not None and run.strategy.syncs_in_forward and (size is not None or spec.__splits_itself__):
-        microbatches = as_many_as_others(microbatches)
+        microbatches = pad_microbatches(microbatches)
     for number, microbatch in enumerate(microbatches):
-        _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < several)
+        _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < number_of_microbatches)
 
 
 def _evaluate_microbatch(run: Run, evaluator: Evaluator, microbatch: Batch, *, counts: bool) -> None:
-    """Take a part of a batch through the model, and the metrics where it counts."""
+    """Run a microbatch through the model, and update the metrics unless it is a dummy for uneven inputs."""
     state, fire, spec = run.state, run.engine.run_event, evaluator.dataloader
     model = cast(ComposerModel, state.model)
-    free_outputs(state)  # or the last ones would lie in memory beside the new ones
+    free_outputs(state)  # before the new ones are allocated
     state.batch = microbatch if spec.microbatch_transforms is None else spec.microbatch_transforms(microbatch)
     with nullcontext() if run.autocast is None else run.autocast():
         fire(Event.EVAL_BEFORE_FORWARD)
         state.outputs = model.eval_forward(state.batch)
-        own_outputs(run)
+        clone_reused_outputs(run)
         fire(Event.EVAL_AFTER_FORWARD)
         metrics = state.eval_metrics[evaluator.label] if counts else {}
         if metrics:

@@ -1,4 +1,7 @@
-"""One pass over data without training on it."""
+"""Iterate once over evaluation or prediction data, in eval mode without gradients, and restore the state afterwards.
+
+With multiple ranks the data is sharded; ranks with fewer batches (uneven inputs) run dummy batches that do not count.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import torch
 from composer import rng
 from composer.core.data_spec import DataSpec
 from composer.core.epoch_iterator import EpochIterator
-from composer.core.infinite_data import PassWatch, refuse_endless
+from composer.core.infinite_data import LongEpochWatch, refuse_endless
 from composer.core.loader_workers import iterate
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
@@ -28,18 +31,18 @@ from composer.warnings import ComposerWarning
 
 __all__ = ["EvaluationPass", "evaluation_pass"]
 
-_REMEDY = "Give subset_num_batches (eval_subset_num_batches of the Trainer), the number of batches of a pass."
+_REMEDY = "Set subset_num_batches (eval_subset_num_batches of the Trainer), the number of batches to use."
 
 
 class EvaluationPass:
-    """The batches of a pass, the same number for all processes; made by :func:`evaluation_pass`.
+    """Iterator over the batches of an evaluation, the same number on all ranks; created by :func:`evaluation_pass`.
 
     Args:
         run: The run.
         phase: The active phase.
 
     Attributes:
-        samples: Number of samples of the batch in work, of this process, also of one that is not to count.
+        samples: Number of samples in the current batch of this rank, also if it is a dummy.
 
     >>> from types import SimpleNamespace
     >>> from composer.core import TrainerMode
@@ -50,49 +53,49 @@ class EvaluationPass:
     def __init__(self, run: Run, phase: Phase) -> None:
         self._run, self._phase = run, phase
         self.samples = self._tokens = 0
-        self._step_sync = None if run.step_sync is None else StepSync(run.step_sync.copies)
+        self._step_sync = None if run.step_sync is None else StepSync(run.step_sync.ranks_per_batch)
         self._uneven_inputs = None if self._step_sync is None else UnevenInputs(self._step_sync)
 
     @property
     def is_idle(self) -> bool:
-        """Whether the batch is one that keeps step with other processes, and is not to count."""
+        """Whether the current batch is a dummy, on a rank whose data has ended (uneven inputs), and does not count."""
         return self._uneven_inputs is not None and self._uneven_inputs.is_idle
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin the pass."""
+        """Start iterating over the data."""
         run, phase = self._run, self._phase
         spec: DataSpec = phase.loader
         phase.mark = time.perf_counter()
-        pass_under_way = _begin(run, spec)
+        iterator = _start(run, spec)
         watch = _watch(phase) if phase.length is None else None
-        rest = itertools.islice(pass_under_way, phase.length)
+        rest = itertools.islice(iterator, phase.length)
         while True:
             batch = next(rest, END)
             if self._uneven_inputs is not None:
                 if batch is END:
-                    batch = self._uneven_inputs.substitute(lambda: self._tell(0, 0, has_batch=False))
+                    batch = self._uneven_inputs.dummy_batch(lambda: self._send_counts(0, 0, has_batch=False))
                 else:
-                    self._uneven_inputs.keep(batch)
+                    self._uneven_inputs.set_batch(batch)
             if batch is END:
                 break
             batch = load(batch, spec, run.state.device, run.strategy.batch_dtype, self._note_counts)
             if self._uneven_inputs is not None and not self.is_idle:
-                self._tell(self.samples, self._tokens)
-                self._uneven_inputs.meet()
+                self._send_counts(self.samples, self._tokens)
+                self._uneven_inputs.join_first_step()
             yield batch
             phase.mark = time.perf_counter()
             if watch is not None:
                 watch.look(phase.timestamp.batch.value)
         if phase.timestamp.batch.value == 0:
-            message = f"The data {phase.label!r} yielded no batch, so there is nothing to report: {spec.dataloader!r}."
+            message = f"The data {phase.label!r} yielded no batches; there are no results: {spec.dataloader!r}."
             warnings.warn(message, ComposerWarning, stacklevel=2)
 
     def count(self) -> None:
-        """Count the batch in work, that of all processes where there are several."""
+        """Advance the timestamp by the current batch, summed over all ranks."""
         samples, tokens, phase = self.samples, self._tokens, self._phase
         if self._step_sync is not None:
-            told = self._step_sync.counts()
-            samples, tokens = told.samples, told.tokens
+            counts = self._step_sync.counts()
+            samples, tokens = counts.samples, counts.tokens
         phase.timestamp = phase.timestamp.to_next_batch(samples, tokens, time.perf_counter() - phase.mark)
 
     def _note_counts(self, batch: Batch) -> None:
@@ -100,15 +103,15 @@ class EvaluationPass:
         self.samples, self._tokens = spec.__num_samples__(batch), as_tokens(spec.__tokens__(batch))
 
     def stop_if_requested(self) -> None:
-        """Leave where a signal asks to stop, in all processes after the same batch.
+        """Stop if a signal requested it, on all ranks after the same batch.
 
         Raises:
-            Interrupted: One does.
+            Interrupted: A rank received a signal.
         """
         if self._run.interruption is not None:
             self._run.interruption.check(None if self._step_sync is None else self._step_sync.counts().signum)
 
-    def _tell(self, samples: int, tokens: int, *, has_batch: bool = True) -> None:
+    def _send_counts(self, samples: int, tokens: int, *, has_batch: bool = True) -> None:
         assert self._step_sync is not None
         signum = None if self._run.interruption is None else self._run.interruption.signum
         self._step_sync.send_counts(samples, tokens, 0.0, signum, has_batch=has_batch)
@@ -116,56 +119,56 @@ class EvaluationPass:
 
 @contextlib.contextmanager
 def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: int) -> Generator[EvaluationPass]:
-    """Make a phase active, the model evaluate and gradients not be recorded; give the batches of the data.
+    """Activate a phase, in eval mode without gradients, and yield an iterator over the batches of the data.
 
-    Several processes take the batches of a ``DataLoader`` in turn, so each batch is as a single process would have it.
+    Ranks take turns with the batches of a ``DataLoader``, so each batch is the same as with a single process.
 
-    Afterwards the state's phase, batch, outputs and loss, the mode of each module and the random generators are what
-    they were, so that training does not depend on how often it is evaluated.
+    On exit, restores the state's phase, batch, outputs and loss, the mode of each module and the random state, so that
+    training does not depend on how often it is evaluated.
 
     Args:
         run: The run.
-        phase: The phase; its timestamp begins anew.
+        phase: The phase; its timestamp is reset.
         spec: The data.
-        label: Name of the data.
-        subset: Number of batches; -1 is all.
+        label: Label of the data.
+        subset: Number of batches; -1 uses all.
     """
     state = run.state
     before = (state.phase, state.batch, state.outputs, state.loss)
-    length = spec.__length_of__(state.data_shard, whole_batches=True)
+    length = spec.__length_of__(state.data_shard, shard_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
     if subset == -1:
-        refuse_endless(f"A pass over the data {label!r}", spec.dataloader, _REMEDY)
+        refuse_endless(f"Iterating over the data {label!r}", spec.dataloader, _REMEDY)
     state.phase = phase
     try:
-        with model_eval_mode(state.model), rng.preserved(), torch.no_grad():
+        with model_eval_mode(state.model), rng.preserve_rng_state(), torch.no_grad():
             yield EvaluationPass(run, phase)
     finally:
         state.phase, state.batch, state.outputs, state.loss = before
         state.metric_outputs = {}
 
 
-def _watch(phase: Phase) -> PassWatch:
-    """Watch an iteration of which it cannot be known whether it has an end."""
-    return PassWatch(
-        f"A pass over the data {phase.label!r} has become very long, and {phase.loader.dataloader!r} has no length. If "
-        f"it yields without end, the pass never ends. {_REMEDY}"
+def _watch(phase: Phase) -> LongEpochWatch:
+    """Warn if iterating over data of unknown length takes very long."""
+    return LongEpochWatch(
+        f"Iterating over the data {phase.label!r} takes very long, and {phase.loader.dataloader!r} has no length. If "
+        f"the data is infinite, it never ends. {_REMEDY}"
     )
 
 
-def _begin(run: Run, spec: DataSpec) -> Iterator[Batch]:
+def _start(run: Run, spec: DataSpec) -> Iterator[Batch]:
     state, loader = run.state, spec.dataloader
-    passes = spec.__passes__(state.rank_zero_seed, state.data_shard)
+    epoch_iterators = spec.__epoch_iterators__(state.rank_zero_seed, state.data_shard)
 
     def begin() -> Iterator[Batch]:
-        batches = iterate(loader) if state.data_shard.size == 1 else passes.begin(epoch=0)
+        batches = iterate(loader) if state.data_shard.size == 1 else epoch_iterators.begin(epoch=0)
         if state.phase.length is None:
             source = batches.source if isinstance(batches, EpochIterator) else batches
-            refuse_endless(f"A pass over the data {state.phase.label!r}", source, _REMEDY)
+            refuse_endless(f"Iterating over the data {state.phase.label!r}", source, _REMEDY)
         return batches
 
-    if not passes.can_be_touched:
+    if not epoch_iterators.can_prefetch:
         return begin()
     first = state.phase.first_batch_rng[str(state.phase.label)]
     first.repeat(loader, begin)

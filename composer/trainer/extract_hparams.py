@@ -1,4 +1,4 @@
-"""Arguments as hyperparameters that a tracker can show."""
+"""Convert arguments to plain hyperparameter values that an experiment tracker can show (``auto_log_hparams``)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _DEEPEST: Final = 8
 
 
 def describe(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as plain values: objects by class, with what they were made with.
+    """Return arguments as plain values: objects by class, with their constructor arguments.
 
-    What an object was made with are those of its attributes that are called like parameters of its constructor, with
-    or without a leading underscore; objects among them are described likewise. Of tensors and long collections only
-    the size is told. Passwords, tokens and keys are masked, as :meth:`.Logger.log_hyperparameters` does.
+    The constructor arguments of an object are its attributes named like parameters of its constructor, with or without
+    a leading underscore; objects among them are described recursively. Tensors and long collections are described by
+    size. Passwords, tokens and keys are masked, as in :meth:`.Logger.log_hyperparameters`.
 
     Args:
-        arguments: Values by name; those that are None are left out.
+        arguments: Values by name; None values are left out.
 
     >>> from composer.algorithms import EMA
     >>> describe({"seed": 1, "algorithms": [EMA(half_life="5ba")], "device": None})["algorithms"]
@@ -45,7 +45,7 @@ def extract_hparams(locals_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a function, as :func:`describe` does, from its local variables.
 
     Args:
-        locals_dict: What ``locals()`` returned; ``self``, private names and classes are left out.
+        locals_dict: The result of ``locals()``; ``self``, private names and classes are left out.
 
     >>> def train(lr, model, _debug=False):
     ...     return extract_hparams(locals())
@@ -57,7 +57,7 @@ def extract_hparams(locals_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, inside: tuple[int, ...]) -> Any:
-    """A value as plain ones; ``inside`` has the ids of the objects around it."""
+    """Return a value as plain values; ``inside`` has the ids of the enclosing objects."""
     if isinstance(value, Enum):
         return _plain(value.value, inside)
     if value is None or isinstance(value, _PLAIN):
@@ -83,7 +83,7 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
 
 
 def _collection(values: Iterable[Any], inside: tuple[int, ...]) -> Any:
-    """A collection of plain values, or the size of a long one."""
+    """Return a collection of plain values, or a description of the size if it is long."""
     many = cast("Any", values)
     if len(many) > _LONGEST:
         return f"{type(values).__name__} of {len(many)}"
@@ -94,34 +94,38 @@ def _collection(values: Iterable[Any], inside: tuple[int, ...]) -> Any:
 
 
 def _made_with(value: Any) -> dict[str, Any]:
-    """What an object was made with, as far as it keeps it."""
+    """Return the constructor arguments that an object keeps as attributes."""
     if isinstance(value, torch.optim.Optimizer):
         defaults: dict[str, Any] = value.defaults
         return {name: entry for name, entry in defaults.items() if entry is not None}
-    # What it has as attributes; properties may compute something, or wait for the device.
+    # Attributes only: properties may compute something, or synchronize with the device.
     kept: dict[str, Any] = dict(getattr(value, "__dict__", {}))
     if dataclasses.is_dataclass(value):
         kept.update({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     if isinstance(value, torch.nn.Module):
-        # Of its weights the constructor got the sizes, and ``bias`` is a choice there and a tensor here.
+        # Without parameters: the constructor got their sizes, and ``bias`` is a bool there but a tensor here.
         kept.update(value.named_children())
-    # Objects of ours hand some arguments on to parts of theirs.
-    parts = [vars(part) for part in kept.values() if type(part).__module__.startswith("composer.") and _is_part(part)]
-    found = {name: _kept_as(name, [kept, *parts]) for name in _parameters(type(value))}
+    # Our objects pass some arguments on to their components.
+    components = [
+        vars(component)
+        for component in kept.values()
+        if type(component).__module__.startswith("composer.") and _is_component(component)
+    ]
+    found = {name: _kept_as(name, [kept, *components]) for name in _parameters(type(value))}
     return {name: entry for name, entry in found.items() if entry is not None}
 
 
-def _is_part(value: Any) -> bool:
+def _is_component(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (type, torch.nn.Module)) and not callable(value)
 
 
-def _kept_as(name: str, places: Iterable[Mapping[str, Any]]) -> Any:
-    return next((place[key] for place in places for key in (name, f"_{name}") if key in place), None)
+def _kept_as(name: str, mappings: Iterable[Mapping[str, Any]]) -> Any:
+    return next((mapping[key] for mapping in mappings for key in (name, f"_{name}") if key in mapping), None)
 
 
 def _parameters(made: Callable[..., Any]) -> list[str]:
     """Names of the parameters of a class."""
     try:
         return list(inspect.signature(made).parameters)
-    except (TypeError, ValueError):  # one that is written in C may not tell
+    except (TypeError, ValueError):  # not available for some classes written in C
         return []

@@ -17,7 +17,7 @@ from composer.core.types import Batch
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
-__all__ = ["own_containers", "put_back", "recover"]
+__all__ = ["copy_containers", "put_back", "recover"]
 
 
 def put_back(run: Run) -> None:
@@ -35,12 +35,12 @@ def put_back(run: Run) -> None:
     run.failed = True
     if run.uneven_inputs is not None and run.uneven_inputs.is_idle:
         return  # a dummy batch of a rank without data
-    if run.steps:
-        _warn(run, "came while the optimizers stepped, so that parameters may be updated, all or some of them")
-    elif isinstance(phase.iterator, EpochIterator) and phase.passes is not None:
+    if run.gradients_ready:
+        _warn(run, "was raised while the optimizers stepped, so some or all parameters may be updated")
+    elif isinstance(phase.iterator, EpochIterator) and phase.epoch_iterators is not None:
         epoch, batch = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
-        if not phase.passes.rewind(phase.iterator, epoch, batch, fetched):
-            _warn(run, "came from data that cannot be read again from there")
+        if not phase.epoch_iterators.rewind(phase.iterator, epoch, batch, fetched):
+            _warn(run, "was raised with data that cannot be read again from that position")
     else:
         phase.iterator = None  # repeated batches, whose position is known
 
@@ -57,45 +57,45 @@ def recover(run: Run) -> None:
     if run.step_sync is not None:
         run.step_sync.discard()
         batch = run.state.timestamp.batch.value
-        told = torch.tensor([int(run.failed), batch, -batch])
-        dist.all_reduce(told, "MAX")
-        run.failed, most, least = bool(told[0]), int(told[1]), -int(told[2])
+        reduced = torch.tensor([int(run.failed), batch, -batch])
+        dist.all_reduce(reduced, "MAX")
+        run.failed, most, least = bool(reduced[0]), int(reduced[1]), -int(reduced[2])
         if most != least:
             raise RuntimeError(
                 f"The ranks have trained different numbers of batches, {least} to {most}: an exception ended the last "
-                f"fit at different places. Load a checkpoint in all of them to go on."
+                f"fit after different batches. Load a checkpoint on all ranks to continue."
             )
     if not run.failed:
         return
     run.failed = False
-    run.strategy.recover(run.state)
+    run.strategy.discard_batch(run.state)
     if run.state.scaler is not None:
         # Otherwise the gradient scaler refuses to unscale the gradients again.
         cast("Any", run.state.scaler)._per_optimizer_states.clear()
 
 
-def own_containers(batch: Batch) -> Batch:
+def copy_containers(batch: Batch) -> Batch:
     """Copy the containers of a batch but not its tensors, so that in-place edits of the containers do not affect it.
 
     Args:
         batch: A batch of the loader.
 
     >>> batch = {"x": [torch.ones(1)]}
-    >>> kept = own_containers(batch)
+    >>> kept = copy_containers(batch)
     >>> kept["x"] is batch["x"], kept["x"][0] is batch["x"][0]
     (False, True)
     """
-    kind = type(batch)
+    cls = type(batch)
     if isinstance(batch, Tensor):
         return batch
-    if kind is tuple or kind is list:
-        return kind([part if type(part) is Tensor else own_containers(part) for part in batch])
-    if kind is dict:
-        return {key: part if type(part) is Tensor else own_containers(part) for key, part in batch.items()}
+    if cls is tuple or cls is list:
+        return cls([part if type(part) is Tensor else copy_containers(part) for part in batch])
+    if cls is dict:
+        return {key: part if type(part) is Tensor else copy_containers(part) for key, part in batch.items()}
     return copy.copy(batch) if isinstance(batch, Mapping) or dataclasses.is_dataclass(batch) else batch
 
 
 def _warn(run: Run, reason: str) -> None:
     number = run.state.train_phase.timestamp.batch.value
-    message = f"An exception in batch {number} {reason}. The next fit goes on with the batch after it."
+    message = f"An exception in batch {number} {reason}. The next fit continues with the following batch."
     warnings.warn(message, ComposerWarning, stacklevel=3)

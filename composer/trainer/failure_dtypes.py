@@ -1,4 +1,4 @@
-"""Notes on tensors whose dtype or device does not go with the others'."""
+"""Notes on exceptions for tensors on the wrong device or with the wrong dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from composer.trainer.failure_facts import Facts, described, target_of, tensors_
 
 __all__ = ["devices", "input_dtype", "target_dtype"]
 
-# What torch says, in lower case.
+# Messages of torch, in lower case.
 _DTYPE: Final = re.compile(
     r"must have the same dtype|to have the same dtype|to have scalar type|scalar types?[: ]|not implemented for '|"
     r"weight type|bias type|should be the same|found dtype|expected floating point type|can't be cast|"
@@ -26,10 +26,10 @@ _DEVICE: Final = re.compile(
 
 
 def devices(facts: Facts) -> str | None:
-    """Return the note on tensors on several devices, or None.
+    """Return a note on tensors on different devices, or None.
 
     Args:
-        facts: What is known of the exception.
+        facts: Facts about the exception.
 
     >>> from composer import State
     >>> from composer.trainer.failure_facts import facts_of
@@ -49,13 +49,13 @@ def devices(facts: Facts) -> str | None:
         if facts.stage == "update_metric":
             return None
         return (
-            f"the run is on {home}, and so are the batch and the weights: a tensor that the model makes itself is "
-            f"not. Make it there: torch.zeros(..., device=x.device)."
+            f"the run, the batch and the weights are on {home}, but a tensor that the model creates itself is not. "
+            f"Create it there: torch.zeros(..., device=x.device)."
         )
     listed = ", ".join(f"{name} {described(tensor)} is on {tensor.device}" for name, tensor in wrong[:4])
     return (
-        f"the run is on {home}, but {listed}. Trainer(device=...) moves the model and the batches; a constant is "
-        f"moved where the module has it by register_buffer(name, tensor)."
+        f"the run is on {home}, but {listed}. Trainer(device=...) moves the model and the batches; a constant moves "
+        f"with its module if registered by register_buffer(name, tensor)."
     )
 
 
@@ -65,7 +65,7 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that are plain attributes of modules, which do not move with them."""
+    """Yield tensors that are plain attributes of modules, which do not move with the module."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             if isinstance(value, Tensor):
@@ -73,10 +73,10 @@ def _unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def input_dtype(facts: Facts) -> str | None:
-    """Return the note on inputs of another dtype than the weights, or None.
+    """Return a note on inputs whose dtype differs from that of the weights, or None.
 
     Args:
-        facts: What is known of the exception.
+        facts: Facts about the exception.
 
     >>> from composer import State
     >>> from composer.trainer.failure_facts import facts_of
@@ -91,27 +91,27 @@ def input_dtype(facts: Facts) -> str | None:
         path = next((path for path, tensor in inputs if given is tensor), f"the input of {name}")
         inputs = [(path, given)]
     elif len(inputs) != 1:
-        return None  # which of them it was is not known
+        return None  # unknown which of them it was
     if isinstance(module, nn.Embedding):
         path, tensor = inputs[0]
         if not tensor.is_floating_point():
             return None
-        return f"{path} is {described(tensor)}, but {name} needs indices, whole numbers: x.long() in the data set."
+        return f"{path} is {described(tensor)}, but {name} needs integer indices: x.long() in the dataset."
     if len(weights) > 1:
         listed = ", ".join(f"{name} is {_short(dtype)}" for dtype, name in weights.items())
-        return f"the weights of {facts.name} have several dtypes: {listed}. Bring them to one: model.float()."
+        return f"the weights of {facts.name} have several dtypes: {listed}. Convert them to one: model.float()."
     of_weights = next(iter(weights))
     path, tensor = next((path, tensor) for path, tensor in inputs if tensor.dtype != of_weights)
     wrong = f"{path} is {described(tensor)}, but the weights of {facts.name} are {_short(of_weights)}."
     if not tensor.is_floating_point():
-        return f"{wrong} Make it a floating-point tensor in the data set: x.float(), of images x.float() / 255."
+        return f"{wrong} Convert it to floating point in the dataset: x.float(), or x.float() / 255 for images."
     if of_weights in (torch.bfloat16, torch.float16):
         is_half = of_weights is torch.float16 and facts.state.device.torch_device.type != "cpu"
-        kind = "amp_fp16" if is_half else "amp_bf16"  # float16 needs an accelerator
-        return f"{wrong} Keep the weights in float32, model.float(), and give Trainer(precision={kind!r})."
+        precision = "amp_fp16" if is_half else "amp_bf16"  # float16 needs an accelerator
+        return f"{wrong} Keep the weights in float32, model.float(), and use Trainer(precision={precision!r})."
     if of_weights is torch.float64:
-        return f"{wrong} Make them agree: model.float(), or x.double() in the data set."
-    return f"{wrong} Make them agree: x.to(torch.{_short(of_weights)}) in the data set."
+        return f"{wrong} Make them agree: model.float(), or x.double() in the dataset."
+    return f"{wrong} Make them agree: x.to(torch.{_short(of_weights)}) in the dataset."
 
 
 def _target_path(batch: Any) -> str | None:
@@ -124,10 +124,10 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def target_dtype(facts: Facts) -> str | None:
-    """Return the note on class indices that are not int64, or probabilities that are whole numbers, or None.
+    """Return a note on class indices that are not int64, or on integer probabilities, or None.
 
     Args:
-        facts: What is known of the exception.
+        facts: Facts about the exception.
 
     >>> from composer import State
     >>> from composer.trainer.failure_facts import facts_of
@@ -141,14 +141,14 @@ def target_dtype(facts: Facts) -> str | None:
         return None
     wrong = f"{path}, the target, is {described(tensor)}, and the outputs are {described(outputs)}."
     if tensor.dtype is torch.int64 and re.search(r"long but expected float|desired output type long", facts.text):
-        return f"{wrong} The loss takes floating-point targets: y.float() in the data set."
+        return f"{wrong} The loss takes floating-point targets: y.float() in the dataset."
     if tensor.ndim == outputs.ndim - 1 and tensor.dtype is not torch.int64:
         more = (
             " For a regression use another loss: ComposerClassifier(..., loss_fn=...) or a subclass of ComposerModel."
         )
-        return f"{wrong} Class indices are int64: y.long() in the data set.{more if tensor.is_floating_point() else ''}"
+        return f"{wrong} Class indices are int64: y.long() in the dataset.{more if tensor.is_floating_point() else ''}"
     if tensor.shape == outputs.shape and tensor.dtype != outputs.dtype:
-        return f"{wrong} Targets of the outputs' shape have their dtype: y.to(torch.{_short(outputs.dtype)})."
+        return f"{wrong} Targets of the outputs' shape need their dtype: y.to(torch.{_short(outputs.dtype)})."
     if tensor.dtype is not torch.int64 and not tensor.is_floating_point():
-        return f"{wrong} Class indices are int64: y.long() in the data set."
+        return f"{wrong} Class indices are int64: y.long() in the dataset."
     return None

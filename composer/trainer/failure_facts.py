@@ -1,4 +1,4 @@
-"""Collect what an exception of a step was about: the tensors, the module, the method of the model."""
+"""Collect facts about an exception in a step: the tensors, the module, the model's method and the stack frames."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _METHODS: Final = ("forward", "eval_forward", "loss", "update_metric")
 _TARGETS: Final = ("labels", "label", "targets", "target", "y")
 _MOST: Final = 8  # tensors that a note names
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
-# What torch raises is of these classes themselves; a class of somebody's own has its own meaning.
-_KINDS: Final = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
+# torch raises exactly these classes; subclasses, which users define, have a different meaning.
+_TORCH_ERRORS: Final = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """An exception with what it was about.
+    """An exception with its context.
 
     Attributes:
         error: The exception.
         text: Its message, in lower case.
-        stage: The model's method that it came from, "backward", or None.
+        stage: The model's method that raised it, "backward", or None.
         model: The model.
-        batch: The batch, or microbatch.
-        outputs: What ``forward`` returned, or None.
-        loss: What ``loss`` returned, or None.
+        batch: The batch or microbatch.
+        outputs: The result of ``forward``, or None.
+        loss: The result of ``loss``, or None.
         loader: The data loader.
-        module: The innermost module of the model that was running, its name and its input; None where there is none.
-        frames: Those of the traceback, outermost first.
-        is_raised: Whether the innermost frame raised it by ``raise``, rather than calling what is not Python.
+        module: Name, module and input of the innermost submodule that was running, or None.
+        frames: The frames of the traceback, outermost first.
+        is_raised: Whether the innermost frame has a ``raise`` statement, rather than a call into native code.
         state: The state of the run.
 
     >>> from composer import State
@@ -65,23 +65,23 @@ class Facts:
 
     @property
     def name(self) -> str:
-        """The model's class."""
+        """Name of the model's class."""
         return type(self.model).__name__
 
     @property
-    def is_of_torch(self) -> bool:
-        """Whether the exception is torch's, rather than one that users' code, or another library, raised."""
-        kind = type(self.error)
-        known = kind in _KINDS or kind.__module__.partition(".")[0] == "torch"
+    def is_from_torch(self) -> bool:
+        """Whether torch raised the exception, rather than user code or another library."""
+        cls = type(self.error)
+        known = cls in _TORCH_ERRORS or cls.__module__.partition(".")[0] == "torch"
         return known and bool(self.frames) and (self.is_in_library or not self.is_raised)
 
     @property
     def is_in_library(self) -> bool:
-        """Whether the innermost frame is a function of torch, torchmetrics or this library."""
+        """Whether the innermost frame is in torch, torchmetrics or this library."""
         return bool(self.frames) and _package(self.frames[-1]) in ("torch", "torchmetrics", "composer")
 
     def takes(self, value: Any) -> bool:
-        """Whether a function of torch that failed was working on a value: on this object, or on the tensor's memory.
+        """Return whether the failed library function had this value (or a tensor with its memory) as an argument.
 
         Args:
             value: A tensor, a batch, or None.
@@ -103,10 +103,10 @@ def _package(frame: FrameType) -> str:
 
 
 def facts_of(error: Exception, state: State) -> Facts:
-    """Collect what is known of an exception that a loop raised.
+    """Collect the facts about an exception that a loop raised.
 
-    What the model's method was given stands in the frames of the traceback. The state may be that of the training
-    again, after an evaluation failed in the middle of it.
+    The arguments of the model's method are read from the frames of the traceback: if an evaluation failed, the state
+    may already be that of training again.
 
     Args:
         error: The exception.
@@ -138,7 +138,7 @@ def facts_of(error: Exception, state: State) -> Facts:
 def _stage(frames: Sequence[FrameType], error: Exception, state: State) -> tuple[str | None, Any, Any]:
     """Return the method of the model that failed, with its batch and outputs."""
     batch, outputs = getattr(state, "batch", None), getattr(state, "outputs", None)
-    # By their code too, as a function of another name may have been assigned.
+    # Also by code object: a function with a different name may have been assigned.
     methods = {getattr(getattr(type(state.model), name, None), "__code__", None): name for name in _METHODS}
     for position, frame in reversed(list(enumerate(frames))):
         owner, given = _owner(frame), _arguments(frame)
@@ -156,18 +156,18 @@ def _stage(frames: Sequence[FrameType], error: Exception, state: State) -> tuple
             called = next((one for one in frames if one.f_code.co_name == "_call_impl" and _owner(one) is owner), None)
             exact = () if called is None or name != "forward" else called.f_locals.get("args", ())
             return name, next(iter((*exact, *given)), batch), None
-        if name == "_call_impl":  # of a forward with another name
+        if name == "_call_impl":  # a forward with a different name
             return "forward", next(iter(frame.f_locals.get("args", ())), batch), None
     if type(error).__module__.startswith("torch._dynamo"):
         return "forward", batch, outputs
-    # A call with other arguments than the method takes does not get into it.
+    # A call with the wrong arguments never enters the method.
     called = called_method(error)
     is_ours = called in _METHODS and bool(frames) and _package(frames[-1]) == "composer"
     return called if is_ours else None, batch, outputs
 
 
 def called_method(error: Exception) -> str | None:
-    """Return the function of which Python says that a call has other arguments than it takes.
+    """Return the name of the function if Python reports a call with the wrong arguments, or None.
 
     Args:
         error: The exception.
@@ -180,18 +180,18 @@ def called_method(error: Exception) -> str | None:
 
 
 def _called_by_us(outer: Sequence[FrameType], state: State) -> bool:
-    """Whether the loop called a frame, and not a callback, a data set or a metric of the user."""
+    """Return whether the loop called a frame, rather than a callback, dataset or metric of the user."""
     return all(_package(frame) in ("composer", "torch") or _owner(frame) is state.model for frame in outer)
 
 
 def _arguments(frame: FrameType) -> list[Any]:
-    """The positional arguments of a method without the object, as far as they are still there."""
+    """Return the positional arguments of a method without ``self``; None for deleted ones."""
     code = frame.f_code
     return [frame.f_locals.get(name) for name in code.co_varnames[1 : code.co_argcount]]
 
 
 def _loader(frames: Sequence[FrameType], state: State) -> Any:
-    """The data that the loop was working on."""
+    """Return the data loader that the loop was using."""
     for frame in reversed(frames):
         spec = getattr(frame.f_locals.get("evaluator"), "dataloader", frame.f_locals.get("spec"))
         if isinstance(spec, DataSpec):
@@ -200,7 +200,7 @@ def _loader(frames: Sequence[FrameType], state: State) -> Any:
 
 
 def _owner(frame: FrameType) -> Any:
-    """The first argument of a function: the object, for a method."""
+    """Return the first argument of a function: ``self`` for a method."""
     code = frame.f_code
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
@@ -216,11 +216,11 @@ def _module(frames: Sequence[FrameType], model: nn.Module) -> tuple[str, nn.Modu
 
 
 def tensors_in(value: Any, name: str) -> list[tuple[str, Tensor]]:
-    """Return the tensors of a batch or of outputs, each with the expression that gets it.
+    """Return the tensors in a batch or in outputs, each with its path as an expression.
 
     Args:
         value: A tensor, or containers of tensors.
-        name: What the whole is called.
+        name: Name of the value in the expression.
 
     >>> [path for path, _ in tensors_in({"x": torch.ones(1), "more": [torch.ones(1)]}, "batch")]
     ["batch['x']", "batch['more'][0]"]
@@ -232,15 +232,15 @@ def _walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
     elif depth and isinstance(value, Mapping):
-        for key, part in cast("Mapping[Any, Any]", value).items():
-            yield from _walk(part, f"{name}[{key!r}]", depth - 1)
+        for key, entry in cast("Mapping[Any, Any]", value).items():
+            yield from _walk(entry, f"{name}[{key!r}]", depth - 1)
     elif depth and isinstance(value, (list, tuple)):
-        for number, part in enumerate(cast("Sequence[Any]", value)[:_MOST]):
-            yield from _walk(part, f"{name}[{number}]", depth - 1)
+        for number, entry in enumerate(cast("Sequence[Any]", value)[:_MOST]):
+            yield from _walk(entry, f"{name}[{number}]", depth - 1)
 
 
 def target_of(batch: Any) -> tuple[str, Tensor] | None:
-    """Return the tensor of a batch that is most likely the target, and the expression that gets it.
+    """Return the tensor of a batch that is most likely the target, with its path as an expression.
 
     Args:
         batch: The batch.

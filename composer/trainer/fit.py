@@ -1,4 +1,8 @@
-"""The training loop; reads as the docstring of :class:`.Event`."""
+"""The training loop of :meth:`.Trainer.fit`: epochs and batches, the events they fire, evaluation and checkpoints.
+
+Its order of events is the pseudocode in the docstring of :class:`.Event`. One batch is trained by ``step``, which
+accumulates gradients over ``microbatch``.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +38,10 @@ __all__ = ["fit"]
 
 
 def fit(run: Run) -> None:
-    """Train until ``state.finished``; a batch whose step an exception ended is trained by the next fit.
+    """Train until ``state.finished``. If an exception ends a step, the next fit trains that batch again.
 
     Args:
-        run: The run; its state has data, optimizers and a maximal duration.
+        run: The run; its state has data, optimizers and ``max_duration``.
     """
     recover(run)
     try:
@@ -50,15 +54,15 @@ def fit(run: Run) -> None:
 
 
 def _fit(run: Run) -> None:
-    """Train."""
+    """Run the training loop."""
     state, logger, fire = run.state, run.logger, run.engine.run_event
     state.stop_requested, state.stops_together = None, run.step_sync is not None
     logger.begin()
     fire(Event.FIT_START)
     report_model(run)
     resume_at(run)
-    state.train_phase.mark, begun = time.perf_counter(), state.timestamp.batch
-    _finish_stage(run)
+    state.train_phase.mark, first_batch = time.perf_counter(), state.timestamp.batch
+    _finish_interrupted_evaluation(run)
     must_end = check_epochs_end(run)
     while not state.finished:
         if state.timestamp.batch_in_epoch.value == 0:
@@ -70,7 +74,7 @@ def _fit(run: Run) -> None:
             if logger.destinations:
                 logger.enqueue({**time_metrics(run), **state.total_loss_dict}, step)
             advance(run)
-            # Computed for all who look at this batch, and only then: computing waits for the device.
+            # Only if a logger is due after this batch: computing metrics synchronizes with the device.
             if metrics_are_due(run):
                 log_train_metrics(run, step)
             fire(Event.BATCH_END)
@@ -80,7 +84,7 @@ def _fit(run: Run) -> None:
                 break
         if state.train_phase.iterator is None or is_at_end(state.train_phase):
             _close_epoch(run)
-    if state.timestamp.batch != begun:  # or they have the values that a checkpoint had
+    if state.timestamp.batch != first_batch:  # otherwise the values loaded from a checkpoint stay
         if run.step_sync is not None or logger.destinations:
             log_last_train_metrics(run)
         else:
@@ -94,8 +98,8 @@ def _fit(run: Run) -> None:
     zero_gradients(run)
 
 
-def _finish_stage(run: Run) -> None:
-    """Do what an interruption in an evaluation has left undone.
+def _finish_interrupted_evaluation(run: Run) -> None:
+    """Finish the batch or epoch whose evaluation was interrupted by a signal before the checkpoint was saved.
 
     Args:
         run: The run.
@@ -105,13 +109,13 @@ def _finish_stage(run: Run) -> None:
     if stage == Event.BATCH_END:
         _close_batch(run)
         if run.state.finished and phase.iterator is not None and is_at_end(phase):
-            _close_epoch(run)  # which the loop does for those that train on
+            _close_epoch(run)  # if training continues, the loop does this
     elif stage == Event.EPOCH_END:
         _finish_epoch(run)
 
 
 def _close_batch(run: Run) -> None:
-    """Evaluate and save after a batch, where these are due.
+    """Evaluate and save a checkpoint after a batch, if due.
 
     Args:
         run: The run.
@@ -120,22 +124,22 @@ def _close_batch(run: Run) -> None:
     if run.state.finished:
         note_last_train_values(run)
     run.engine.run_event(Event.BATCH_CHECKPOINT)
-    _leave_if_asked(run)
+    _stop_if_interrupted(run)
 
 
-def _leave_if_asked(run: Run) -> None:
-    """Raise where a signal asks to stop.
+def _stop_if_interrupted(run: Run) -> None:
+    """Raise :class:`.Interrupted` if a signal (SIGTERM, SIGINT, SIGUSR1) requested to stop.
 
     Args:
         run: The run.
     """
     if run.interruption is not None:
-        told = None if run.step_sync is None or run.step_sync.last is None else run.step_sync.last.signum
-        run.interruption.check(told)
+        signum = None if run.step_sync is None or run.step_sync.last is None else run.step_sync.last.signum
+        run.interruption.check(signum)
 
 
 def _open_epoch(run: Run) -> None:
-    """Begin an epoch, and an iteration where one begins.
+    """Start an epoch, and an iteration if one starts.
 
     Args:
         run: The run.
@@ -150,7 +154,7 @@ def _open_epoch(run: Run) -> None:
 
 
 def _close_epoch(run: Run) -> None:
-    """End the epoch: metrics over all of it, the count, evaluation.
+    """End the epoch: log its metrics, advance the timestamp, evaluate.
 
     Args:
         run: The run.
@@ -165,7 +169,7 @@ def _close_epoch(run: Run) -> None:
 
 
 def _finish_epoch(run: Run) -> None:
-    """Evaluate and save after an epoch, where these are due.
+    """Evaluate and save a checkpoint after an epoch, if due.
 
     Args:
         run: The run.
@@ -177,4 +181,4 @@ def _finish_epoch(run: Run) -> None:
         advance_iteration(run)
         fire(Event.ITERATION_END)
         fire(Event.ITERATION_CHECKPOINT)
-    _leave_if_asked(run)
+    _stop_if_interrupted(run)

@@ -1,4 +1,4 @@
-"""Forward, loss and backward of the parts of a batch."""
+"""Gradient accumulation: forward, loss and backward of each microbatch of a batch."""
 
 from __future__ import annotations
 
@@ -14,69 +14,68 @@ from composer.core.data_spec import DataSpec
 from composer.core.event import Event
 from composer.core.types import Batch
 from composer.trainer.microbatch_weights import LossWeights, averages_over_tokens, count, reduce_loss_weights
-from composer.trainer.outputs import detach_outputs, free_unread_outputs, own_gradients
+from composer.trainer.outputs import clone_reused_gradients, detach_outputs, free_unread_outputs
 from composer.trainer.run import Run
 from composer.trainer.train_metrics import update_train_metrics
 from composer.trainer.zero_weight import mask_gradients, weighted
 
-__all__ = ["accumulate_gradients", "as_many_as_others", "conclude", "named_losses", "run_microbatches"]
+__all__ = ["accumulate_gradients", "finish_accumulation", "named_losses", "pad_microbatches", "run_microbatches"]
 
 
 def accumulate_gradients(run: Run) -> Tensor:
     """Run every microbatch of the batch forward and backward; return the loss of the batch, detached.
 
-    The gradient is that of the loss averaged over the whole batch, of all processes together: with n_ri what microbatch
-    i of process r averages over (samples, or tokens that count), its loss is weighted by n_ri / sum_sj n_sj.
+    The gradient is that of the loss averaged over the global batch of all ranks: if the loss of microbatch i on rank r
+    averages over n_ri samples (or valid tokens), it is weighted by n_ri / sum_sj n_sj.
 
     Args:
-        run: The run; ``state.batch`` is the batch, ``state.total_loss_dict`` receives the losses by name, of this
-            process where there are several.
+        run: The run; ``state.batch`` is the batch, ``state.total_loss_dict`` receives the losses of this rank by name.
     """
     batch = run.state.batch
-    run.strategy.begin()
+    run.strategy.begin_batch()
     losses = run_microbatches(run)
-    run.state.batch = batch  # as the optimizer's next evaluation of the closure, if there is one, must find it
-    return conclude(run, losses)
+    run.state.batch = batch  # an optimizer may evaluate its closure again
+    return finish_accumulation(run, losses)
 
 
 def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
-    """Run every microbatch of the batch forward and backward; return the losses by name, of this process.
+    """Run every microbatch of the batch forward and backward; return the losses of this rank by name.
 
     Args:
-        run: The run; ``state.batch`` is the batch, and a part of it afterwards.
-        most: Leaves the microbatches after so many out.
+        run: The run; ``state.batch`` is the batch, and its last microbatch afterwards.
+        most: Maximum number of microbatches to run; None runs all.
     """
     state, strategy = run.state, run.strategy
     size, batch = state.microbatch_size, state.batch
     spec: DataSpec = state.train_phase.loader
     run.microbatches_left = None
-    # One that keeps step with other processes counts no samples, and has some all the same.
+    # The dummy batch of a rank without data has run.samples == 0, but contains samples.
     samples = run.samples or spec.__num_samples__(batch)
     microbatches = spec.__microbatches__(batch, size, samples)[:most]
-    # Samples always count; of tokens perhaps none does, and then the loss and its gradients are masked.
+    # A batch may have no valid token; its loss and gradients are then masked, which needs the weights.
     if len(microbatches) == 1 and run.step_sync is None and not averages_over_tokens(run, microbatches[0]):
         state.batch = microbatches[0]
         return _run_microbatch(run, None)
 
-    shares = reduce_loss_weights(run, count(run, microbatches))
-    several = cast(int, run.microbatches_left)
+    weights = reduce_loss_weights(run, count(run, microbatches))
+    number_of_microbatches = cast(int, run.microbatches_left)
     losses: dict[str, Tensor] = {}
-    for number in range(several):
-        state.batch = microbatches[min(number, len(microbatches) - 1)]  # as others have more, the last one again
-        run.microbatches_left = several - number
+    for number in range(number_of_microbatches):
+        state.batch = microbatches[min(number, len(microbatches) - 1)]  # repeat the last one if other ranks have more
+        run.microbatches_left = number_of_microbatches - number
         with strategy.accumulate(is_last=run.microbatches_left == 1):
-            parts = _run_microbatch(run, shares, number)
-        for name, loss in parts.items():
+            microbatch_losses = _run_microbatch(run, weights, number)
+        for name, loss in microbatch_losses.items():
             losses[name] = losses[name] + loss if name in losses else loss
     return losses
 
 
-def conclude(run: Run, losses: dict[str, Tensor]) -> Tensor:
-    """Make the gradients the same in all processes, and the losses known; return the loss of the batch.
+def finish_accumulation(run: Run, losses: dict[str, Tensor]) -> Tensor:
+    """All-reduce the gradients and start averaging the losses over the ranks; return the loss of the batch.
 
     Args:
-        run: The run, all of whose microbatches have run.
-        losses: By name, of this process.
+        run: The run, after all microbatches of the batch.
+        losses: Losses of this rank by name.
     """
     run.strategy.reduce()
     run.state.total_loss_dict = losses
@@ -85,27 +84,27 @@ def conclude(run: Run, losses: dict[str, Tensor]) -> Tensor:
     return losses["loss/train/total"]
 
 
-def as_many_as_others(microbatches: Sequence[Batch]) -> list[Batch]:
-    """Return the microbatches with repetitions of the last, which are to count nothing, as many as any process has.
+def pad_microbatches(microbatches: Sequence[Batch]) -> list[Batch]:
+    """Repeat the last microbatch until the list is as long as that of the rank with the most; repetitions get weight 0.
 
     Args:
-        microbatches: Those of this process.
+        microbatches: Microbatches of this rank.
 
-    >>> as_many_as_others([1, 2])
+    >>> pad_microbatches([1, 2])
     [1, 2]
     """
     return [*microbatches, *[microbatches[-1]] * (dist.largest(len(microbatches)) - len(microbatches))]
 
 
 def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss to differentiate, and all losses by the names under which they are logged.
+    """Return the loss to differentiate, and all losses by their names in the log.
 
     Args:
-        loss: A tensor, whose mean is taken; a sequence, whose means are added; or a mapping, whose entry ``"total"``
-            is the loss, or else the sum of its means.
+        loss: A tensor, which is averaged; a sequence, whose means are summed; or a mapping, whose entry ``"total"`` is
+            the loss if present, otherwise the sum of its means.
 
     Raises:
-        TypeError: It is none of these.
+        TypeError: The loss is none of these.
 
     >>> total, parts = named_losses({"a": torch.tensor(1.0), "b": torch.tensor([2.0, 4.0])})
     >>> total, sorted(parts)
@@ -128,12 +127,12 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
     total = named.pop("total") if "total" in named else torch.stack(list(named.values())).sum()
     if len(named) == 1 and isinstance(loss, Sequence):
         named = {}
-    parts = {f"loss/train/{name}": value.detach() for name, value in named.items()}
-    return total, parts | {"loss/train/total": total.detach()}
+    all_losses = {f"loss/train/{name}": value.detach() for name, value in named.items()}
+    return total, all_losses | {"loss/train/total": total.detach()}
 
 
 def _no_loss(loss: Any) -> str:
-    """What to say of something that is no loss."""
+    """Return the error message for an invalid loss."""
     entries = dict(cast("Mapping[Any, Any]", loss)) if isinstance(loss, Mapping) else {}
     if isinstance(loss, (list, tuple)):
         entries = dict(enumerate(cast("Sequence[Any]", loss)))
@@ -143,20 +142,20 @@ def _no_loss(loss: Any) -> str:
     elif isinstance(loss, (int, float)):
         remedy = " Return the tensor itself, without item() or float()."
     elif wrong is not None:
-        remedy = f" Its entry {wrong[0]!r} is {wrong[1]!r}: leave out what is not to be minimized, and log it."
+        remedy = f" Its entry {wrong[0]!r} is {wrong[1]!r}: return only losses to minimize, and log other values."
     else:
         remedy = ""
     return f"The model's loss must be a tensor, or a sequence or mapping of tensors; got {loss!r}.{remedy}"
 
 
-def _run_microbatch(run: Run, shares: LossWeights | None, number: int = 0) -> dict[str, Tensor]:
-    """Run ``state.batch`` forward and backward; return its losses by name, weighted."""
+def _run_microbatch(run: Run, weights: LossWeights | None, number: int = 0) -> dict[str, Tensor]:
+    """Run ``state.batch`` forward and backward; return its weighted losses by name."""
     state, fire = run.state, run.engine.run_event
     transforms = state.train_phase.loader.microbatch_transforms
     if transforms is not None:
         state.batch = transforms(state.batch)
-    # Metrics of training see the batch as it came; algorithms may edit it in place.
-    counts = shares is None or shares.has(number)
+    # Training metrics get the batch before algorithms edit it in place.
+    counts = weights is None or weights.has_microbatch(number)
     measured = bool(state.train_metrics) and (counts or run.strategy.syncs_in_forward)
     untouched = copy.copy(state.batch) if measured else None
 
@@ -167,17 +166,17 @@ def _run_microbatch(run: Run, shares: LossWeights | None, number: int = 0) -> di
             _forward_and_loss(run)
 
     total, losses = named_losses(state.loss)
-    weight = 1.0 if shares is None else shares.of(number)
+    weight = 1.0 if weights is None else weights.weight(number)
     if isinstance(weight, Tensor) or weight != 1.0:
         total = weighted(total, weight)
         losses = {name: weighted(loss, weight) for name, loss in losses.items()}
     if state.scaler is not None:
         total = state.scaler.scale(total)
-    with mask_gradients(state, 1 if shares is None else shares.count(number)):
+    with mask_gradients(state, 1 if weights is None else weights.count(number)):
         run.strategy.backward(total, create_graph=run.options.create_graph)
-    del total  # which holds the graph
+    del total  # it references the graph
     if _runs_again(run, measured=measured):
-        own_gradients(run)
+        clone_reused_gradients(run)
     fire(Event.AFTER_BACKWARD)
     if untouched is not None:
         detach_outputs(run)
@@ -187,19 +186,19 @@ def _run_microbatch(run: Run, shares: LossWeights | None, number: int = 0) -> di
 
 
 def _runs_again(run: Run, *, measured: bool) -> bool:
-    """Whether the compiled model runs, or may run for the metrics, before the gradients have served.
+    """Return whether the compiled model runs again, for a microbatch or the metrics, before the optimizer step.
 
-    In the last backward pass ``DistributedDataParallel`` copies gradients to memory of its own.
+    In the last backward pass ``DistributedDataParallel`` copies gradients to its own buckets.
     """
     return (run.microbatches_left or 1) > 1 or (measured and run.strategy.module is None)
 
 
 def _forward_and_loss(run: Run) -> None:
-    """Compute outputs and loss; as one compiled graph if nobody listens between them."""
+    """Compute outputs and loss; as one compiled graph if nothing listens to the events between them."""
     state, engine = run.state, run.engine
     fire = engine.run_event
     model: Any = state.model
-    state.outputs = state.loss = None  # or the last ones would lie in memory beside the new ones
+    state.outputs = state.loss = None  # free the previous ones before the new ones are allocated
     fire(Event.BEFORE_FORWARD)
     if run.forward_and_loss is None or engine.listens(Event.AFTER_FORWARD) or engine.listens(Event.BEFORE_LOSS):
         state.outputs = (run.strategy.module or model)(state.batch)
@@ -210,7 +209,7 @@ def _forward_and_loss(run: Run) -> None:
         detached = not (engine.listens(Event.AFTER_LOSS) or engine.listens(Event.BEFORE_BACKWARD))
         state.outputs, state.loss = run.forward_and_loss(state.batch, detached)
     if run.reuses_outputs:
-        # It is logged when the next forward pass has written over it.
+        # The loss is logged after the next forward pass has overwritten it.
         state.loss = trees.map_tensors(torch.clone, state.loss)
     fire(Event.AFTER_LOSS)
     fire(Event.BEFORE_BACKWARD)

@@ -1,4 +1,4 @@
-"""Report the model of a run: one line before training, the whole summary, and the table of a notebook."""
+"""Report the model of a run: one line before training, the full summary, and the table of a notebook."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def summary_of_run(run: Run, depth: int | None = 2) -> ModelSummary:
 
     Args:
         run: The run.
-        depth: How many levels of modules are listed; None lists all.
+        depth: Number of module levels to list; None lists all.
     """
     return model_summary(run.state.model, depth, changes=run.engine.model_changes)
 
 
 def report_model(run: Run) -> None:
-    """Show the model as one line on the console of rank 0, if there is one and it did not show the same before.
+    """Show the model as one line on the console of rank 0, unless the same line was shown before.
 
     Args:
         run: The run.

@@ -1,4 +1,4 @@
-"""Free the model's outputs, the loss and the autograd graph once nothing reads them; copy what would be overwritten."""
+"""Free the model's outputs, the loss and the autograd graph once nothing reads them; clone buffers of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer.core.state import State
 from composer.parallel.unsharded_parameters import unsharded_parameters
 from composer.trainer.run import Run
 
-__all__ = ["detach_outputs", "free_outputs", "free_unread_outputs", "own_gradients", "own_outputs"]
+__all__ = ["clone_reused_gradients", "clone_reused_outputs", "detach_outputs", "free_outputs", "free_unread_outputs"]
 
 
 def detach_outputs(run: Run) -> None:
@@ -19,7 +19,7 @@ def detach_outputs(run: Run) -> None:
 
     Args:
         run: The run; outputs and loss of its state are replaced by detached tensors in containers of the same types,
-            and by copies where the next forward pass would write over them.
+            cloned if the next forward pass would overwrite them.
 
     >>> from composer import Engine, Logger
     >>> state = State(model=torch.nn.Linear(1, 1))
@@ -33,7 +33,7 @@ def detach_outputs(run: Run) -> None:
     loss, outputs = state.loss, state.outputs
     state.loss = loss.detach() if type(loss) is Tensor else trees.map_tensors(Tensor.detach, loss)
     state.outputs = outputs.detach() if type(outputs) is Tensor else trees.map_tensors(Tensor.detach, outputs)
-    own_outputs(run)
+    clone_reused_outputs(run)
 
 
 def free_unread_outputs(run: Run) -> None:
@@ -74,8 +74,8 @@ def free_outputs(state: State) -> None:
         state.loss = trees.map_tensors(Tensor.detach, loss) if scalar else None
 
 
-def own_outputs(run: Run) -> None:
-    """Copy the outputs where the next forward pass would write over them; metrics and callbacks may keep them.
+def clone_reused_outputs(run: Run) -> None:
+    """Clone the outputs if the next forward pass would overwrite them; metrics and callbacks may keep them.
 
     Args:
         run: The run.
@@ -84,8 +84,8 @@ def own_outputs(run: Run) -> None:
         run.state.outputs = trees.map_tensors(torch.clone, run.state.outputs)
 
 
-def own_gradients(run: Run) -> None:
-    """Copy new gradients out of memory that the next run of a compiled function overwrites; called before it.
+def clone_reused_gradients(run: Run) -> None:
+    """Clone new gradients whose memory the next call of a compiled function overwrites; called before it.
 
     Autograd does not copy the first gradient of a parameter, see https://github.com/pytorch/pytorch/issues/169545:
     ``.grad`` is the very tensor that a CUDA graph of the backward pass writes to, so that the gradient of the next
@@ -98,7 +98,7 @@ def own_gradients(run: Run) -> None:
     >>> state = State(model=torch.nn.Linear(1, 1, bias=False))
     >>> state.model.weight.grad = gradient = torch.ones(1, 1)
     >>> run = Run(state, Engine(state, logger := Logger(state)), logger, reuses_outputs=True)
-    >>> own_gradients(run)
+    >>> clone_reused_gradients(run)
     >>> state.model.weight.grad, state.model.weight.grad is gradient
     (tensor([[1.]]), False)
     """
@@ -108,7 +108,7 @@ def own_gradients(run: Run) -> None:
     for parameter in (*model.parameters(), *unsharded_parameters(model)):
         gradient = parameter.grad
         if gradient is not None and not gradient.requires_grad:
-            if gradient not in run.own_gradients:  # what is added in place to a copy stays in its memory
+            if gradient not in run.owned_gradients:  # in-place additions to a clone stay in its memory
                 parameter.grad = gradient = gradient.clone()
             own.append(gradient)
-    run.own_gradients.replace(own)
+    run.owned_gradients.replace(own)

@@ -1,4 +1,4 @@
-"""Remember which memory was allocated here, without keeping it."""
+"""Track which tensors have memory that was cloned here, by storage, without keeping the memory alive."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["OwnedMemory"]
 
 
 class OwnedMemory:
-    """A set of the memory of tensors, by storage: it follows ``tensor.data = ...`` and ``tensor.set_(...)``.
+    """A set of tensor storages, held by weak references: it follows ``tensor.data = ...`` and ``tensor.set_(...)``.
 
-    A copy of it, or what is unpickled, is empty.
+    Copies and unpickled instances are empty.
 
     >>> owned, tensor = OwnedMemory(), torch.ones(2)
     >>> owned.replace([tensor])
@@ -32,12 +32,12 @@ class OwnedMemory:
         return found is not None and found in self._storages
 
     def replace(self, tensors: list[Tensor]) -> None:
-        """Remember the memory of these tensors in place of the others.
+        """Replace the set by the storages of these tensors.
 
         Args:
-            tensors: Sharded ones count by the part of this rank; sparse ones are left out.
+            tensors: The tensors; of a sharded tensor, the local shard counts. Sparse tensors are left out.
         """
-        # An expired reference still takes its place in memory, so that no other storage can be equal to it.
+        # An expired reference keeps its address, so no other storage can compare equal to it.
         self._storages = {storage for storage in map(_storage, tensors) if storage is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -45,6 +45,6 @@ class OwnedMemory:
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """The memory of a tensor, if it is in one piece."""
-    part: Tensor = cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
-    return StorageWeakRef(part.untyped_storage()) if part.layout is torch.strided else None
+    """Return the storage of a strided tensor, or of its local shard; None for other layouts."""
+    local: Tensor = cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
+    return StorageWeakRef(local.untyped_storage()) if local.layout is torch.strided else None

@@ -1,4 +1,4 @@
-"""Counting: the timestamp, the schedules that follow it, and what the log says of both."""
+"""Training progress: advance the timestamp after a batch, epoch or iteration, and step the schedules that follow it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
     "time_metrics",
 ]
 
-# So many a function of the user's may find no token in, where the data has no end that would tell.
+# Number of batches in which a user function may count no tokens, before an error is raised.
 _BATCHES_WITHOUT_TOKENS = 100
 
 
 def advance(run: Run) -> None:
-    """Count the batch that was trained, and move the schedules that go by batches.
+    """Advance the timestamp by one batch, and step schedules that step every batch.
 
     Args:
         run: The run.
@@ -35,13 +35,13 @@ def advance(run: Run) -> None:
         phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.mark)
         phase.mark = now
     else:
-        told = run.step_sync.counts()
+        counts = run.step_sync.counts()
         dist.note_step(phase.timestamp.count(TimeUnit.BATCH) + 1)
-        phase.timestamp = phase.timestamp.to_next_batch(told.samples, told.tokens, told.seconds)
-        if told.stop:
-            # Why, only the rank knows that asked; once in a run, all learn of it.
-            wishes = dist.all_gather_object(run.state.stop_requested)
-            run.state.end_training(next(wish for wish in wishes if wish is not None))
+        phase.timestamp = phase.timestamp.to_next_batch(counts.samples, counts.tokens, counts.seconds)
+        if counts.stop:
+            # The reason is known only to the rank that requested it; once per run, it is all-gathered.
+            requests = dist.all_gather_object(run.state.stop_requested)
+            run.state.end_training(next(request for request in requests if request is not None))
     run.fetched = None
     check_tokens(run)
     if run.options.step_schedulers_every_batch:
@@ -50,17 +50,17 @@ def advance(run: Run) -> None:
 
 
 def check_tokens(run: Run, *, in_epoch: bool = False) -> None:
-    """Refuse to train for ever because nobody counts what the duration is given in.
+    """Raise if ``max_duration`` is in tokens but no tokens are counted, so that training would never end.
 
-    A function of the user's may find no token in some batches, such as the first; the one that is there without it
-    finds them in all or in none.
+    A user's token counting function may return 0 for some batches, such as the first; the default function counts
+    tokens in all batches or in none.
 
     Args:
-        run: The run, which has counted a batch.
-        in_epoch: Whether that was the last of an epoch.
+        run: The run, after counting a batch.
+        in_epoch: Whether it was the last batch of an epoch.
 
     Raises:
-        ValueError: No token is counted, and training is to end after some.
+        ValueError: ``max_duration`` is in tokens, and no tokens are counted.
     """
     phase, end = run.state.train_phase, run.state.max_duration
     if end is None or end.unit is not TimeUnit.TOKEN or phase.timestamp.token.value:
@@ -69,13 +69,13 @@ def check_tokens(run: Run, *, in_epoch: bool = False) -> None:
     counts_itself = phase.loader is not None and phase.loader.__counts_tokens__
     if in_epoch or batches >= _BATCHES_WITHOUT_TOKENS or (phase.timestamp.sample.value and not counts_itself):
         raise ValueError(
-            f"max_duration={end}, but until batch {batches} no token was counted. Give "
+            f"max_duration={end}, but no tokens were counted until batch {batches}. Use "
             f"DataSpec(dataloader, get_num_tokens_in_batch=...), or max_duration in another unit."
         )
 
 
 def advance_epoch(run: Run) -> None:
-    """Count the epoch that was trained, and move the schedules that go by epochs or count them.
+    """Advance the timestamp by one epoch; step schedules that step every epoch, refresh those that read the epoch.
 
     Args:
         run: The run.
@@ -84,14 +84,14 @@ def advance_epoch(run: Run) -> None:
     run.state.previous_timestamp = phase.timestamp
     phase.timestamp = phase.timestamp.to_next_epoch()
     if run.options.step_schedulers_every_batch:
-        refresh_schedules(run)  # of those that count epochs
+        refresh_schedules(run)  # for schedules that depend on the epoch
     else:
         for scheduler in run.state.schedulers:
             scheduler.step()
 
 
 def iteration_is_complete(run: Run) -> bool:
-    """Tell whether the epoch that ended is the last of an iteration.
+    """Return whether the epoch that ended is the last of an iteration.
 
     Args:
         run: The run.
@@ -108,7 +108,7 @@ def iteration_is_complete(run: Run) -> bool:
 
 
 def advance_iteration(run: Run) -> None:
-    """Count the iteration that was trained.
+    """Advance the timestamp by one iteration.
 
     Args:
         run: The run.
@@ -119,7 +119,7 @@ def advance_iteration(run: Run) -> None:
 
 
 def time_metrics(run: Run) -> dict[str, int | float]:
-    """Return the counters that are logged with each batch.
+    """Return the time counters that are logged with each batch.
 
     Args:
         run: The run.

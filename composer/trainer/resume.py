@@ -1,4 +1,4 @@
-"""Going on where another process stopped."""
+"""Resume from a checkpoint (``load_path``): model, optimizers, data position, random state; save when interrupted."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from composer.checkpoint.file_format import damage_of
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.load import open_checkpoint, read_checkpoint, restore
 from composer.checkpoint.named_states import as_named
-from composer.checkpoint.on_all_ranks import share
+from composer.checkpoint.on_all_ranks import read_on_rank_zero
 from composer.checkpoint.save import save_checkpoint
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.name_placeholders import format_name
 from composer.optim.decoupled_sgd import DecoupledSGDW
 from composer.storage.downloads import fetched
-from composer.trainer.batch_loading import begin_pass, go_between, touch
+from composer.trainer.batch_loading import replay_first_batch, resume_between_epochs, start_epoch_iterator
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 __all__ = [
     "LoadOptions",
     "Stopping",
-    "give",
+    "apply_checkpoint",
+    "find_algorithm_class",
     "load",
-    "method_named",
-    "opened",
+    "read_for_run",
     "resume_at",
     "savers_of",
 ]
@@ -48,16 +48,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What is loaded when a trainer is made, and how.
+    """The ``load_*`` arguments of the trainer.
 
     Attributes:
-        path: The checkpoint, which may have placeholders, or None.
-        object_store: Where the path is, if it is no path of this machine.
-        weights_only: Whether to leave all but the weights as they are.
-        strict: Whether the names of the weights must be the same.
+        path: Path of the checkpoint, which may contain placeholders, or None.
+        object_store: The object store to download from, or None for a local path or URI.
+        weights_only: Whether to load only the model weights.
+        strict: Whether the parameter names must match exactly.
         progress_bar: Whether to show the progress of a download.
-        ignore_keys: What to leave out.
-        exclude_algorithms: Methods that are not made again.
+        ignore_keys: What not to load.
+        exclude_algorithms: Names of algorithms not to apply again.
 
     >>> LoadOptions().path is None
     True
@@ -72,13 +72,13 @@ class LoadOptions:
     exclude_algorithms: Sequence[str] = field(default=())
 
 
-def method_named(name: str) -> type[Algorithm] | None:
-    """Return the class of a method, of ours or of the user's, by its name; None if there is none.
+def find_algorithm_class(name: str) -> type[Algorithm] | None:
+    """Return the class of an algorithm, built-in or custom, by its name; None if there is none.
 
     Args:
         name: The name of the class.
 
-    >>> method_named("BlurPool").__name__, method_named("Nothing")
+    >>> find_algorithm_class("BlurPool").__name__, find_algorithm_class("Nothing")
     ('BlurPool', None)
     """
     from composer import algorithms
@@ -88,7 +88,7 @@ def method_named(name: str) -> type[Algorithm] | None:
 
 
 def savers_of(state: State) -> list[CheckpointSaver]:
-    """Return what saves checkpoints in a run.
+    """Return the checkpoint savers of a run.
 
     Args:
         state: The state of the run.
@@ -101,9 +101,9 @@ def savers_of(state: State) -> list[CheckpointSaver]:
 
 
 def load(run: Run, options: LoadOptions) -> None:
-    """Make the model ready for training by its strategy, and give the run what a checkpoint holds, if there is one.
+    """Prepare the model with the strategy (wrap or shard it), and load the checkpoint, if one is given.
 
-    What is to happen when training begins is kept in the run.
+    Contents that apply only when training starts, such as the random state, are kept in ``run.loaded``.
 
     Args:
         run: The run.
@@ -111,7 +111,7 @@ def load(run: Run, options: LoadOptions) -> None:
     """
     state = run.state
     if options.path is None:
-        if run.strategy.steps_itself and not state.optimizers:
+        if run.strategy.owns_step and not state.optimizers:
             make_default_optimizer(state)
             bind(run)
         run.strategy.prepare(state)
@@ -121,23 +121,23 @@ def load(run: Run, options: LoadOptions) -> None:
     with contextlib.ExitStack() as files:
         try:
             local = files.enter_context(fetched(path, options.object_store, progress_bar=options.progress_bar))
-            content = opened(run, local)
+            content = read_for_run(run, local)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"load_path={mask_text(str(options.path))!r}: {error}") from error
-        give(run, options, path, content)
+        apply_checkpoint(run, options, path, content)
 
 
-def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> None:
-    """Make the model ready for training by its strategy, and give the run the content of a checkpoint.
+def apply_checkpoint(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> None:
+    """Prepare the model with the strategy, and restore the run from the content of a checkpoint.
 
     Args:
         run: The run.
         options: How to load.
-        path: Where the content is from.
-        content: What :func:`opened` returned.
+        path: Path of the checkpoint, for messages.
+        content: Result of :func:`read_for_run`.
     """
     state = run.state
-    if run.strategy.steps_itself and not state.optimizers:
+    if run.strategy.owns_step and not state.optimizers:
         make_default_optimizer(state)
         bind(run)
     if not state.optimizers and not options.weights_only:
@@ -162,28 +162,30 @@ def give(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> 
         run.logger.notice(f"resumed from {path} at epoch {epoch}, batch {batch}")
 
 
-def opened(run: Run, path: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint, read no further than all ranks have to; all must call this.
+def read_for_run(run: Run, path: Path) -> dict[str, Any]:
+    """Read the content of a checkpoint; sharded tensors are read later. All ranks must call this.
+
+    If the strategy reads on rank 0 only, a checkpoint file is read there and broadcast.
 
     Args:
         run: The run.
-        path: The file or folder on this machine.
+        path: The local file or folder.
 
     Raises:
-        FileNotFoundError: There is none.
-        DamagedCheckpointError: It is not what was written.
-        UnsafeCheckpointError: Reading it would run code.
+        FileNotFoundError: The checkpoint does not exist.
+        DamagedCheckpointError: The checkpoint is corrupted.
+        UnsafeCheckpointError: Reading the checkpoint would run code.
     """
-    if run.strategy.first_reads:
-        is_folder = [path.is_dir()]
-        dist.broadcast_object_list(is_folder)
-        if not is_folder[0]:
-            return share(lambda: read_checkpoint(path))
-    return open_checkpoint(path, mapped=run.strategy.shards_weights, together=True)
+    if run.strategy.rank_zero_reads:
+        is_sharded_checkpoint = [path.is_dir()]
+        dist.broadcast_object_list(is_sharded_checkpoint)
+        if not is_sharded_checkpoint[0]:
+            return read_on_rank_zero(lambda: read_checkpoint(path))
+    return open_checkpoint(path, mapped=run.strategy.shards_weights, all_ranks=True)
 
 
 def _prepare_optimizers(run: Run, saved: dict[str, Any]) -> None:
-    """Make the default optimizer for its saved state; where nothing is to be trained, leave such states out."""
+    """Create the default optimizer for its saved state; without training data, drop the saved optimizer states."""
     if run.state.train_phase.loader is None:
         for name in ("optimizers", "schedulers"):
             saved.pop(name, None)
@@ -193,37 +195,36 @@ def _prepare_optimizers(run: Run, saved: dict[str, Any]) -> None:
 
 
 def resume_at(run: Run) -> None:
-    """Bring the data and the random generators to where they were when the checkpoint was saved; once for each.
+    """Restore the data position and the random state of the loaded checkpoint, once per checkpoint.
 
     Args:
-        run: The run, after ``FIT_START``; ``spin_dataloaders`` in its options is whether the training data is taken up
-            in the middle of a pass, or begun anew.
+        run: The run, after ``FIT_START``. Unless ``run.options.spin_dataloaders``, the data starts from the beginning.
     """
     phase = run.state.train_phase
-    touch(run)
+    replay_first_batch(run)
     if phase.resume is not None:
         if not run.options.spin_dataloaders:
             phase.resume = None
         if phase.timestamp.batch_in_epoch.value == 0:
-            go_between(run)
+            resume_between_epochs(run)
         else:
-            phase.iterator = begin_pass(run)
+            phase.iterator = start_epoch_iterator(run)
     loaded, run.loaded = run.loaded, None
     if loaded is not None and loaded.rng is not None:
-        # After the data, which a pass that is begun again may have drawn random numbers for.
+        # After the data: starting its iterator may use random numbers.
         if dist.get_global_rank() >= len(loaded.rng):
-            rng.seed_all(run.state.seed)  # there was no such process when it was saved
+            rng.seed_all(run.state.seed)  # this rank did not exist when the checkpoint was saved
         with damage_of(repr(mask_text(str(run.state.load_path))), "'rng'"):
             rng.load_rng_state(loaded.rng)
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """What happens when training is stopped from outside, or by an exception.
+    """How to save when training is stopped by a signal or an exception.
 
     Attributes:
-        signals: Those that are noted while training, where checkpoints are saved.
-        save_on_exception: Whether an exception saves a checkpoint of its own.
+        signals: Signals to handle during training, if checkpoints are saved.
+        save_on_exception: Whether an exception saves a separate checkpoint.
         autoresume: Whether the same command resumes.
 
     >>> Stopping().save_on_exception
@@ -236,14 +237,14 @@ class Stopping:
 
     @contextlib.contextmanager
     def around(self, run: Run) -> Generator[None]:
-        """Save what a signal or an exception would lose.
+        """Save a checkpoint if a signal or an exception ends the block.
 
         Args:
-            run: The run; the block trains it.
+            run: The run, which the block trains.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was noted.
-            SystemExit: Another signal was.
+            KeyboardInterrupt: After Ctrl-C.
+            SystemExit: After another signal.
         """
         savers = savers_of(run.state)
         if not savers:
@@ -261,41 +262,41 @@ class Stopping:
                 saver.save(run.state, run.logger)
                 saver.fit_end(run.state, run.logger)
             run.state.train_phase.stage = None
-            run.logger.notice(self._told(interrupted, savers), urgent=True)
-            interrupted.leave()
+            run.logger.notice(self._message(interrupted, savers), urgent=True)
+            interrupted.exit_process()
         except Exception:
             if self.save_on_exception:
-                _save_apart(run, savers[0])
+                _save_at_exception(run, savers[0])
             raise
         finally:
             run.interruption = None
 
-    def _told(self, interrupted: Interrupted, savers: Sequence[CheckpointSaver]) -> str:
-        """What to tell of a run that a signal has ended: what is saved, and how to continue."""
+    def _message(self, interrupted: Interrupted, savers: Sequence[CheckpointSaver]) -> str:
+        """Return the message after a signal: what was saved, and how to continue."""
         by = f"interrupted by {interrupted}"
-        whole = [saver for saver in savers if not saver.weights_only]
-        linked = [saver for saver in whole if saver.latest_filename is not None]
-        path = next((saver.__location__ for saver in linked or whole or savers if saver.__location__ is not None), None)
+        full = [saver for saver in savers if not saver.weights_only]
+        linked = [saver for saver in full if saver.latest_filename is not None]
+        path = next((saver.__location__ for saver in linked or full or savers if saver.__location__ is not None), None)
         if path is None:
             return f"{by}; nothing was saved"
         if not linked:
-            return f"{by}; saved {path}" + ("; give it as load_path to continue" if whole else "")
+            return f"{by}; saved {path}" + ("; give it as load_path to continue" if full else "")
         return (
             f"{by}; saved {path}; run the same command {'' if self.autoresume else 'with autoresume=True '}to continue"
         )
 
 
-def _save_apart(run: Run, saver: CheckpointSaver) -> None:
-    """Save a checkpoint that resumption does not find, and let nothing hide the exception that is under way."""
+def _save_at_exception(run: Run, saver: CheckpointSaver) -> None:
+    """Save a checkpoint that autoresume does not find; failures are logged, so the original exception is raised."""
     state = run.state
     if dist.get_world_size() > 1:
-        # The others may be anywhere: to save with them would be to wait for them.
-        _log.warning("The state at the exception is not saved, as that takes all processes; see the last checkpoint.")
+        # Other ranks may be anywhere: saving together would hang.
+        _log.warning("The state at the exception is not saved, since that requires all ranks; use the last checkpoint.")
         return
-    # As one file, whose name resumption does not look for.
+    # As one file, with a name that autoresume does not look for.
     folders, state.checkpoint_folders = state.checkpoint_folders, None
     try:
-        path = save_checkpoint(state, saver.place(state, f"exception-{saver.filename.filename}"))
+        path = save_checkpoint(state, saver.path_of(state, f"exception-{saver.filename.filename}"))
     except Exception:
         _log.exception("The checkpoint of the state at the exception could not be saved.")
     else:

@@ -1,4 +1,4 @@
-"""What the loops work on."""
+"""The :class:`Run`: the state, the engine, the strategy and the progress of one trainer, shared by all loops."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from composer.checkpoint.load import Loaded
+from composer.checkpoint.load import ResumeInfo
 from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess, Strategy
-from composer.trainer.options import LoopOptions
 from composer.trainer.owned_memory import OwnedMemory
 from composer.trainer.signals import Interruption
 from composer.trainer.step_sync import StepSync
@@ -24,43 +23,66 @@ if TYPE_CHECKING:
     from composer.trainer.auto_microbatch.retry import AutoMicrobatch
     from composer.trainer.run_summary import Summary
 
-__all__ = ["Run"]
+__all__ = ["LoopOptions", "Run"]
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """Options of the training loop.
+
+    Attributes:
+        weight_by_tokens: Whether to weight microbatches by the number of tokens that the loss averages over, rather
+            than samples; None decides by the batch.
+        step_schedulers_every_batch: Whether to step schedules after every batch rather than every epoch.
+        create_graph: Whether gradients must be differentiable.
+        overfit_batches: Number of batches that every epoch repeats, or 0 for all data.
+        spin_dataloaders: Whether a resumed run continues at the batch where it stopped.
+
+    >>> LoopOptions().step_schedulers_every_batch
+    False
+    """
+
+    weight_by_tokens: bool | None = None
+    step_schedulers_every_batch: bool = False
+    create_graph: bool = False
+    overfit_batches: int = 0
+    spin_dataloaders: bool = True
 
 
 @dataclass
 class Run:
-    """A state, what acts on it, and how the loops are to go.
+    """The state of a run with the components and options that the loops use.
 
     Attributes:
         state: The state.
         engine: Fires the events.
-        logger: Takes metrics.
-        options: How the loops go.
-        autocast: Makes the context of a forward pass, or is None where none is needed.
-        forward_and_loss: Both as one compiled function ``batch, detached -> (outputs, loss)``, if compiled.
-        reuses_outputs: Whether each run of a compiled function writes over what the one before returned, as CUDA
+        logger: Receives the metrics.
+        options: Options of the loops.
+        autocast: Creates the autocast context of a forward pass, or None if none is needed.
+        forward_and_loss: Forward and loss as one compiled function ``batch, detached -> (outputs, loss)``, if compiled.
+        reuses_outputs: Whether each call of a compiled function overwrites the outputs of the previous call, as CUDA
             graphs do.
-        own_gradients: The memory of gradients that were copied for that reason.
-        strategy: How several processes train together, or one alone.
-        step_sync: What they tell each other in every step, or None for one process.
-        uneven_inputs: Keeps them together where their data ends at different places, or None for one process.
-        unbound_schedules: Schedules that wait for optimizers, and the ratio that scales them.
-        loaded: What a checkpoint says that matters when training begins.
-        interruption: Notes signals while training, or None where nobody is to save a checkpoint then.
-        summary: Collects what is told at the end of the training, or None where nothing is.
-        samples: Number of samples of the batch in work, of this process.
-        tokens: Number of tokens of the batch in work, of this process.
-        counted: What counted them has said, before methods edited the batch: a number, or a mapping.
-        auto: Finds the size of microbatches, or None where it is given.
-        auto_evaluations: Find those of evaluators by label, where they are not given.
-        microbatches_left: How many of the batch in work are not done, of this process; None before that is known, and
-            before the processes have told each other what they average over.
-        fetched: The batch in work as it was fetched, in a tuple that is empty before that; None where the last one is
+        owned_gradients: The memory of gradients that were cloned for that reason.
+        strategy: The parallelism strategy, such as DDP or FSDP.
+        step_sync: Per-step all-reduce of counts and losses, or None for a single process.
+        uneven_inputs: Dummy batches for ranks whose data ends early, or None for a single process.
+        unbound_schedules: Schedules that wait for optimizers, and their scale ratio.
+        loaded: Contents of the loaded checkpoint to apply when training starts.
+        interruption: Records signals during training, or None if no checkpoints are saved.
+        summary: Collects results for the table at the end of training, or None if no table is shown.
+        samples: Number of samples in the current batch of this rank.
+        tokens: Number of tokens in the current batch of this rank.
+        counted: Result of ``get_num_tokens_in_batch`` before algorithms edited the batch: a number or a mapping.
+        auto_microbatch: Finds the microbatch size, or None if it is fixed.
+        auto_evaluations: The same for evaluators, by label.
+        microbatches_left: Number of microbatches of the current batch left to run on this rank; None before the loss
+            weights are all-reduced.
+        fetched: The current batch as fetched, in a tuple that is empty before the fetch; None after the batch is
             counted.
         failed: Whether an exception ended the last fit.
-        metrics_logged_at: Number of batches trained when metrics of the training data were last logged in this epoch.
-        steps: Whether the gradients of the batch in work are complete, so that the optimizers may have begun to step.
-        reported_model: The line that told of the model when training began.
+        metrics_logged_at: Number of batches trained when training metrics were last logged in this epoch.
+        gradients_ready: Whether the gradients of the current batch are complete, so that optimizers may have stepped.
+        reported_model: The line that described the model when training started.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> logger = Logger(state)
@@ -76,22 +98,22 @@ class Run:
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
     forward_and_loss: Callable[[Batch, bool], tuple[Any, Any]] | None = None
     reuses_outputs: bool = False
-    own_gradients: OwnedMemory = field(default_factory=OwnedMemory)
+    owned_gradients: OwnedMemory = field(default_factory=OwnedMemory)
     strategy: Strategy = field(default_factory=SingleProcess)
     step_sync: StepSync | None = None
     uneven_inputs: UnevenInputs | None = None
     unbound_schedules: tuple[list[Any], float] | None = None
-    loaded: Loaded | None = None
+    loaded: ResumeInfo | None = None
     interruption: Interruption | None = None
     summary: Summary | None = None
     samples: int = 0
     tokens: int = 0
     counted: Any = None
-    auto: AutoMicrobatch | None = None
+    auto_microbatch: AutoMicrobatch | None = None
     auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
     microbatches_left: int | None = None
     fetched: tuple[Batch, ...] | None = None
     failed: bool = False
     metrics_logged_at: int | None = None
-    steps: bool = False
+    gradients_ready: bool = False
     reported_model: str = ""

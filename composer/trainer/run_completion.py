@@ -12,7 +12,7 @@ from composer.trainer.run import Run
 from composer.trainer.schedules import scaled
 from composer.warnings import ComposerWarning
 
-__all__ = ["forget", "is_complete", "rest_of", "training"]
+__all__ = ["discard_recorded_end", "is_complete", "remaining_duration", "training"]
 
 
 def is_complete(run: Run, duration: object, ratio: float = 1.0) -> bool:
@@ -32,12 +32,12 @@ def is_complete(run: Run, duration: object, ratio: float = 1.0) -> bool:
     if end is None or not state.timestamp.has_reached(end):
         return False
     stop = state.stop = run.loaded.stop
-    told = f"having come to {state.timestamp.get(end.unit)}" if stop is None else str(stop)
-    warnings.warn(f"autoresume: this training is complete, {told}; nothing is done.", ComposerWarning, stacklevel=3)
+    reason = f"having reached {state.timestamp.get(end.unit)}" if stop is None else str(stop)
+    warnings.warn(f"autoresume: this run is already complete, {reason}; not training.", ComposerWarning, stacklevel=3)
     return True
 
 
-def rest_of(run: Run, duration: int | str | Time | None) -> int | str | Time | None:
+def remaining_duration(run: Run, duration: int | str | Time | None) -> int | str | Time | None:
     """Return the remaining duration of a resumed run.
 
     Args:
@@ -50,8 +50,8 @@ def rest_of(run: Run, duration: int | str | Time | None) -> int | str | Time | N
     return Time(end.value - run.state.timestamp.count(end.unit), end.unit)
 
 
-def forget(run: Run) -> None:
-    """Discard what a checkpoint records about the end of its run, for example when training time is reset.
+def discard_recorded_end(run: Run) -> None:
+    """Discard how the loaded run ended, as recorded in the checkpoint, for example when training time is reset.
 
     Args:
         run: The run.
@@ -76,7 +76,7 @@ def training(run: Run, *, resumed: bool) -> Generator[None]:
             state.max_duration, state.stop = changed, run.loaded.stop
         elif run.loaded.stop is not None:
             run.logger.notice(
-                f"resumed though {run.loaded.stop}: max_duration is {state.planned_duration} now, and was "
+                f"resumed although {run.loaded.stop}: max_duration is now {state.planned_duration}, and was "
                 f"{run.loaded.planned_duration}"
             )
     state.is_fitting = True

@@ -1,4 +1,4 @@
-"""What a training came to, as a short table at its end."""
+"""The summary table printed at the end of training: duration, throughput, last and best metrics, saved files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["Summary"]
 
 @dataclass
 class Summary:
-    """Notes where a training began; at its end, tells what was done since.
+    """Collects the results of a fit for the summary table.
 
     Attributes:
-        timestamp: How far the run had come.
-        begun: Clock reading, in seconds.
-        evaluations: The values of the metrics of evaluations by name, each with the number of batches trained.
+        timestamp: Timestamp at the start of the fit.
+        started: Clock time at the start, in seconds.
+        evaluations: Values of evaluation metrics by name, each with the number of batches trained.
 
     >>> from composer.core.timestamp import Timestamp
     >>> Summary(Timestamp()).evaluations
@@ -40,11 +40,11 @@ class Summary:
     """
 
     timestamp: Timestamp
-    begun: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=time.perf_counter)
     evaluations: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
 
     def note(self, batch: int, values: dict[str, Any]) -> None:
-        """Keep the values of an evaluation, on their device.
+        """Record the values of an evaluation, on their device.
 
         Args:
             batch: Number of batches trained.
@@ -59,7 +59,7 @@ class Summary:
 
         Args:
             run: The run.
-            stream: What is written to.
+            stream: The output stream.
         """
         stream.write(self.text(run, terminal_width(stream)) + "\n")
 
@@ -68,19 +68,19 @@ class Summary:
 
         Args:
             run: The run.
-            width: Number of columns of the terminal, in which names give way to values; None for no limit.
+            width: Number of columns of the terminal, for which names are shortened; None for no limit.
         """
         work = wrap_fields(self._work(run), width, indent="  ", gap=" ")
         lines = [work, *(f"  {text}" for text in run.logger.notices.texts)]
         rows = self._values(run)
         callbacks = run.state.callbacks
-        places = [(type(one).__name__, getattr(one, "__location__", None)) for one in callbacks]
-        places = [(name, mask_text(place)) for name, place in places if place]
-        return "\n".join([*lines, *_table(rows, places, width)])
+        files = [(type(one).__name__, getattr(one, "__location__", None)) for one in callbacks]
+        files = [(name, mask_text(path)) for name, path in files if path]
+        return "\n".join([*lines, *_table(rows, files, width)])
 
     def _work(self, run: Run) -> list[str]:
-        """The amounts, and how fast they were done."""
-        now, seconds = run.state.timestamp, time.perf_counter() - self.begun
+        """Return the amounts trained, the time and the throughput."""
+        now, seconds = run.state.timestamp, time.perf_counter() - self.started
         done = {unit: now.count(unit) - self.timestamp.count(unit) for unit in _NOUNS}
         counted = [(amount, names) for unit, names in _NOUNS.items() if (amount := done[unit])]
         amounts = [f"{amount:,} {names[amount != 1]}" for amount, names in counted] or ["nothing"]
@@ -91,7 +91,7 @@ class Summary:
         return [*(f"{amount}," for amount in amounts), f"{rate / max(seconds, 1e-9):,.0f} {noun}/s"]
 
     def _values(self, run: Run) -> list[tuple[str, str, str]]:
-        """Names with the last loss, and of each metric the last value and the best."""
+        """Return rows of name, last value and best value of the losses and metrics."""
         state = run.state
         rows: list[tuple[str, str, str]] = []
         for name, loss in state.total_loss_dict.items():
@@ -107,7 +107,7 @@ class Summary:
                     continue
                 if name not in known:
                     rows.append((short, "not evaluated", ""))
-                elif _is_one_number(known[name]):  # by the process that this one resumed
+                elif _is_one_number(known[name]):  # evaluated before this run was resumed
                     rows.append((short, _shown(known[name]), ""))
         for name, values in self.evaluations.items():
             short = name.removeprefix("metrics/")
@@ -115,7 +115,7 @@ class Summary:
         return rows
 
 
-# Least width of the names, with and without a limit of the whole.
+# Minimum width of the names, without and with a limit on the total width.
 _WIDTH, _LEAST_WIDTH = 28, 12
 _NOUNS = {
     TimeUnit.EPOCH: ("epoch", "epochs"),
@@ -125,32 +125,32 @@ _NOUNS = {
 }
 
 
-def _table(rows: list[tuple[str, str, str]], places: list[tuple[str, str]], width: int | None) -> list[str]:
-    """Lay out values, and files below them, in aligned columns, each row on one line as far as it can be."""
-    if not rows and not places:
+def _table(rows: list[tuple[str, str, str]], files: list[tuple[str, str]], width: int | None) -> list[str]:
+    """Format values, and files below them, in aligned columns, each row on one line if possible."""
+    if not rows and not files:
         return []
-    names = max(_WIDTH, *(cell_len(name) for name, *_ in [*rows, *places]))
+    names = max(_WIDTH, *(cell_len(name) for name, *_ in [*rows, *files]))
     last = max((len(value) for _, value, _ in rows), default=4)
     best = max((len(value) for *_, value in rows), default=0)
     if width is not None:
         names = min(names, width - 2 - 2 - last - (2 + best if best else 0))
-        if names < _LEAST_WIDTH:  # when the best value was is what is missed least
+        if names < _LEAST_WIDTH:  # drop the batch of the best value first
             rows = [(name, value, top.partition(" ")[0]) for name, value, top in rows]
             best = max((len(value) for *_, value in rows), default=0)
             names = max(width - 2 - 2 - last - (2 + best if best else 0), _LEAST_WIDTH // 2)
     lines = [f"  {_cell('', names)}  {'last':>{last}}{'  best' if best else ''}"] if rows else []
     lines += [f"  {_cell(name, names)}  {value:>{last}}{top and f'  {top}'}" for name, value, top in rows]
-    return [*lines, *(f"  {_cell(name, names)}  {place}" for name, place in places)]
+    return [*lines, *(f"  {_cell(name, names)}  {path}" for name, path in files)]
 
 
 def _cell(name: str, width: int) -> str:
-    """A name in so many columns of the terminal, of which wide characters take two."""
+    """Pad or shorten a name to a number of terminal columns; wide characters take two."""
     name = shorten(name, width)
     return name + " " * (width - cell_len(name))
 
 
 def _find(run: Run, name: str) -> Metric | None:
-    """The metric that a name in the log is of: ``<label>/<metric>``, and more where it computes several values."""
+    """Return the metric of a name in the log: ``<label>/<metric>``, with a suffix if it computes multiple values."""
     for label, metrics in run.state.eval_metrics.items():
         for metric in metrics:
             if f"{name}/".startswith(f"{label}/{metric}/"):
@@ -159,7 +159,7 @@ def _find(run: Run, name: str) -> Metric | None:
 
 
 def _best(name: str, values: Sequence[tuple[int, Any]], metric: Metric | None) -> str:
-    """The best value and when it was; nothing where it is not known whether more is better, or all values are NaN."""
+    """Return the best value and its batch; empty if it is unknown whether higher is better, or all values are NaN."""
     larger = larger_is_better(name, metric)
     numbers = [(batch, float(value)) for batch, value in values]
     numbers = [entry for entry in numbers if not math.isnan(entry[1])]

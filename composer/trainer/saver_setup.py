@@ -21,7 +21,7 @@ from composer.core.name_placeholders import format_name
 from composer.core.timestamp import Timestamp
 from composer.storage.downloads import fetched
 from composer.storage.uris import is_remote, local_path, parse_uri
-from composer.trainer.resume import opened, savers_of
+from composer.trainer.resume import read_for_run, savers_of
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
@@ -92,13 +92,13 @@ def check_distinct(state: State, *, uploads: bool = False) -> None:
             continue
         if one[0] is other[0]:
             raise ValueError(
-                f"latest_filename={_name(one[0].latest_filename)!r} is a name that checkpoints get too, by filename="
-                f"{one[0].filename.filename!r}: the link would replace them. Give it another name, or None for no link."
+                f"latest_filename={_name(one[0].latest_filename)!r} can also be the name of a checkpoint, by filename="
+                f"{one[0].filename.filename!r}: the symlink would replace it. Use another name, or None for no symlink."
             )
         raise ValueError(
             f"Two CheckpointSavers would write the same files: {one[1]} of {_described(one[0])} and {other[1]} of "
-            f"{_described(other[0])} can both be {first!r}. Give one of them another folder or other names: filename=, "
-            f"latest_filename=, and, for loggers that keep files, remote_file_name=, latest_remote_file_name=."
+            f"{_described(other[0])} can both be {first!r}. Change the folder or the names of one of them: filename=, "
+            f"latest_filename=, and, for loggers that store files, remote_file_name=, latest_remote_file_name=."
         )
 
 
@@ -119,7 +119,7 @@ def _names(saver: CheckpointSaver, state: State, uploads: bool) -> Iterator[tupl
 def _described(saver: CheckpointSaver) -> str:
     scheme, found, rest = saver.folder.partition("://")
     host, slash, path = rest.partition("/")
-    # Without user and password.
+    # Without username and password.
     folder = f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}" if found else saver.folder
     latest = _name(saver.latest_filename)
     return f"CheckpointSaver({folder!r}, {saver.filename.filename!r}, latest_filename={latest!r})"
@@ -130,7 +130,7 @@ def _name(template: PartialFilePath | None) -> str | None:
 
 
 def _monitored(state: State, savers: Mapping[str, CheckpointSaver], monitor: str) -> str:
-    """Return the name of a metric as it was given to a saver, whichever of its spellings is asked for."""
+    """Return the name of a metric as given to a saver, for any of its spellings."""
     pairs = [(label, name) for label, metrics in state.eval_metrics.items() for name in metrics]
     meant = [set(spellings(*pair)) for pair in pairs if monitor in spellings(*pair)]
     found = [name for name in savers if any(name in names for names in meant)]
@@ -142,7 +142,7 @@ def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
 
     Args:
         run: The run.
-        monitor: The monitored metric, if savers monitor several.
+        monitor: The monitored metric, if savers monitor more than one.
 
     Raises:
         ValueError: No saver monitors a metric, several do and ``monitor`` is None, or no checkpoint has a score.
@@ -150,11 +150,11 @@ def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
     savers = {saver.monitor: saver for saver in savers_of(run.state) if saver.monitor is not None}
     if not savers:
         raise ValueError(
-            "load_best needs to know which checkpoint is best: give the Trainer "
+            "load_best requires a saver that monitors a metric: pass the Trainer "
             "callbacks=CheckpointSaver(..., monitor='eval/<metric>', keep_best=1)."
         )
     if monitor is None and len(savers) > 1:
-        raise ValueError(f"There is a best checkpoint by each of {sorted(savers)}; choose one by monitor=.")
+        raise ValueError(f"Several metrics are monitored: {sorted(savers)}; choose one with monitor=.")
     name = next(iter(savers)) if monitor is None else _monitored(run.state, savers, monitor)
     saver = savers[name]
     saver.fit_end(run.state, run.logger)  # waits until it is written and uploaded
@@ -163,15 +163,15 @@ def load_best(run: Run, monitor: str | None = None) -> BestCheckpoint:
     best = answer[0]
     if best is None:
         raise ValueError(
-            f"load_best: no checkpoint has a value of {name!r}: there was no evaluation before one was saved. See "
+            f"load_best: no checkpoint has a value of {name!r}: none was saved after an evaluation. Check "
             f"eval_interval and save_interval."
         )
     with fetched(best.path, progress_bar=False) as local:
-        saved = opened(run, local).get("state", {})
+        saved = read_for_run(run, local).get("state", {})
         kept = {key: saved[key] for key in ("model", "algorithms") if key in saved}
         restore(run.state, run.logger, {"state": kept}, algorithm_passes=run.engine.algorithm_passes)
     left = [type(one).__name__ for one in run.state.algorithms if len(one.state_dict()) > 1]
     if left and "algorithms" not in kept:
-        message = f"{best.path!r} has weights only; the state of {', '.join(left)} is not that of the best checkpoint."
+        message = f"{best.path!r} contains only weights; the state of {', '.join(left)} was not loaded from it."
         warnings.warn(message, ComposerWarning, stacklevel=3)
     return best

@@ -1,4 +1,4 @@
-"""Schedules in a run: what users give, bound to optimizers, begun with each fit, told of evaluations; its length."""
+"""Learning rate schedules in a run: validate, scale, bind to optimizers, start with a fit, update after evaluations."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ __all__ = [
 ]
 
 Scheduler = ComposerScheduler | AssignedSchedule | LRScheduler | Callable[..., float]
-"""What can be given as a schedule."""
+"""Types that the ``schedulers`` argument accepts."""
 
 
 def as_schedulers(schedulers: Any) -> list[Any]:
     """Return the schedules as a list.
 
     Args:
-        schedulers: One, several or None.
+        schedulers: One schedule, a sequence of schedules or None.
 
     Raises:
-        TypeError: One is no schedule.
+        TypeError: An entry is not a schedule.
 
     >>> as_schedulers(None)
     []
@@ -61,22 +61,23 @@ def as_schedulers(schedulers: Any) -> list[Any]:
             raise TypeError(f"schedulers: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")
         if not (isinstance(entry, (LRScheduler, AssignedSchedule)) or callable(entry)):
             raise TypeError(
-                f"schedulers: {entry!r} is no schedule. Give one of composer.optim such as CosineAnnealingScheduler(), "
-                f"a function (state, ssr) -> multiplier, or one of torch.optim.lr_scheduler."
+                f"schedulers: {entry!r} is not a schedule. Use one from composer.optim such as "
+                f"CosineAnnealingScheduler(), a function (state, ssr) -> multiplier, or one from "
+                f"torch.optim.lr_scheduler."
             )
     return found
 
 
 def check_ratio(ratio: float, schedulers: Any) -> None:
-    """Refuse a ratio that cannot scale anything.
+    """Check ``scale_schedule_ratio``.
 
     Args:
-        ratio: ``scale_schedule_ratio``.
+        ratio: The ratio.
         schedulers: The schedules given with it.
 
     Raises:
-        TypeError: It is not a number.
-        ValueError: It is not positive and finite, or there are no schedules.
+        TypeError: The ratio is not a number.
+        ValueError: The ratio is not positive and finite, or is given without schedules.
 
     >>> check_ratio(1.0, None)
     """
@@ -85,43 +86,43 @@ def check_ratio(ratio: float, schedulers: Any) -> None:
         raise ValueError(f"scale_schedule_ratio must be finite, but got {ratio!r}.")
     if ratio != 1.0 and not as_schedulers(schedulers):
         raise ValueError(
-            f"scale_schedule_ratio={ratio} is given without schedulers, which it is to scale. Give them as well, or a "
-            f"shorter duration."
+            f"scale_schedule_ratio={ratio} requires schedulers to scale. Pass schedulers as well, or use a shorter "
+            f"duration."
         )
 
 
 def scaled(duration: int | str | Time | None, ratio: float) -> Time | None:
-    """Return a duration times a ratio, in whole units.
+    """Return a duration multiplied by a ratio, in integer units.
 
     Args:
-        duration: Epochs, a time string, a time, or None.
+        duration: A number of epochs, a time string, a time, or None.
         ratio: ``scale_schedule_ratio``.
 
     Raises:
-        ValueError: Nothing would be left, or there is nothing to scale.
+        ValueError: The result would be zero, or the duration is None and the ratio is not 1.
 
     >>> scaled("10ep", 0.25)
     Time(2, TimeUnit.EPOCH)
     """
     if duration is None:
         if ratio != 1.0:
-            raise ValueError(f"scale_schedule_ratio={ratio} needs max_duration, which it scales; give it as well.")
+            raise ValueError(f"scale_schedule_ratio={ratio} requires max_duration, which it scales; pass it as well.")
         return None
-    whole = ensure_time(duration, TimeUnit.EPOCH, "duration")
+    time = ensure_time(duration, TimeUnit.EPOCH, "duration")
     if ratio == 1.0:
-        return whole
-    part = Time(whole_part(whole.value * ratio), whole.unit)
-    if part.value == 0 < whole.value:
-        raise ValueError(f"scale_schedule_ratio={ratio} makes '{whole}' zero; give a larger ratio.")
-    return part
+        return time
+    scaled_time = Time(whole_part(time.value * ratio), time.unit)
+    if scaled_time.value == 0 < time.value:
+        raise ValueError(f"scale_schedule_ratio={ratio} scales '{time}' to zero; use a larger ratio.")
+    return scaled_time
 
 
 def extend(state: State, duration: int | str | Time | None) -> None:
-    """Have training end when it has gone on for a duration from now.
+    """Set ``max_duration`` to a duration from now.
 
     Args:
         state: The state.
-        duration: How much further; None changes nothing.
+        duration: How much longer to train; None changes nothing.
     """
     if duration is not None:
         more = ensure_time(duration, TimeUnit.EPOCH, "duration")
@@ -129,17 +130,17 @@ def extend(state: State, duration: int | str | Time | None) -> None:
 
 
 def set_schedules(run: Run, schedulers: Any, ratio: float, every_batch: bool | None) -> None:
-    """Take over schedules, and bind them to the optimizers if there are any yet.
+    """Set the schedules of a run, and bind them to the optimizers if it has any yet.
 
     Args:
-        run: The run; ``max_duration`` is scaled already.
-        schedulers: One, several or None.
-        ratio: By what their times are multiplied.
-        every_batch: Whether they are stepped with every batch; None is yes, unless one of torch is among them.
+        run: The run; ``max_duration`` is already scaled.
+        schedulers: One schedule, a sequence of schedules or None.
+        ratio: Multiplies the times of the schedules.
+        every_batch: Whether to step them every batch; None means yes, unless one is a torch schedule.
 
     Raises:
-        TypeError: One is no schedule, or needs a metric.
-        ValueError: They do not fit the optimizers, or the run.
+        TypeError: An entry is not a schedule, or requires a metric.
+        ValueError: They do not match the optimizers, or the run.
     """
     entries = as_schedulers(schedulers)
     if every_batch is None:
@@ -154,18 +155,18 @@ def set_schedules(run: Run, schedulers: Any, ratio: float, every_batch: bool | N
 
 
 def begin_schedules(run: Run) -> None:
-    """Set the values for the first step of a training, and refuse schedules that do not fit it.
+    """Set the learning rates for the first step of a fit, and check the schedules against the run.
 
     Args:
-        run: The run; its state has optimizers, data and a maximal duration.
+        run: The run; its state has optimizers, data and ``max_duration``.
 
     Raises:
-        ValueError: A schedule is impossible in this run.
+        ValueError: A schedule is not possible in this run.
     """
     bind(run)
     state, steps = run.state, _steps_to_come(run.state)
     if run.loaded is not None and not state.schedulers:
-        load_each("schedulers", [], run.loaded.schedulers)  # nobody takes them, which is told
+        load_each("schedulers", [], run.loaded.schedulers)  # warns that nothing uses the saved states
     for scheduler in state.schedulers:
         if not isinstance(scheduler, CompiledSchedule):
             if steps is not None:
@@ -176,9 +177,9 @@ def begin_schedules(run: Run) -> None:
 
 
 def refresh_schedules(run: Run) -> None:
-    """Set what is to be now, where that is not what a schedule has set last.
+    """Set the scheduled values for the current time, for example after the duration changed.
 
-    In the middle of an epoch, schedules that go by epochs keep what they have set.
+    Within an epoch, schedules that step every epoch keep their values.
 
     Args:
         run: The run.
@@ -190,14 +191,14 @@ def refresh_schedules(run: Run) -> None:
 
 
 def observe_evaluation(run: Run, labels: Sequence[str]) -> None:
-    """Tell the schedules that follow metrics of an evaluation.
+    """Update schedules that depend on evaluation metrics.
 
     Args:
         run: The run.
         labels: Labels of the evaluators that ran.
     """
     compiled = [scheduler for scheduler in run.state.schedulers if isinstance(scheduler, CompiledSchedule)]
-    # One schedule for several optimizers is told once.
+    # Update a schedule that is shared by optimizers only once.
     schedules = {id(c.schedule): c.schedule for c in compiled if isinstance(c.schedule, ComposerScheduler)}
     changed = {key for key, schedule in schedules.items() if schedule.__observe__(run.state, labels)}
     for scheduler in compiled:
@@ -206,13 +207,13 @@ def observe_evaluation(run: Run, labels: Sequence[str]) -> None:
 
 
 def bind(run: Run) -> None:
-    """Bind schedules that wait for it to the optimizers.
+    """Bind the schedules that were set before the run had optimizers.
 
     Args:
         run: The run; its state has optimizers.
 
     Raises:
-        ValueError: They do not fit the optimizers.
+        ValueError: They do not match the optimizers.
     """
     if run.unbound_schedules is None:
         return
@@ -222,8 +223,8 @@ def bind(run: Run) -> None:
         check_torch_schedule(scheduler, state.optimizers)
     if foreign := [entry for entry in entries if isinstance(entry, CompiledSchedule) and entry.state is not state]:
         raise ValueError(
-            f"schedulers: {foreign[0]!r} follows the time of another state. Compile it with the trainer's, or give the "
-            f"schedule itself, which the Trainer compiles."
+            f"schedulers: {foreign[0]!r} follows the time of another state. Compile it with the trainer's state, or "
+            f"pass the schedule itself, which the Trainer compiles."
         )
     found = assign(entries, state.optimizers)
     state.schedulers = [job if isinstance(job, LRScheduler) else CompiledSchedule(job, state, ratio) for job in found]
@@ -231,12 +232,12 @@ def bind(run: Run) -> None:
         for scheduler in theirs:
             scale_torch_schedule(scheduler, ratio)
     run.unbound_schedules = None
-    if run.loaded is not None:  # before they came, so that what was saved waits for them
+    if run.loaded is not None:  # a checkpoint was loaded before the schedules were bound
         load_each("schedulers", state.schedulers, run.loaded.schedulers)
 
 
 def _steps_to_come(state: State) -> tuple[int, int] | None:
-    """Return the numbers of ends of epochs and of batches still to come, or None where they are not known."""
+    """Return the numbers of epoch ends and batches left to train, or None if unknown."""
     end, length, now = state.max_duration, state.train_phase.length, state.timestamp
     in_epoch = int(now.batch_in_epoch)
     if end is None or not length:

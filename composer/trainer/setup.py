@@ -1,4 +1,4 @@
-"""Setting up a run, and parts of it again when :meth:`.Trainer.fit` is given new ones."""
+"""Set up a run: loggers, data, evaluators, precision, hyperparameters; ``fit`` reuses this for its new arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from composer.loggers._format import checked_stream, open_stream
 from composer.precision import Precision
 from composer.storage.uris import is_remote
 from composer.trainer.arguments import as_subset
-from composer.trainer.batch_loading import most
+from composer.trainer.batch_loading import longest_length
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.evaluate import set_eval_metrics
 from composer.trainer.resume import LoadOptions
@@ -54,13 +54,13 @@ __all__ = [
 
 
 def set_log_level(level: str | None) -> None:
-    """Show the library's log messages from a level on.
+    """Set the level of the library's log messages.
 
     Args:
-        level: Its name in any case; None changes nothing.
+        level: Name of the level, case-insensitive; None changes nothing.
 
     Raises:
-        ValueError: There is no level of that name.
+        ValueError: The level does not exist.
 
     >>> set_log_level(None)
     """
@@ -71,12 +71,12 @@ def set_log_level(level: str | None) -> None:
 
 
 def add_progress_bar(destinations: list[LoggerDestination], stream: str | TextIO, log_traces: bool) -> None:
-    """Add a progress bar to the loggers, unless there is one.
+    """Add a progress bar to the loggers, unless they contain one.
 
     Args:
         destinations: The loggers.
-        stream: Where it is drawn.
-        log_traces: Whether it shows traces.
+        stream: The output stream.
+        log_traces: Whether to show traces.
 
     >>> destinations = []
     >>> add_progress_bar(destinations, "stderr", log_traces=False)
@@ -90,7 +90,7 @@ def add_progress_bar(destinations: list[LoggerDestination], stream: str | TextIO
 
 
 def summary_stream(stream: str | TextIO) -> TextIO | None:
-    """Return where the summary of a training is written; None in processes that show nothing.
+    """Return the stream for the summary at the end of training; None on ranks that show nothing.
 
     Args:
         stream: "stdout", "stderr" or an open text file.
@@ -107,13 +107,13 @@ def summary_stream(stream: str | TextIO) -> TextIO | None:
 def add_console(
     destinations: list[LoggerDestination], stream: str | TextIO, log_interval: int | str | Time, log_traces: bool
 ) -> None:
-    """Add a logger that prints lines, unless there is one.
+    """Add a logger that prints lines, unless the loggers contain one.
 
     Args:
         destinations: The loggers.
-        stream: Where it prints.
-        log_interval: How often.
-        log_traces: Whether it prints traces.
+        stream: The output stream.
+        log_interval: How often to print.
+        log_traces: Whether to print traces.
 
     >>> destinations = []
     >>> add_console(destinations, "stderr", "10ba", log_traces=False)
@@ -127,7 +127,7 @@ def add_console(
 
 
 def finish_displays(destinations: list[LoggerDestination]) -> None:
-    """Warn of a progress bar and lines on one terminal; the lines then show the hyperparameters, and the bar does not.
+    """Warn if a progress bar and a console logger share a terminal; the bar then does not show the hyperparameters.
 
     Args:
         destinations: The loggers.
@@ -148,14 +148,14 @@ def finish_displays(destinations: list[LoggerDestination]) -> None:
         if any(stream is where or (stream in standard and where in standard) for stream in lines):
             bar.shows_config = False
             message = (
-                "A progress bar and a console logger write to the same terminal; give progress_bar=False, or no "
+                "A progress bar and a console logger write to the same terminal; use progress_bar=False, or no "
                 "console logger."
             )
             warnings.warn(message, ComposerWarning, stacklevel=3)
 
 
 def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Callback]) -> None:
-    """Add a logger for each bucket that a ``remote_file_name`` names by a URI, unless there is one.
+    """Add an uploading logger for the bucket of each ``remote_file_name`` that is a URI, unless one exists.
 
     Args:
         destinations: The loggers.
@@ -179,15 +179,15 @@ def add_uploaders(destinations: list[LoggerDestination], callbacks: Iterable[Cal
 
 
 def bind_profiler(state: State, profiler: Profiler | None, *, fused: bool) -> None:
-    """Give a run its profiler.
+    """Bind the profiler to the state of a run.
 
     Args:
         state: The state.
-        profiler: The profiler; None for none.
+        profiler: The profiler, or None.
         fused: Whether forward and loss are compiled as one graph.
 
     Raises:
-        TypeError: It is no profiler.
+        TypeError: The value is not a profiler.
     """
     from composer.profiler.profiler import Profiler
 
@@ -203,13 +203,13 @@ def bind_profiler(state: State, profiler: Profiler | None, *, fused: bool) -> No
 
 
 def load_options(arguments: Mapping[str, Any]) -> LoadOptions:
-    """Return what is loaded when the trainer is made, and how.
+    """Return the ``load_*`` arguments of the trainer.
 
     Args:
-        arguments: Those of the trainer.
+        arguments: The arguments of the trainer.
 
     Raises:
-        ValueError: How to load is given, but not what.
+        ValueError: Load options are given without ``load_path``.
 
     >>> import inspect
     >>> from composer import Trainer
@@ -228,7 +228,7 @@ def load_options(arguments: Mapping[str, Any]) -> LoadOptions:
     )
     if options.path is None and (options.object_store is not None or options.weights_only):
         given = "load_object_store" if options.object_store is not None else "load_weights_only"
-        raise ValueError(f"{given} is given without load_path, which it is about.")
+        raise ValueError(f"{given} requires load_path; pass load_path as well.")
     return options
 
 
@@ -239,9 +239,9 @@ def set_train_data(
 
     Args:
         state: The state.
-        data: The data; None keeps what is there.
-        label: Its label.
-        subset: Number of batches in an epoch; -1 is all, None keeps what is there.
+        data: The data; None keeps the current data.
+        label: Label of the data.
+        subset: Number of batches per epoch; -1 uses all, None keeps the current number.
 
     Raises:
         ValueError: ``subset`` is zero or less than -1.
@@ -258,12 +258,12 @@ def set_train_data(
     elif subset is not None and subset != -1:
         state.dataloader_len = subset
     if data is not None or subset is not None:
-        # What goes by the length of an epoch, such as schedules, has to do the same everywhere.
-        state.train_phase.length = most(state.train_phase.length)
+        # All ranks must agree on the length of an epoch, which schedules depend on.
+        state.train_phase.length = longest_length(state.train_phase.length)
 
 
 def set_evaluators(state: State, evaluators: list[Evaluator]) -> None:
-    """Set what is evaluated on.
+    """Set the evaluators of a run.
 
     Args:
         state: The state.
@@ -275,39 +275,39 @@ def set_evaluators(state: State, evaluators: list[Evaluator]) -> None:
 
 
 def set_precision(run: Run, precision: str | Precision | None, config: dict[str, Any] | None) -> None:
-    """Set the precision of the forward passes, and the scaling of gradients that goes with it.
+    """Set the precision of forward passes (mixed precision, autocast), and the gradient scaler of fp16.
 
     Args:
         run: The run.
-        precision: The precision; None is the best that the device has.
-        config: Arguments of the recipe of amp_fp8.
+        precision: The precision; None selects the default of the device.
+        config: Arguments of the amp_fp8 recipe.
 
     Raises:
-        ValueError: The device does not have it.
+        ValueError: The device does not support the precision.
     """
     state = run.state
     strategy = run.strategy
-    state.precision = strategy.settle_precision(None if precision is None else Precision(precision), state.device)
+    state.precision = strategy.resolve_precision(None if precision is None else Precision(precision), state.device)
     state.precision_config = config
     state.caches_casts = strategy.caches_casts
     if not strategy.autocasts:
         run.autocast = state.scaler = None
         return
-    kind = state.device.torch_device.type
-    state.precision_context()  # refuses now what the device cannot do
+    device_type = state.device.torch_device.type
+    state.precision_context()  # raises now if the device does not support it
     run.autocast = None if state.precision is Precision.FP32 else state.precision_context
-    scales = state.precision is Precision.AMP_FP16 and not strategy.steps_itself
-    state.scaler = strategy.make_scaler(kind) if scales else None
+    scales = state.precision is Precision.AMP_FP16 and not strategy.owns_step
+    state.scaler = strategy.make_scaler(device_type) if scales else None
 
 
 def prepare(state: State) -> None:
-    """Refuse a training that cannot begin; make an optimizer where none was given.
+    """Check that training can start; create the default optimizer if none was given.
 
     Args:
         state: The state.
 
     Raises:
-        ValueError: Data, duration or parameters are missing, or there is nothing left to train.
+        ValueError: Data, duration or parameters are missing, or training already reached its end.
     """
     if state.train_phase.loader is None:
         raise ValueError("train_dataloader must be given, to fit or to the Trainer.")
@@ -315,23 +315,23 @@ def prepare(state: State) -> None:
         raise ValueError("max_duration must be given to the Trainer, or duration to fit, such as '10ep' or '1000ba'.")
     if state.max_duration.unit is TimeUnit.ITERATION and state._iteration_length is None:  # pyright: ignore[reportPrivateUsage]
         raise ValueError(f"max_duration={state.max_duration}, but an iteration has no length; give epochs or batches.")
-    if state.finished and state.train_phase.stage is None:  # or the last evaluation was cut off, and is to be made
+    if state.finished and state.train_phase.stage is None:  # otherwise an interrupted evaluation remains to be run
         now = state.timestamp.get(state.max_duration.unit)
-        why = f"max_duration is {state.max_duration} and training has come to {now}"
+        why = f"max_duration is {state.max_duration} and training has reached {now}"
         raise ValueError(
-            f"There is nothing left to train: {why if state.stop is None else f'it was {state.stop}'}. Give "
-            f"fit(duration=...) to go on, or reset_time=True."
+            f"There is nothing left to train: {why if state.stop is None else f'it was {state.stop}'}. Use "
+            f"fit(duration=...) to continue, or reset_time=True."
         )
     if not state.optimizers:
         make_default_optimizer(state)
 
 
 def log_hyperparameters(run: Run, hyperparameters: Mapping[str, Any]) -> None:
-    """Log what the run is made of; every process must take part.
+    """Log the hyperparameters of the run; all ranks must call this.
 
     Args:
         run: The run.
-        hyperparameters: Those of the trainer, if they are to be logged.
+        hyperparameters: Hyperparameters of the trainer, or empty.
     """
     name = run.state.device.name
     run.logger.log_hyperparameters(

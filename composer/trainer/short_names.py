@@ -1,4 +1,4 @@
-"""Algorithms, callbacks and loggers as users give them: objects, or short names such as "mixup", "csv"."""
+"""Create algorithms, callbacks and loggers from short names such as "mixup", "lr_monitor", "csv"."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["instances"]
 
 T = TypeVar("T")
 
-# The packages whose classes an argument takes by their short names; a logger is a callback, too.
+# Packages whose classes an argument accepts by short name; loggers are callbacks, too.
 _PACKAGES: Mapping[str, tuple[str, ...]] = {
     "algorithms": ("composer.algorithms",),
-    "loggers": ("composer.loggers",),  # before callbacks, which take loggers too
+    "loggers": ("composer.loggers",),  # before callbacks, which accept loggers too
     "callbacks": ("composer.callbacks", "composer.loggers"),
 }
-# Where objects go that are given for another argument; of several classes the first.
+# Class -> its noun and the argument it belongs to, for objects passed to the wrong argument; the first match is used.
 _ARGUMENTS: tuple[tuple[type, str, str], ...] = (
     (Algorithm, "an algorithm", "algorithms"),
     (LoggerDestination, "a logger", "loggers"),
@@ -50,28 +50,28 @@ _ARGUMENTS: tuple[tuple[type, str, str], ...] = (
 )
 
 
-def instances(argument: str, value: Any, kind: type[T]) -> list[T]:
-    """Return one object, several or None as a list, all of a class; short names are made into objects.
+def instances(argument: str, value: Any, base: type[T]) -> list[T]:
+    """Return the entries of an argument as a list of objects of one class; create objects for short names.
 
     Args:
         argument: Name of the argument: "algorithms", "callbacks" or "loggers".
-        value: What was given.
-        kind: The class.
+        value: One entry, a sequence of entries or None.
+        base: The required base class.
 
     Raises:
-        TypeError: Something in it is not of the class, or a name is of a class that needs arguments.
-        ValueError: There is no class of a name.
+        TypeError: An entry is not of the class, or a short name is that of a class with required arguments.
+        ValueError: A short name does not exist.
 
     >>> instances("algorithms", ["blurpool"], Algorithm)
     [BlurPool(...)]
     """
-    return [_instance(argument, entry, kind) for entry in trees.ensure_tuple(value)]
+    return [_instance(argument, entry, base) for entry in trees.ensure_tuple(value)]
 
 
-def _instance(argument: str, entry: Any, kind: type[T]) -> T:
+def _instance(argument: str, entry: Any, base: type[T]) -> T:
     if isinstance(entry, str):
-        entry = _of_name(argument, entry, kind)
-    if can_listen(entry, kind):
+        entry = _of_name(argument, entry, base)
+    if can_listen(entry, base):
         return entry
     if isinstance(entry, type):
         raise TypeError(f"{argument}: got the class {entry.__name__}; give an object of it: {entry.__name__}(...).")
@@ -79,12 +79,12 @@ def _instance(argument: str, entry: Any, kind: type[T]) -> T:
     for cls, noun, there in _ARGUMENTS:
         if isinstance(entry, cls):
             raise TypeError(f"{argument}: {type(entry).__name__} is {noun}; give it as {there}=. Got {shown}.")
-    message = f"{argument}: every entry must be of type {kind.__name__}; got {shown}."
+    message = f"{argument}: every entry must be of type {base.__name__}; got {shown}."
     raise TypeError(message + _instead(argument, type(entry)))
 
 
 def _instead(argument: str, cls: type) -> str:
-    """Return which class of ours does the work of a class of another library, or nothing."""
+    """Return a hint with the equivalent of another library's class, or an empty string."""
     if cls.__module__ == "builtins":
         return ""
     from composer._compat.name_hints import class_hint
@@ -93,17 +93,19 @@ def _instead(argument: str, cls: type) -> str:
     return class_hint(cls.__name__, homes)
 
 
-def _of_name(argument: str, name: str, kind: type) -> Any:
-    """Make the object that a short name stands for."""
+def _of_name(argument: str, name: str, base: type) -> Any:
+    """Create the object of a short name."""
     found = _find(_PACKAGES[argument], name)
     if found is None:
         for other, packages in _PACKAGES.items():
             if (there := _find(packages, name)) is not None:
-                raise ValueError(f"{argument}={name!r}: {there.__name__} goes to another argument: {other}={name!r}.")
+                raise ValueError(
+                    f"{argument}={name!r}: {there.__name__} belongs to another argument: {other}={name!r}."
+                )
         names = [_snake(one) for package in _PACKAGES[argument] for one in _names(package)]
         short = [one.removesuffix("_logger") for one in names]
-        hint = did_you_mean(name, [*short, *names]) or f" There are {', '.join(sorted(set(short)))}."
-        raise ValueError(f"{argument}: there is no {kind.__name__} with the name {mask_text(name)!r}.{hint}")
+        hint = did_you_mean(name, [*short, *names]) or f" Available: {', '.join(sorted(set(short)))}."
+        raise ValueError(f"{argument}: no {base.__name__} has the name {mask_text(name)!r}.{hint}")
     needed = [
         parameter.name
         for parameter in inspect.signature(found).parameters.values()
@@ -112,7 +114,7 @@ def _of_name(argument: str, name: str, kind: type) -> Any:
     ]
     if needed:
         call = f"{found.__name__}({', '.join(f'{one}=...' for one in needed)})"
-        raise TypeError(f"{argument}={name!r}: {found.__name__} needs arguments; give the object: {call}.")
+        raise TypeError(f"{argument}={name!r}: {found.__name__} requires arguments; pass an object: {call}.")
     return found()
 
 
@@ -128,7 +130,7 @@ def _find(packages: tuple[str, ...], name: str) -> Any:
 
 @functools.cache
 def _names(package: str) -> tuple[str, ...]:
-    """Return the names of the algorithms, callbacks or loggers of a package, abstract ones left out."""
+    """Return the names of the algorithms, callbacks or loggers of a package, without abstract classes."""
     module = importlib.import_module(package)
     takes = (Algorithm, Callback)
     found = {name: getattr(module, name) for name in module.__all__ if name[0].isupper()}

@@ -1,4 +1,4 @@
-"""Being asked to stop: the signals of schedulers of machines and of people at the keyboard."""
+"""Stop cleanly on SIGTERM, SIGINT (Ctrl-C) and SIGUSR1: record the signal, finish the step, exit with its code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from composer import dist
 __all__ = ["Interrupted", "Interruption"]
 
 
-# Schedulers signal the launcher and the processes that it started, and the launcher passes on what it gets: within so
-# many seconds, the same signal is the same wish.
+# Job schedulers signal both the launcher and its processes, and the launcher forwards the signal: repetitions of a
+# signal within this many seconds count as one.
 _COPIES = 1.0
 
 
 class Interrupted(BaseException):
-    """A signal asks to stop, and the state of the run is whole.
+    """Raised between steps, when the state of the run is consistent, after a signal requested to stop.
 
     Args:
-        signum: The signal.
+        signum: The signal number.
 
     >>> Interrupted(signal.SIGTERM)
     Interrupted('SIGTERM')
@@ -39,48 +39,48 @@ class Interrupted(BaseException):
     def __str__(self) -> str:
         return "Ctrl-C" if self.signum == signal.SIGINT else str(self.args[0])
 
-    def leave(self) -> None:
-        """Leave as programs do that are stopped by the signal.
+    def exit_process(self) -> None:
+        """Exit as a program that is stopped by the signal does.
 
         Raises:
-            KeyboardInterrupt: It was Ctrl-C; a program that does not catch it dies of SIGINT, exit code 130, without a
-                traceback, as what happened has been told.
-            SystemExit: It was another; the exit code is 128 and the number of the signal, 143 for SIGTERM.
+            KeyboardInterrupt: After Ctrl-C. If uncaught, the process dies of SIGINT with exit code 130, without a
+                traceback, since the interruption was already reported.
+            SystemExit: After another signal, with exit code 128 + signal number, such as 143 for SIGTERM.
         """
         if self.signum == signal.SIGINT:
-            _keep_quiet()
-            raise _marked(KeyboardInterrupt()) from None
+            _suppress_traceback()
+            raise _mark_reported(KeyboardInterrupt()) from None
         raise SystemExit(128 + self.signum) from None
 
 
-_TOLD = "_composer_has_told"
+_REPORTED = "_composer_has_told"
 
 
-def _marked(error: KeyboardInterrupt) -> KeyboardInterrupt:
-    setattr(error, _TOLD, True)
+def _mark_reported(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    setattr(error, _REPORTED, True)
     return error
 
 
-def _keep_quiet() -> None:
-    """Have the interpreter end without the traceback of an exception that was told of, and of that one only."""
+def _suppress_traceback() -> None:
+    """Suppress the traceback of an exception that was already reported, and only of that one."""
     before = sys.excepthook
     if getattr(before, "__module__", None) == __name__:
         return
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not getattr(error, _TOLD, False):
-            before(kind, error, trace)
+    def hook(cls: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not getattr(error, _REPORTED, False):
+            before(cls, error, trace)
 
     sys.excepthook = hook
 
 
 class Interruption:
-    """While a block runs, notes a signal instead of dying of it; a second one, later, ends the process at once.
+    """Context manager that records a signal instead of ending the process; a second signal ends it at once.
 
-    Signals can be noted by the main thread only; in another thread the block runs as without this.
+    Signal handlers can be set only in the main thread; in another thread this has no effect.
 
     Args:
-        signals: Which.
+        signals: The signal numbers.
 
     >>> with Interruption([signal.SIGTERM]) as interruption:
     ...     os.kill(os.getpid(), signal.SIGTERM)
@@ -96,32 +96,32 @@ class Interruption:
         self._process = os.getpid()
 
     def __enter__(self) -> Self:
-        """Begin to note signals."""
+        """Install the signal handlers."""
         if threading.current_thread() is threading.main_thread():
             self._before = {signum: signal.signal(signum, self._note) for signum in self._signals}
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Go back to what was before."""
+        """Restore the previous signal handlers."""
         for signum, before in self._before.items():
             signal.signal(signum, before)
 
-    def check(self, told: int | None = None) -> None:
-        """Leave the loop if this process was asked to stop, or where there are several, if all know that one was.
+    def check(self, reduced_signum: int | None = None) -> None:
+        """Raise if a signal requested to stop: on this process, or with multiple ranks, on any rank.
 
         Args:
-            told: The signal that all processes were told of with the last batch; they leave at the same place.
+            reduced_signum: The signal that the ranks all-reduced with the last batch, so that all stop after it.
 
         Raises:
-            Interrupted: One was.
+            Interrupted: A signal requested to stop.
         """
-        signum = self.signum if dist.get_world_size() == 1 else told
+        signum = self.signum if dist.get_world_size() == 1 else reduced_signum
         if signum is not None:
             raise Interrupted(signum)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            return  # a worker that was forked while the block ran; its parent decides
+            return  # in a worker that was forked inside the block; the parent handles the signal
         now = time.monotonic()
         if signum == self.signum and now - self._noted < _COPIES:
             return
@@ -131,7 +131,7 @@ class Interruption:
             return
         self.signum, self._noted = signum, now
         name = signal.Signals(signum).name
-        told = f"\n{name}: a checkpoint is saved after this step, then training ends; again ends it now.\n"
-        # Not by sys.stderr, which refuses when the signal comes while the program writes to it.
+        message = f"\n{name}: a checkpoint is saved after this step, then training ends; repeat to end it now.\n"
+        # Not sys.stderr, which raises if the signal arrives while the program writes to it.
         with contextlib.suppress(OSError):
-            os.write(2, told.encode())
+            os.write(2, message.encode())

@@ -1,4 +1,4 @@
-"""One update of the parameters."""
+"""One optimizer step: compute the gradients of the batch, unscale them (fp16 loss scaling), step every optimizer."""
 
 from __future__ import annotations
 
@@ -17,142 +17,140 @@ __all__ = ["may_use_closure", "needs_closure", "step_scaled", "train_batch", "ze
 
 
 def train_batch(run: Run) -> None:
-    """Compute the gradients of the batch and update the parameters once, by every optimizer.
+    """Compute the gradients of the batch and step every optimizer once.
 
-    An optimizer that may evaluate the gradients several times is given a closure that computes them. Where there are
-    several optimizers, those that cannot do without get it and the others follow with the gradients that it left.
+    An optimizer that may evaluate the gradients more than once gets a closure that computes them. With multiple
+    optimizers, only those that require a closure get it; the others then step with the gradients it computed.
 
     Args:
         run: The run; ``state.batch`` is the batch.
     """
-    if run.auto is None:
+    if run.auto_microbatch is None:
         _update(run)
     else:
-        run.auto.train_batch(run, _update, uses_closure=bool(_closing(run)))
+        run.auto_microbatch.train_batch(run, _update, uses_closure=bool(_closure_optimizers(run)))
 
 
 def _update(run: Run) -> None:
-    """Compute the gradients, and step."""
+    """Compute the gradients and step."""
     optimizers = run.state.optimizers
-    if run.strategy.steps_itself:
+    if run.strategy.owns_step:
         _compute_gradients(run)
         run.strategy.step()
-        _settle(run)
+        _average_losses(run)
         return
     if run.state.scaler is not None:
         _scaled_step(run)
-        _settle(run)
+        _average_losses(run)
         return
-    closing = _closing(run)
-    if not closing:
-        # Outside of step(), which would switch the recording of gradients off and on again around it.
+    with_closure = _closure_optimizers(run)
+    if not with_closure:
+        # Outside of step(), which would disable and re-enable gradient computation around it.
         _compute_gradients(run)
-    for optimizer in closing:
-        optimizer.step(cast(Any, lambda: _loss_of_all(run)))  # torch says float, and takes its tensor
+    for optimizer in with_closure:
+        optimizer.step(cast(Any, lambda: _global_loss(run)))  # annotated as float, but torch accepts a tensor
     for optimizer in optimizers:
-        if not closing or optimizer not in closing:
+        if not with_closure or optimizer not in with_closure:
             optimizer.step()
-    _settle(run)
+    _average_losses(run)
 
 
-def _closing(run: Run) -> list[Optimizer]:
-    """The optimizers that compute the gradients within their step."""
+def _closure_optimizers(run: Run) -> list[Optimizer]:
+    """Return the optimizers that compute the gradients within their step, by a closure."""
     optimizers = run.state.optimizers
-    if run.strategy.steps_itself or run.state.scaler is not None:
+    if run.strategy.owns_step or run.state.scaler is not None:
         return []
     use = may_use_closure if len(optimizers) == 1 else needs_closure
     return [optimizer for optimizer in optimizers if use(type(optimizer))]
 
 
-def _settle(run: Run) -> None:
-    """Put the losses of all processes in the place of those of this one, if there are several."""
+def _average_losses(run: Run) -> None:
+    """Replace the losses of this rank by their averages over all ranks."""
     if run.step_sync is not None:
         run.state.total_loss_dict = run.step_sync.averages(run.state.total_loss_dict)
 
 
-def _loss_of_all(run: Run) -> Tensor:
-    """Compute the gradients of the whole batch; return its loss, the same in all processes, which step by it."""
+def _global_loss(run: Run) -> Tensor:
+    """Compute the gradients of the full batch; return its loss, averaged over all ranks so that all step alike."""
     _compute_gradients(run)
-    _settle(run)
+    _average_losses(run)
     return run.state.total_loss_dict["loss/train/total"]
 
 
 @cached_by_class
-def needs_closure(kind: type[Optimizer]) -> bool:
-    """Tell whether optimizers of a class cannot step without a closure, as LBFGS.
+def needs_closure(cls: type[Optimizer]) -> bool:
+    """Return whether optimizers of a class require a closure, as LBFGS does.
 
     Args:
-        kind: The class.
+        cls: The optimizer class.
 
     >>> needs_closure(torch.optim.LBFGS), needs_closure(torch.optim.SGD)
     (True, False)
     """
-    parameter = inspect.signature(kind.step).parameters.get("closure")
+    parameter = inspect.signature(cls.step).parameters.get("closure")
     return parameter is not None and parameter.default is parameter.empty
 
 
 @cached_by_class
-def may_use_closure(kind: type[Optimizer]) -> bool:
-    """Tell whether optimizers of a class may evaluate a closure several times: LBFGS, and all but torch's and ours.
+def may_use_closure(cls: type[Optimizer]) -> bool:
+    """Return whether optimizers of a class may call a closure more than once: LBFGS, and third-party classes.
 
     Args:
-        kind: The class.
+        cls: The optimizer class.
 
     >>> may_use_closure(torch.optim.Adam)
     False
     """
-    takes_something = len(inspect.signature(kind.step).parameters) > 1  # beside self
-    return needs_closure(kind) or (
-        takes_something and not kind.__module__.startswith(("torch.optim.", "composer.optim."))
-    )
+    takes_argument = len(inspect.signature(cls.step).parameters) > 1  # in addition to self
+    return needs_closure(cls) or (takes_argument and not cls.__module__.startswith(("torch.optim.", "composer.optim.")))
 
 
 def zero_gradients(run: Run) -> None:
-    """Forget the gradients of the step before, unless who steps does so itself.
+    """Zero the gradients of the previous step, unless the strategy does so in its own step.
 
     Args:
         run: The run.
     """
-    if not run.strategy.steps_itself:
+    if not run.strategy.owns_step:
         for optimizer in run.state.optimizers:
             optimizer.zero_grad()
 
 
 def _compute_gradients(run: Run) -> Tensor:
-    """Compute the gradients of the whole batch; return its loss."""
+    """Compute the gradients of the full batch; return its loss."""
     state, fire = run.state, run.engine.run_event
     fire(Event.BEFORE_TRAIN_BATCH)
     zero_gradients(run)
-    loss = accumulate_gradients(run) if run.auto is None else run.auto.accumulate_gradients(run)
+    loss = accumulate_gradients(run) if run.auto_microbatch is None else run.auto_microbatch.accumulate_gradients(run)
     scaler: Any = state.scaler
     if scaler is not None:
         for optimizer in state.optimizers:
             scaler.unscale_(optimizer)
     fire(Event.AFTER_TRAIN_BATCH)
-    run.steps = True
+    run.gradients_ready = True
     return loss
 
 
 def _scaled_step(run: Run) -> None:
-    """Compute scaled gradients, and step."""
+    """Compute gradients with loss scaling (fp16), and step."""
     for optimizer in run.state.optimizers:
         if needs_closure(type(optimizer)):
             raise ValueError(
-                f"{type(optimizer).__name__} evaluates its closure several times, which the gradient scaling of "
-                f"amp_fp16 does not allow. Train in amp_bf16 or fp32."
+                f"{type(optimizer).__name__} evaluates its closure several times, which the gradient scaler of "
+                f"precision='amp_fp16' does not support. Use precision='amp_bf16' or 'fp32'."
             )
     _compute_gradients(run)
     step_scaled(run)
 
 
 def step_scaled(run: Run) -> None:
-    """Step with gradients that were scaled; a step whose gradients overflowed is left out, and the scale lowered.
+    """Step with scaled gradients; if they overflowed (inf or NaN), skip the step and lower the scale.
 
-    An optimizer without gradients, of which the scaler has nothing to check, steps as it does without one. Where no
-    optimizer has any, nothing says whether the scale is right, and it stays.
+    An optimizer without gradients has nothing to check for overflow and steps as it does without a scaler. If no
+    optimizer has gradients, the scale does not change.
 
     Args:
-        run: The run; its gradients are unscaled.
+        run: The run; its gradients are already unscaled.
     """
     scaler: Any = run.state.scaler
     checked = [bool(scaler._found_inf_per_device(optimizer)) for optimizer in run.state.optimizers]

@@ -1,4 +1,4 @@
-"""Microbatch sizes in training loops of third parties: the first size, and a smaller one after out of memory (OOM)."""
+"""Microbatch size helpers that third-party training loops import: the initial size, and a smaller one after OOM."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def get_initial_device_train_microbatch_size(
     auto_microbatching: bool,
     train_dataloader: Iterable[Any] | None,
 ) -> float | None:
-    """Return the microbatch size that training begins with: the one given, or the batch size of the loader.
+    """Return the initial microbatch size of training: the given size, or the batch size of the loader.
 
     Args:
-        device_train_microbatch_size: The size, or None for the whole batch.
-        auto_microbatching: Whether the size is found while training.
-        train_dataloader: The loader; without one the size is not known yet.
+        device_train_microbatch_size: The size, or None for the full batch.
+        auto_microbatching: Whether the size is found during training.
+        train_dataloader: The loader; without one the size is not yet known.
 
     Returns:
         The size, or None without a loader.
 
     Raises:
-        ValueError: The loader has no ``batch_size``, or the size is no number.
-        AttributeError: The loader has no ``batch_size``, by which ``"auto"`` begins.
+        ValueError: The loader has no ``batch_size``, or the size is not a number.
+        AttributeError: The loader has no ``batch_size``, which ``"auto"`` starts from.
 
     >>> get_initial_device_train_microbatch_size(
     ...     None, False, torch.utils.data.DataLoader([1, 2, 3], batch_size=2)
@@ -52,22 +52,22 @@ def get_initial_device_train_microbatch_size(
     if train_dataloader is None:
         return None
     if not hasattr(train_dataloader, "batch_size"):
-        kind = ValueError if device_train_microbatch_size is None else AttributeError
-        raise kind(
-            f"device_train_microbatch_size={device_train_microbatch_size!r} needs train_dataloader.batch_size, which "
-            f"{type(train_dataloader).__name__} does not have; give a number."
+        error_class = ValueError if device_train_microbatch_size is None else AttributeError
+        raise error_class(
+            f"device_train_microbatch_size={device_train_microbatch_size!r} requires train_dataloader.batch_size, "
+            f"which {type(train_dataloader).__name__} does not have; set it to a number."
         )
     return train_dataloader.batch_size  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def adjust_device_train_microbatch_size(state: State) -> None:
-    """Halve the microbatch size of training after a batch did not fit, and drop what is left of that batch.
+    """Halve the microbatch size of training after OOM, and free outputs, loss and gradients of the failed batch.
 
     Args:
         state: The state.
 
     Raises:
-        RuntimeError: One sample at a time does not fit.
+        RuntimeError: A single sample does not fit into memory.
 
     >>> from composer import State
     >>> state = State(model=torch.nn.Linear(1, 1), device_train_microbatch_size=5)
@@ -85,13 +85,13 @@ def adjust_device_train_microbatch_size(state: State) -> None:
 
 
 def adjust_device_eval_microbatch_size(evaluator: Evaluator) -> None:
-    """Halve the microbatch size of an evaluator after a batch did not fit.
+    """Halve the microbatch size of an evaluator after OOM.
 
     Args:
         evaluator: The evaluator.
 
     Raises:
-        RuntimeError: One sample at a time does not fit.
+        RuntimeError: A single sample does not fit into memory.
 
     >>> from composer import Evaluator
     >>> evaluator = Evaluator(label="eval", dataloader=[], device_eval_microbatch_size=4)
@@ -107,6 +107,6 @@ def adjust_device_eval_microbatch_size(evaluator: Evaluator) -> None:
 def _halved(phase: str, size: int | None) -> int:
     if size is None or size <= 1:
         raise RuntimeError(f"Out of memory: not even a microbatch of 1 sample fits (device_{phase}_microbatch_size).")
-    message = f"Out of memory: device_{phase}_microbatch_size goes from {size} to {size // 2}."
+    message = f"Out of memory: reducing device_{phase}_microbatch_size from {size} to {size // 2}."
     warnings.warn(message, RuntimeWarning, stacklevel=3)
     return size // 2

@@ -1,4 +1,4 @@
-"""Metrics of the training data: updated with every microbatch, computed when somebody looks."""
+"""Training metrics: updated with every microbatch, computed only when a logger, checkpoint or summary reads them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = [
     "log_last_train_metrics",
     "log_train_metrics",
     "metrics_are_due",
+    "move_metrics",
     "named_values",
     "note_last_train_values",
     "note_train_values",
-    "place",
     "reset_train_metrics",
     "to_metrics_device",
     "update_train_metrics",
@@ -40,9 +40,9 @@ def update_train_metrics(run: Run, batch: Batch, *, counts: bool = True) -> None
     """Update the metrics with ``state.outputs``.
 
     Args:
-        run: The run; where its state has no outputs, they are computed.
-        batch: The microbatch as it was before algorithms edited it.
-        counts: Whether it counts; one that does not goes through the model all the same, where others wait for that.
+        run: The run; if its state has no outputs, they are computed.
+        batch: The microbatch before algorithms edited it.
+        counts: Whether it counts; a dummy microbatch (uneven inputs) only runs the model, for its collectives.
     """
     state = run.state
     model = cast(ComposerModel, state.model)
@@ -51,7 +51,7 @@ def update_train_metrics(run: Run, batch: Batch, *, counts: bool = True) -> None
         if by_default and state.outputs is not None:
             outputs = state.outputs
         else:
-            # Without outputs, which a callback may have let go of, this is a forward pass like any other.
+            # Without outputs, which a callback may have freed, this runs a forward pass.
             with model_eval_mode(model), nullcontext() if run.autocast is None else run.autocast():
                 outputs = model.eval_forward(batch, state.outputs)
         metrics = state.train_metrics.values() if counts else ()
@@ -59,13 +59,13 @@ def update_train_metrics(run: Run, batch: Batch, *, counts: bool = True) -> None
             batch, outputs = to_metrics_device(state, batch, outputs)
         for metric in metrics:
             model.update_metric(batch, outputs, metric)
-            # Checking the values of a batch waits for the device; the first batch has been checked.
+            # Validating values synchronizes with the device; the first batch has been validated.
             if getattr(metric, "validate_args", False):
                 metric.validate_args = False
 
 
 def reset_train_metrics(state: State) -> None:
-    """Begin anew.
+    """Reset the training metrics.
 
     Args:
         state: The state.
@@ -77,24 +77,24 @@ def reset_train_metrics(state: State) -> None:
 
 
 def metrics_are_due(run: Run) -> bool:
-    """Tell whether somebody looks at the metrics after this batch, in any process: to compute them takes all.
+    """Return whether a logger on any rank reads the metrics after this batch: all ranks must compute them together.
 
     Args:
         run: The run.
     """
     if run.step_sync is None:
-        looks = bool(run.logger.destinations) and run.logger.poll()
+        is_due = bool(run.logger.destinations) and run.logger.poll()
     else:
-        looks = run.step_sync.counts().looks  # the loggers were asked when the batch was there
-    return looks and bool(run.state.train_metrics)
+        is_due = run.step_sync.counts().metrics_due  # loggers were polled when the batch was fetched
+    return is_due and bool(run.state.train_metrics)
 
 
 def log_train_metrics(run: Run, step: int) -> None:
-    """Log the values since the epoch began.
+    """Log the values since the start of the epoch.
 
     Args:
         run: The run.
-        step: Where on the axis.
+        step: The step to log at.
     """
     label = run.state.train_phase.label
     values: dict[str, Any] = {}
@@ -107,7 +107,7 @@ def log_train_metrics(run: Run, step: int) -> None:
 
 
 def log_last_train_metrics(run: Run) -> None:
-    """Log the values at the end of an epoch or of training, unless the last batch has logged them.
+    """Log the values at the end of an epoch or of training, unless they were logged with the last batch.
 
     Args:
         run: The run.
@@ -118,7 +118,7 @@ def log_last_train_metrics(run: Run) -> None:
 
 
 def note_train_values(run: Run) -> None:
-    """Compute the metrics and keep the values for checkpoints and for who asks; all ranks must call this.
+    """Compute the metrics and keep the values in the state, for checkpoints and callbacks; all ranks must call this.
 
     Args:
         run: The run.
@@ -129,7 +129,7 @@ def note_train_values(run: Run) -> None:
 
 
 def note_last_train_values(run: Run) -> None:
-    """Do so at the end of the training, if somebody looks: other ranks, the last checkpoint or the summary.
+    """Compute and keep the metrics at the end of training, if other ranks, a checkpoint or the summary read them.
 
     Args:
         run: The run.
@@ -139,11 +139,11 @@ def note_last_train_values(run: Run) -> None:
 
 
 def named_values(name: str, value: Any) -> dict[str, Any]:
-    """Return what a metric computed as values to log: a metric may compute several.
+    """Return the result of a metric as values to log: a metric may compute more than one.
 
     Args:
         name: The metric's name in the log.
-        value: What it computed.
+        value: The computed value, or a dict of values.
 
     >>> named_values("metrics/eval/F", {"precision": 1.0, "recall": 0.5})
     {'metrics/eval/F/precision': 1.0, 'metrics/eval/F/recall': 0.5}
@@ -159,7 +159,7 @@ def to_metrics_device(state: State, batch: Batch, outputs: Any) -> tuple[Batch, 
     Args:
         state: The state.
         batch: The batch.
-        outputs: What the model returned for it.
+        outputs: The outputs of the model.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
     >>> to_metrics_device(state, [torch.ones(1)], torch.zeros(1))
@@ -176,23 +176,23 @@ def _metrics_device(state: State) -> torch.device:
     return device if widest_dtype(device) is torch.float64 else torch.device("cpu")
 
 
-def place(metrics: dict[str, Metric], state: State) -> dict[str, Metric]:
-    """Move metrics to where they are updated: the device, or the CPU where the device lacks double precision.
+def move_metrics(metrics: dict[str, Metric], state: State) -> dict[str, Metric]:
+    """Move metrics to the device, or to the CPU if the device lacks double precision.
 
     Args:
         metrics: The metrics by name.
         state: The state.
 
     Raises:
-        ValueError: A metric was made under ``torch.device("meta")`` and has nothing to count with.
+        ValueError: A metric was created under ``torch.device("meta")``, and has no initial values.
 
-    >>> place({}, State(model=torch.nn.Linear(1, 1)))
+    >>> move_metrics({}, State(model=torch.nn.Linear(1, 1)))
     {}
     """
     for name, metric in metrics.items():
         if any(isinstance(value, Tensor) and value.is_meta for value in metric.metric_state.values()):
             raise ValueError(
-                f"The metric {name!r} is on the meta device, where it has no values to begin with. Make it outside of "
+                f"The metric {name!r} is on the meta device, where it has no initial values. Create it outside of "
                 f"torch.device('meta')."
             )
     device = _metrics_device(state)

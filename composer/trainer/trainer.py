@@ -1,4 +1,4 @@
-"""The trainer: takes what users give, and runs the loops."""
+"""The :class:`.Trainer`: validates its arguments, sets up the run, and calls the loops: fit, eval, predict, find_lr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from composer import dist, rng
 from composer._text import one_of
 from composer.checkpoint.filters import IgnoreKeys
-from composer.checkpoint.metric_values import give_metric_values
+from composer.checkpoint.metric_values import set_metric_values
 from composer.checkpoint.retention import BestCheckpoint
 from composer.checkpoint.save import save_checkpoint
 from composer.checkpoint.state_methods import register as register_state_dict
@@ -37,9 +37,9 @@ from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
-from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.config import as_parallelism_config
 from composer.parallel.config_agreement import check_agreement
+from composer.parallel.strategy_selection import choose_strategy
 from composer.precision import Precision
 from composer.trainer import arguments as given
 from composer.trainer import distributed_setup, resume, run_completion, saver_setup, schedules, setup, third_party_loops
@@ -58,14 +58,13 @@ from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.model_report import html_of_run, summary_of_run
-from composer.trainer.options import LoopOptions
 from composer.trainer.outputs import free_outputs
 from composer.trainer.predict import predict
-from composer.trainer.run import Run
+from composer.trainer.run import LoopOptions, Run
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
 from composer.trainer.step_sync import StepSync
-from composer.trainer.train_metrics import place
+from composer.trainer.train_metrics import move_metrics
 from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown, refuse_values
 
 if TYPE_CHECKING:
@@ -81,124 +80,130 @@ __all__ = ["Trainer"]
 
 register_state_dict()
 
-# Names by which loops of third parties import these.
+# Names that third-party training loops import.
 _get_initial_device_train_microbatch_size = third_party_loops.get_initial_device_train_microbatch_size
 _adjust_device_train_microbatch_size = third_party_loops.adjust_device_train_microbatch_size
 _adjust_device_eval_microbatch_size = third_party_loops.adjust_device_eval_microbatch_size
 _is_cuda_oom = is_out_of_memory
 
-Data = DataSpec | Iterable[Batch] | Mapping[str, Any]  # of DataSpec's arguments, or loaders by label
+Data = DataSpec | Iterable[Batch] | Mapping[str, Any]  # a mapping of DataSpec arguments, or of loaders by label
 
 
 class Trainer(TrainerNames):
-    """Trains, evaluates and runs a model.
+    """Trains, evaluates and runs inference with a model.
 
-    All arguments are given by name. Several processes, as ``composer -n 8 train.py`` starts them, train together: by
-    data parallelism, unless ``parallelism_config`` or ``deepspeed_config`` says otherwise.
+    All arguments are keyword-only. For multi-GPU training, start one process per GPU with ``composer -n 8 train.py``;
+    the ranks train with data parallelism (DDP) unless ``parallelism_config`` or ``deepspeed_config`` selects another
+    strategy.
 
     Args:
-        model: The model; one wrapped by :func:`torch.compile` too.
-        train_dataloader: Yields training batches: a ``DataLoader``, a :class:`.DataSpec`, any iterable, sized or not.
-        train_dataloader_label: Names the training data in the metrics.
-        train_subset_num_batches: Number of batches in an epoch; -1 is all.
-        spin_dataloaders: Whether training that is resumed goes on in the middle of the data, or begins it anew.
-        max_duration: When training ends: epochs as a number, a time string such as ``"10ep"``, ``"1000ba"``,
+        model: The model to train, optionally already compiled by :func:`torch.compile`.
+        train_dataloader: Yields training batches: a ``DataLoader``, a :class:`.DataSpec`, or any iterable, with or
+            without a length.
+        train_dataloader_label: Label of the training data in metric names.
+        train_subset_num_batches: Number of batches per epoch; -1 uses all.
+        spin_dataloaders: Whether a resumed run continues at the batch where it stopped. If False, it starts the epoch's
+            data from the beginning.
+        max_duration: When to stop training: a number of epochs, a time string such as ``"10ep"``, ``"1000ba"`` or
             ``"1h30m"``, or a :class:`.Time`.
-        algorithms: The methods to train with: objects, or names such as "blurpool" of those that need no arguments.
-        algorithm_passes: Functions ``(algorithms, event) -> algorithms`` that reorder them, each alone or as
-            ``(function, index)``.
-        optimizers: One optimizer or several, of the model's parameters. Several step one after the other and are
-            counted as one step. By default :class:`.DecoupledSGDW` with a learning rate of 0.1.
-        schedulers: One schedule or several: of :mod:`composer.optim`, functions ``(state, ssr) -> multiplier`` of the
-            learning rate, or of ``torch.optim.lr_scheduler``. One is for all optimizers, several are for one each;
-            those for other hyperparameters or parts of the parameters say so, see :class:`.AssignedSchedule`.
-        scale_schedule_ratio: By what ``max_duration`` and the times of the schedules are multiplied, to train shorter
-            or longer.
-        step_schedulers_every_batch: Whether schedules move with every batch rather than with every epoch; None is yes,
-            unless one of ``torch.optim.lr_scheduler`` is among them.
-        eval_dataloader: What to evaluate on: a loader, labelled "eval", a mapping of loaders by their labels, or
+        algorithms: Algorithms to apply: objects, or names such as "blurpool" of algorithms that need no arguments.
+        algorithm_passes: Functions ``(algorithms, event) -> algorithms`` that reorder the algorithms, each given alone
+            or as ``(function, index)``.
+        optimizers: One or more optimizers over the model's parameters. Multiple optimizers step one after the other,
+            which counts as one step. The default is :class:`.DecoupledSGDW` with a learning rate of 0.1.
+        schedulers: One or more learning rate schedules: from :mod:`composer.optim`, functions
+            ``(state, ssr) -> multiplier``, or from ``torch.optim.lr_scheduler``. A single one applies to all
+            optimizers; multiple are matched with the optimizers one to one. Use :class:`.AssignedSchedule` to schedule
+            other hyperparameters or single parameter groups.
+        scale_schedule_ratio: Multiplies ``max_duration`` and the times of the schedules, for a shorter or longer run.
+        step_schedulers_every_batch: Whether to step schedules after every batch rather than every epoch. None means
+            every batch, unless one of them is from ``torch.optim.lr_scheduler``.
+        eval_dataloader: Data to evaluate on: a loader (labeled "eval"), a mapping from labels to loaders, or
             :class:`.Evaluator` objects.
-        eval_interval: How often, for evaluators without an interval of their own: epochs, a time string, a
-            :class:`.Time` or ``(state, event) -> bool``. 0 is never.
-        eval_subset_num_batches: Number of batches of an evaluation, for evaluators without a number; -1 is all.
-        callbacks: What watches the run: objects, or names such as "lr_monitor".
-        loggers: Where metrics go: objects, or names such as "csv".
-        run_name: Name of the run; by default from ``COMPOSER_RUN_NAME``, ``RUN_NAME`` or made of the time.
+        eval_interval: How often to evaluate, for evaluators without their own interval: a number of epochs, a time
+            string, a :class:`.Time` or ``(state, event) -> bool``. 0 disables evaluation.
+        eval_subset_num_batches: Number of batches per evaluation, for evaluators that do not set it; -1 uses all.
+        callbacks: Callbacks: objects, or names such as "lr_monitor".
+        loggers: Logger destinations for metrics: objects, or names such as "csv".
+        run_name: Name of the run. The default is ``COMPOSER_RUN_NAME`` or ``RUN_NAME`` from the environment, or a name
+            made from the current time.
         progress_bar: Whether to show a progress bar.
         log_to_console: Whether to print metrics as lines.
-        console_stream: Where progress and lines go: "stdout", "stderr" or an open text file.
-        console_log_interval: How often lines are printed, in epochs or batches.
-        log_traces: Whether to log which algorithm ran when.
+        console_stream: Destination of the progress bar and lines: "stdout", "stderr" or an open text file.
+        console_log_interval: How often to print lines, in epochs or batches.
+        log_traces: Whether to log which algorithm ran at which event.
         auto_log_hparams: Whether to log these arguments as hyperparameters.
-        load_path: A checkpoint to load: a path, or a URI that fsspec knows. Weights may also be a safetensors file or a
-            bare state dict.
-        load_object_store: Where the path is, if it is a name in an object store.
-        load_weights_only: Whether to load the weights only, rather than to go on with the training.
-        load_strict_model_weights: Whether the names of the weights must be the same.
-        load_progress_bar: Whether to show the progress of a download.
-        load_ignore_keys: What to leave out: patterns of paths such as ``"state/optimizers*"``, or a function that edits
-            the checkpoint.
-        load_exclude_algorithms: Names of methods that are not applied though the weights were saved with them.
-        save_folder: Where to save checkpoints, a path or URI; None saves none. See :class:`.CheckpointSaver` for this
-            and the next. Those among the callbacks save as well.
-        save_filename: Of a checkpoint.
-        save_latest_filename: Of the link to the newest; None makes none.
-        save_overwrite: Whether the folder may hold later checkpoints, of another run.
-        save_interval: How often.
-        save_weights_only: Whether to leave out what only training needs.
+        load_path: Checkpoint to load: a path, or a URI that fsspec supports. With weights only, a safetensors file or a
+            plain state dict also works.
+        load_object_store: The object store to download from, if ``load_path`` is an object name.
+        load_weights_only: Whether to load only the model weights, instead of resuming training.
+        load_strict_model_weights: Whether the parameter names must match exactly.
+        load_progress_bar: Whether to show the progress of the download.
+        load_ignore_keys: What not to load: glob patterns of paths such as ``"state/optimizers*"``, or a function that
+            edits the checkpoint.
+        load_exclude_algorithms: Names of algorithms not to apply even though the weights were saved with them.
+        save_folder: Path or URI of the folder for checkpoints; None saves none. The ``save_*`` arguments are those of
+            :class:`.CheckpointSaver`. Savers among ``callbacks`` save in addition.
+        save_filename: Filename of a checkpoint.
+        save_latest_filename: Filename of the symlink to the newest checkpoint; None creates none.
+        save_overwrite: Whether the folder may contain later checkpoints of another run.
+        save_interval: How often to save.
+        save_weights_only: Whether to leave out everything that only training needs.
         save_ignore_keys: What else to leave out.
-        save_num_checkpoints_to_keep: How many of the newest are kept; -1 is all.
-        save_metrics: Whether to keep the state of the metrics.
-        autoresume: Whether to go on with the newest checkpoint that a run of this name has saved in its folder, if
-            there is one, whatever ended that process. The load arguments are for the first start then.
-        parallelism_config: How weights are divided among processes, or a :class:`.Strategy` of one's own; None is not
-            at all.
-        deepspeed_config: Configuration of DeepSpeed, whose engine then trains; ``{}`` for what follows from the other
-            arguments.
-        device: "cpu", "gpu", "mps" or a device; by default the accelerator if there is one.
-        precision: "fp32", "amp_bf16", "amp_fp16" or "amp_fp8". By default amp_bf16 where the accelerator has
-            bfloat16, else amp_fp16; fp32 on the CPU.
-        precision_config: Arguments of the recipe of amp_fp8.
-        device_train_microbatch_size: Number of samples that go through the model at once; the gradient is that of
-            the whole batch all the same. None is the whole batch, "auto" as many as memory allows: half as many after
-            a batch that did not fit, which is trained again, and more when there is room again.
-        accumulate_train_batch_on_tokens: Whether microbatches are weighted by the tokens that the loss averages over
-            rather than by samples. None decides by the batch: tokens whose label is not -100 where ``batch["labels"]``
-            has one for each. With True a ``get_num_tokens_in_batch`` of the data says how many they are.
-        seed: Seed of all generators, from 0 to 2**32 - 1. None draws one from torch's, so that
-            ``torch.manual_seed`` before is enough to repeat a run.
-        deterministic_mode: Whether to use deterministic implementations only.
-        dist_timeout: Seconds until processes that wait for one that does not come give up.
-        ddp_sync_strategy: When data parallelism averages the gradients of microbatches, see :class:`.DDPSyncStrategy`.
-        find_unused_parameters: Whether parameters of the model may get no gradient in a step, for data parallelism.
-        profiler: Records in some batches where their time goes.
+        save_num_checkpoints_to_keep: How many of the newest checkpoints to keep; -1 keeps all.
+        save_metrics: Whether to save the state of the metrics.
+        autoresume: Whether to resume from the newest checkpoint that a run of this name saved in ``save_folder``, if
+            one exists, no matter how that process ended. The ``load_*`` arguments then apply only to the first start.
+        parallelism_config: How to shard the parameters across ranks (FSDP, tensor parallelism), or a custom
+            :class:`.Strategy`; None does not shard.
+        deepspeed_config: DeepSpeed configuration; training then runs in its engine. ``{}`` derives the configuration
+            from the other arguments.
+        device: "cpu", "gpu", "mps" or a :class:`.Device`. The default is the accelerator, if present.
+        precision: "fp32", "amp_bf16", "amp_fp16" or "amp_fp8". The default is amp_bf16 on accelerators that support
+            bfloat16, amp_fp16 on other accelerators, and fp32 on the CPU.
+        precision_config: Arguments of the amp_fp8 recipe.
+        device_train_microbatch_size: Number of samples per forward and backward pass (gradient accumulation); the
+            gradient is that of the full batch regardless. None runs the full batch at once. "auto" runs as many
+            samples as fit into memory: after an out-of-memory error (OOM) it halves the size and retries the batch, and
+            it raises the size when memory is available again.
+        accumulate_train_batch_on_tokens: Whether to weight microbatches by the number of tokens that the loss averages
+            over, instead of samples. None decides by the batch: if ``batch["labels"]`` has a label per token, tokens
+            whose label is not -100 are counted. If True, ``get_num_tokens_in_batch`` of the data, if given, counts
+            them.
+        seed: Seed of all random generators, from 0 to 2**32 - 1. None draws a seed from torch's generator, so calling
+            ``torch.manual_seed`` first is enough to reproduce a run.
+        deterministic_mode: Whether to use only deterministic implementations.
+        dist_timeout: Timeout of collectives in seconds, after which ranks that wait for another rank give up.
+        ddp_sync_strategy: When DDP all-reduces the gradients of microbatches; see :class:`.DDPSyncStrategy`.
+        find_unused_parameters: Whether DDP must expect parameters that get no gradient in a step.
+        profiler: Profiles some of the batches.
         python_log_level: Level of the library's log messages, such as "info".
         compile_config: Arguments of :func:`torch.compile` to compile the model with; ``{}`` for its defaults.
-        grad_accum: Old spelling: number of microbatches of a batch, or "auto".
+        grad_accum: Old spelling: number of microbatches per batch, or "auto".
         fsdp_config: Old spelling of ``parallelism_config={"fsdp": fsdp_config}``.
-        on_logger_error: Whether an exception in a logger is reported once as a warning ("warn") or ends the training.
-        dry_run: Whether :meth:`fit` only runs two training and two evaluation batches through everything and reports
+        on_logger_error: Whether an exception in a logger is reported once as a warning ("warn") or raised ("raise").
+        dry_run: Whether :meth:`fit` only runs two training and two evaluation batches, with all components, and reports
             shapes, time and memory.
-        overfit_batches: Number of batches that every epoch repeats, to see whether the model can learn them; 0 trains
-            on all of the data.
-        eval_batches_before_fit: Number of batches to evaluate before training, to find mistakes in the evaluation
-            early; the values are not logged.
-        save_async: Whether checkpoints are written while training goes on.
-        save_failure: Whether a checkpoint that cannot be written ends the training ("raise") or is a warning ("warn").
-        save_on_signals: Signals at which, where checkpoints are saved, the step is finished, a checkpoint saved and
-            the process left with 128 + the signal's number as its exit code; a second signal ends it at once.
-        save_on_exception: Whether an exception in training saves a checkpoint ``exception-<filename>``, which is to be
-            looked into rather than gone on with: the step may be half done. Not where there are several processes,
-            which do not come together for it.
+        overfit_batches: Number of batches that every epoch repeats, to check whether the model can overfit them; 0
+            trains on all data.
+        eval_batches_before_fit: Number of batches to evaluate before training, as a sanity check of the evaluation;
+            the values are not logged.
+        save_async: Whether to write checkpoints in the background while training continues.
+        save_failure: Whether a failure to write a checkpoint ends training ("raise") or is a warning ("warn").
+        save_on_signals: Signals on which to finish the step, save a checkpoint and exit with code 128 + the signal's
+            number, if checkpoints are saved; a second signal ends the process at once.
+        save_on_exception: Whether an exception during training saves a checkpoint ``exception-<filename>``, for
+            debugging rather than resuming: the step may be incomplete. Not supported with multiple ranks, which cannot
+            save it together.
 
     Attributes:
-        state: The model, the optimizers, the data and the progress.
-        engine: Fires the events.
-        logger: Takes metrics.
+        state: The model, optimizers, data and training progress.
+        engine: Fires events to algorithms and callbacks.
+        logger: Sends metrics to the logger destinations.
 
     Raises:
-        TypeError: An argument does not exist, or is of another kind.
-        ValueError: An argument has an impossible value.
+        TypeError: An argument does not exist or has the wrong type.
+        ValueError: An argument has an invalid value.
 
     >>> from composer.models import ComposerClassifier
     >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
@@ -293,22 +298,22 @@ class Trainer(TrainerNames):
         setup.set_log_level(python_log_level)
         model, compiled = given.as_model(model)
         if compiled is not None:
-            given.without_config(compile_config)
+            given.warn_already_compiled(compile_config)
             compile_config = None
 
         device = get_device(device)
         if deterministic_mode:
             rng.configure_deterministic_mode()
         parallelism_config = given.as_parallelism(parallelism_config, fsdp_config)
-        works_alone = parallelism_config is not None or deepspeed_config is not None
-        distributed_setup.join(device, dist_timeout, alone=works_alone)
+        supports_one_process = parallelism_config is not None or deepspeed_config is not None
+        distributed_setup.join(device, dist_timeout, single_process=supports_one_process)
         strategy = choose_strategy(
             parallelism_config,
             deepspeed_config=deepspeed_config,
             ddp_sync_strategy=ddp_sync_strategy,
             find_unused_parameters=find_unused_parameters,
         )
-        seed = distributed_setup.agreed(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
+        seed = distributed_setup.from_rank_zero(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
         rng.seed_all(seed + strategy.data_rank)
 
         strategy.place(model, device)
@@ -317,7 +322,7 @@ class Trainer(TrainerNames):
         for optimizer in found:
             device.optimizer_to_device(optimizer)
 
-        name, name_given = distributed_setup.agreed(given.name_run(run_name))
+        name, name_given = distributed_setup.from_rank_zero(given.name_run(run_name))
         self.state = State(
             model=model,
             rank_zero_seed=seed,
@@ -337,7 +342,7 @@ class Trainer(TrainerNames):
             *instances("loggers", loggers, LoggerDestination),
             *instances("callbacks", callbacks, Callback),
         ]
-        watching = list({id(callback): callback for callback in watching}.values())  # one given as both is still one
+        watching = list({id(callback): callback for callback in watching}.values())  # one passed as both runs once
         destinations = [callback for callback in watching if isinstance(callback, LoggerDestination)]
         if progress_bar:
             setup.add_progress_bar(destinations, console_stream, log_traces)
@@ -352,7 +357,7 @@ class Trainer(TrainerNames):
         setup.add_uploaders(destinations, self.state.callbacks)
         self.state.callbacks = [*destinations, *self.state.callbacks]
         saver_setup.check_distinct(self.state, uploads=any(one.can_upload_files() for one in destinations))
-        self.state.find_algorithm = resume.method_named
+        self.state.find_algorithm = resume.find_algorithm_class
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
         model.logger = self.logger
@@ -363,19 +368,19 @@ class Trainer(TrainerNames):
         self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception, autoresume)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
         if dist.get_world_size() > 1:
-            self._run.step_sync = StepSync(copies=dist.get_world_size() // strategy.data_world_size)
+            self._run.step_sync = StepSync(ranks_per_batch=dist.get_world_size() // strategy.data_world_size)
 
-        setup.set_precision(self._run, precision, precision_config)  # methods ask for it at INIT
+        setup.set_precision(self._run, precision, precision_config)  # algorithms read it at INIT
         distributed_setup.check_algorithms(self.state, strategy)
         with self._closed_on_error():
             self.engine.run_event(Event.INIT)
             self.local_hparams = describe(arguments) if auto_log_hparams else {}
             setup.log_hyperparameters(self._run, self.local_hparams)
-            # Of the model that there is now: methods may have put another in its place.
+            # From the current model: algorithms may have replaced it.
             metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
-            self.state.train_metrics = place(deepcopy(metrics), self.state)
+            self.state.train_metrics = move_metrics(deepcopy(metrics), self.state)
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
-            # Callbacks may have put some into the state by now.
+            # Callbacks may have added evaluators to the state at INIT.
             present = given.as_evaluators(list(self.state.evaluators), eval_interval, eval_subset_num_batches)
             setup.set_evaluators(self.state, evaluators)
             self.state.evaluators = [*present, *evaluators]
@@ -397,22 +402,22 @@ class Trainer(TrainerNames):
                 resume.load(self._run, setup.load_options(arguments))
             self.engine.run_event(Event.AFTER_LOAD)
             compile_model(self._run, compile_config, compiled)
-            # Whatever the set-up drew, training begins with the seed.
+            # Training starts from the seed, no matter how many random numbers setup used.
             rng.seed_all(self.state.seed)
 
     if not TYPE_CHECKING:
 
-        @functools.wraps(__init__)  # for what asks for the signature of the class
+        @functools.wraps(__init__)  # for tools that inspect the signature of the class
         def __new__(cls, *positional: Any, **arguments: Any) -> Self:
-            """Refuse arguments of other libraries before Python complains of the model that is missing."""
+            """Reject arguments of other libraries before Python complains about the missing model."""
             if cls.__init__ is Trainer.__init__ and (positional or (arguments and "model" not in arguments)):
                 refuse_call(Trainer.__init__, positional, arguments)
             return super().__new__(cls)
 
         def __getattr__(self, name: str) -> Any:
-            """Say what a method or attribute of another library's trainer is called here."""
+            """Raise an error that names the equivalent of another library's method or attribute."""
             if hasattr(type(self), name):
-                return object.__getattribute__(self, name)  # a property that fails, with its own message
+                return object.__getattribute__(self, name)  # a property that raises: keep its message
             raise no_attribute(self, name)
 
     def fit(
@@ -434,29 +439,29 @@ class Trainer(TrainerNames):
         precision: str | Precision | None = None,
         **unknown: Never,
     ) -> None:
-        """Train until ``max_duration``; where a fit ended in the middle of an epoch, the next goes on there.
+        """Train until ``max_duration``; continue where an earlier ``fit`` ended, also in the middle of an epoch.
 
         Args:
             train_dataloader: Replaces the training data.
-            train_dataloader_label: Its label.
-            train_subset_num_batches: Number of batches in an epoch; -1 is all.
-            spin_dataloaders: Whether training that is resumed goes on in the middle of the data.
-            duration: How much further to train, instead of ``max_duration``.
-            reset_time: Whether to count from zero again.
+            train_dataloader_label: Label of the new training data.
+            train_subset_num_batches: Number of batches per epoch; -1 uses all.
+            spin_dataloaders: Whether a resumed run continues at the batch where it stopped.
+            duration: How much longer to train, instead of until ``max_duration``.
+            reset_time: Whether to reset the training time to zero.
             schedulers: Replace the schedules.
-            scale_schedule_ratio: By what ``duration``, or ``max_duration`` where it is not given, and the times of
-                these schedules are multiplied.
-            step_schedulers_every_batch: Whether these move with every batch rather than with every epoch.
-            eval_dataloader: Replaces what is evaluated on.
-            eval_subset_num_batches: Number of batches of an evaluation; -1 is all.
-            eval_interval: How often the new data is evaluated on.
-            device_train_microbatch_size: Replaces the number of samples that go through the model at once; "auto" is
-                as many as memory allows.
+            scale_schedule_ratio: Multiplies ``duration`` (or ``max_duration`` if not given) and the times of these
+                schedules.
+            step_schedulers_every_batch: Whether to step these schedules after every batch rather than every epoch.
+            eval_dataloader: Replaces the evaluation data.
+            eval_subset_num_batches: Number of batches per evaluation; -1 uses all.
+            eval_interval: How often to evaluate on the new data.
+            device_train_microbatch_size: Replaces the number of samples per forward and backward pass; "auto" uses as
+                many as fit into memory.
             precision: Replaces the precision.
 
         Raises:
-            ValueError: Something that training needs was given neither here nor to the trainer, or there is nothing
-                left to train.
+            ValueError: An argument that training requires was given neither here nor to the trainer, or training
+                already reached its end.
             RuntimeError: The trainer is closed.
         """
         check_arguments(locals())
@@ -475,24 +480,24 @@ class Trainer(TrainerNames):
             if precision is not None:
                 setup.set_precision(self._run, precision, self.state.precision_config)
             if step_schedulers_every_batch is not None and schedulers is None:
-                raise ValueError("step_schedulers_every_batch is given without schedulers, whose steps it is about.")
+                raise ValueError("step_schedulers_every_batch requires schedulers; pass both to fit.")
             if reset_time:
                 self.state.timestamp = Timestamp()
                 phase = self.state.train_phase
                 phase.iterator = phase.resume = phase.ended = None
-                run_completion.forget(self._run)
+                run_completion.discard_recorded_end(self._run)
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
             if self._run.loaded is not None and self._run.loaded.metric_values:
-                give_metric_values(self.state, self._run.loaded.metric_values)  # of evaluators that were given here
+                set_metric_values(self.state, self._run.loaded.metric_values)  # for evaluators passed to fit
             if self._autoresumed and run_completion.is_complete(self._run, duration, scale_schedule_ratio):
                 return
             if duration is None:
                 self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
             else:
                 duration = schedules.scaled(duration, scale_schedule_ratio)
-                if self._autoresumed:  # less what was trained before
-                    duration = run_completion.rest_of(self._run, duration)
+                if self._autoresumed:  # minus what was trained before the restart
+                    duration = run_completion.remaining_duration(self._run, duration)
                 schedules.extend(self.state, duration)
             if schedulers is not None:
                 schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
@@ -507,14 +512,14 @@ class Trainer(TrainerNames):
         subset_num_batches: int = -1,
         **unknown: Never,
     ) -> None:
-        """Evaluate; the results are logged and stand in ``state.eval_metrics[label][name]``.
+        """Evaluate the model; results are logged and available in ``state.eval_metrics[label][name]``.
 
         Args:
-            eval_dataloader: What to evaluate on, for this once; by default what the trainer has.
-            subset_num_batches: Number of batches; -1 leaves it to the evaluators.
+            eval_dataloader: Data to evaluate on in this call; by default the trainer's evaluators.
+            subset_num_batches: Number of batches; -1 uses the setting of each evaluator.
 
         Raises:
-            ValueError: There is nothing to evaluate on.
+            ValueError: Neither this call nor the trainer has evaluation data.
             RuntimeError: The trainer is closed.
         """
         refuse_unknown(Trainer.eval, unknown)
@@ -536,14 +541,15 @@ class Trainer(TrainerNames):
     def predict(
         self, dataloader: Data, subset_num_batches: int = -1, *, return_outputs: bool = True, **unknown: Never
     ) -> list[Any]:
-        """Return the model's outputs, one entry for each batch, on the CPU.
+        """Return the model's outputs on the CPU, one entry per batch.
 
-        Several processes predict the batches of a ``DataLoader`` in turn, and each gets the outputs of all, in order.
+        With multiple ranks, the batches of a ``DataLoader`` are sharded across the ranks, and the outputs are gathered:
+        every rank returns all of them, in order.
 
         Args:
-            dataloader: What to predict.
-            subset_num_batches: Number of batches; -1 is all.
-            return_outputs: Whether to keep the outputs; callbacks see them either way.
+            dataloader: Data to run the model on.
+            subset_num_batches: Number of batches; -1 uses all.
+            return_outputs: Whether to keep and return the outputs; callbacks see them either way.
 
         Raises:
             RuntimeError: The trainer is closed.
@@ -567,11 +573,11 @@ class Trainer(TrainerNames):
         """Save a checkpoint; see :func:`.save_checkpoint`.
 
         Args:
-            name: The path, which may have names in braces such as ``{epoch}``.
-            weights_only: Whether to leave out what only training needs.
+            name: The path, which may contain placeholders such as ``{epoch}``.
+            weights_only: Whether to leave out everything that only training needs.
 
         Returns:
-            The path, or None on all processes but the first.
+            The path on rank 0, None on other ranks.
         """
         check_arguments({"name": name, "weights_only": weights_only})
         return save_checkpoint(self.state, name, weights_only=weights_only)
@@ -586,21 +592,22 @@ class Trainer(TrainerNames):
         input_names: Sequence[str] | None = None,
         output_names: Sequence[str] | None = None,
     ) -> None:
-        """Export the model as it is evaluated: with layers replaced, and averaged weights where EMA keeps such.
+        """Export the model as evaluation uses it: with its replaced layers, and with the averaged weights of EMA.
 
         Args:
             save_format: "torchscript", "onnx" or "torch_export".
-            save_path: Where to; may have names in braces such as ``{run_name}``. Where a logger keeps files, it gets
-                the file under this name.
-            save_object_store: Has ``upload_object(object_name, filename)``; gets the file instead.
-            sample_input: A batch to call the model with; None is the last of the training.
+            save_path: Path of the exported file; may contain placeholders such as ``{run_name}``. Loggers that upload
+                files also get the file under this name.
+            save_object_store: Object store with ``upload_object(object_name, filename)``, to which the file is uploaded
+                instead.
+            sample_input: A batch to call the model with; None uses the last training batch.
             transforms: Functions that return the module to export, such as :func:`.quantize_dynamic`.
             input_names: A name for each tensor of the batch.
             output_names: A name for each tensor that the model returns.
 
         Raises:
-            ValueError: There is no batch and the format needs one, or an argument does not fit the model.
-            RuntimeError: The model can neither be scripted nor traced.
+            ValueError: The format requires a batch and none is available, or an argument does not match the model.
+            RuntimeError: The model can be neither scripted nor traced.
         """
         export_of_run(
             self.state,
@@ -615,46 +622,46 @@ class Trainer(TrainerNames):
         )
 
     def save_checkpoint_to_save_folder(self) -> None:
-        """Have every :class:`.CheckpointSaver` save now.
+        """Save a checkpoint now with every :class:`.CheckpointSaver`.
 
         Raises:
-            ValueError: There is none.
+            ValueError: The trainer has no checkpoint saver.
         """
         found = resume.savers_of(self.state)
         if not found:
-            raise ValueError("There is no folder to save to; give save_folder to the Trainer, or a CheckpointSaver.")
+            raise ValueError("No folder to save to: pass save_folder or a CheckpointSaver callback to the Trainer.")
         for saver in found:
             saver.save(self.state, self.logger)
 
     @property
     def saved_checkpoints(self) -> list[str]:
-        """Paths of the checkpoints that are kept, oldest first."""
+        """Paths of the saved checkpoints that have not been deleted, oldest first."""
         return [path for saver in resume.savers_of(self.state) for path in saver.saved_checkpoints]
 
     @property
     def _checkpoint_saver(self) -> CheckpointSaver | None:
-        """The first saver, which scripts of the predecessor ask for."""
+        """The first checkpoint saver; 0.32 scripts read this attribute."""
         return next(iter(resume.savers_of(self.state)), None)
 
     @property
     def _rng_state(self) -> list[dict[str, Any]] | None:
-        """What a checkpoint holds of the random generators, until training begins; tests of scripts ask for it."""
+        """The random states of a loaded checkpoint, until training starts; 0.32 test suites read this attribute."""
         return None if self._run.loaded is None else self._run.loaded.rng
 
     def load_best(self, monitor: str | None = None) -> BestCheckpoint:
-        """Load the weights of the best checkpoint that a :class:`.CheckpointSaver` with ``monitor=`` has kept.
+        """Load the weights of the best checkpoint that a :class:`.CheckpointSaver` with ``monitor=`` kept.
 
-        Algorithms get their state of that time too, such as averages of the weights. Optimizers, schedules and the
-        training time stay as they are. All ranks must call this.
+        The state of algorithms, such as weight averages, is loaded too. Optimizers, schedules and the training time do
+        not change. All ranks must call this method.
 
         Args:
-            monitor: Of which metric, where savers monitor several.
+            monitor: The metric, if savers monitor more than one.
 
         Returns:
             The path and the value of the metric.
 
         Raises:
-            ValueError: No saver monitors a metric, or no evaluation came before a checkpoint.
+            ValueError: No saver monitors a metric, or no checkpoint was saved after an evaluation.
             RuntimeError: The trainer is closed.
         """
         self._check_open()
@@ -669,23 +676,24 @@ class Trainer(TrainerNames):
         stop_factor: float = 4.0,
         **unknown: Never,
     ) -> RangeTest:
-        """Try learning rates that grow from batch to batch, on the training data and with the algorithms.
+        """Run a learning rate range test: train at growing learning rates, then restore the run (learning rate finder).
 
-        Afterwards everything is as it was, bit for bit: weights, optimizers, random numbers, the place in the data,
-        algorithms and counts. Callbacks and loggers see nothing. It takes the memory of a second model and optimizer.
+        Trains on the training data with the algorithms of the run. Afterwards everything is restored bit for bit:
+        weights, optimizers, random state, position in the data, algorithms and counters. Callbacks and loggers see
+        nothing. Requires memory for a second copy of the model and optimizer state.
 
         Args:
-            min_lr: The first rate, too small to do anything; of the first parameter group, to which those of the
-                others keep their ratio.
-            max_lr: The last rate, too large.
-            num_batches: Number of rates.
-            stop_factor: Stop when the running mean of the loss is so many times the lowest one.
+            min_lr: The first learning rate, too small to have an effect. Applies to the first parameter group; the
+                other groups keep their ratio to it.
+            max_lr: The last learning rate, too large to train with.
+            num_batches: Number of learning rates.
+            stop_factor: Stop when the running mean of the loss exceeds its minimum by this factor.
 
         Returns:
-            The rates and losses, with a ``suggestion`` and ``plot(path)``.
+            The learning rates and losses, with a ``suggestion`` and ``plot(path)``.
 
         Raises:
-            ValueError: An argument is out of its range, data or optimizers are missing, or the data is an iterator,
+            ValueError: An argument is out of range, data or optimizers are missing, or the data is an iterator,
                 which can be read only once.
             RuntimeError: The trainer is closed.
         """
@@ -700,12 +708,12 @@ class Trainer(TrainerNames):
             raise
 
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
-        """Return parameter counts of the model, layer by layer, and what each algorithm changed in it.
+        """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.
 
-        The first line of a fit is its :meth:`~.ModelSummary.line`.
+        ``fit`` prints its :meth:`~.ModelSummary.line` when training starts.
 
         Args:
-            depth: How many levels of modules are listed; None lists all.
+            depth: Number of module levels to list; None lists all.
 
         Raises:
             ValueError: ``depth`` is negative.
@@ -713,20 +721,20 @@ class Trainer(TrainerNames):
         return summary_of_run(self._run, depth)
 
     def _repr_html_(self) -> str:
-        """Return what is trained, on what and how far it is, as a table for notebooks."""
+        """Return an HTML table of the model, the data and the progress, for notebooks."""
         return html_of_run(self._run)
 
     def close(self) -> None:
-        """Close callbacks and loggers, and let go of the data; further calls do nothing."""
+        """Close callbacks and loggers, and release the data; further calls have no effect."""
         self.engine.close()
         self.state.train_phase.iterator = None
         self._run.strategy.close()
         model = cast(ComposerModel, self.state.model)
-        if model.logger is self.logger:  # through which the model would keep the data alive
+        if model.logger is self.logger:  # the reference would keep the data alive
             model.logger = None
 
     def __enter__(self) -> Self:
-        """Return the trainer, to be closed at the end of the block."""
+        """Return the trainer, which is closed at the end of the block."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -734,9 +742,9 @@ class Trainer(TrainerNames):
         self.close()
 
     def _train(self) -> None:
-        """Run the loop, or the dry run in its place."""
+        """Run the training loop, or the dry run instead."""
         with self._running():
-            # Also where the model says that it is in training mode: a part of it may not be, or may refuse to be.
+            # Also if model.training is already True: submodules may be in eval mode, or override train().
             self.state.model.train()
             if self._dry_run:
                 run_dry(self._run)
@@ -759,11 +767,11 @@ class Trainer(TrainerNames):
 
     def _check_open(self) -> None:
         if self.engine.closed:
-            raise RuntimeError("This trainer is closed; make a new one to go on.")
+            raise RuntimeError("This trainer is closed; create a new one to continue.")
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Generator[None]:
-        """Close callbacks if the rest of the set-up fails, so that another trainer can have them."""
+        """Close callbacks if the rest of the setup fails, so that another trainer can use them."""
         try:
             yield
         except BaseException:
@@ -772,11 +780,11 @@ class Trainer(TrainerNames):
 
     @contextlib.contextmanager
     def _running(self) -> Generator[None]:
-        """Defer the delivery of metrics while a loop runs, and leave no display behind if it fails."""
+        """Defer the delivery of metrics while a loop runs, and remove progress displays if it fails."""
         self._check_open()
         outer, self.logger.deferred = self.logger.deferred, True  # a callback may evaluate in the middle of a fit
         if not outer:
-            free_outputs(self.state)  # of a step that an exception ended
+            free_outputs(self.state)  # left over from a step that an exception ended
         try:
             with dist.name_absent_ranks(), self.engine.looping():
                 yield

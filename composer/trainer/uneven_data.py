@@ -1,4 +1,4 @@
-"""Keeping processes together whose data end at different places."""
+"""Uneven inputs: ranks whose data ends early run dummy batches with weight 0, so that collectives do not hang."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 
 from composer import dist
 from composer.core.types import Batch
-from composer.trainer.step_sync import StepSync, Told
+from composer.trainer.step_sync import StepCounts, StepSync
 
 __all__ = ["END", "UnevenInputs"]
 
 END: Any = object()
-"""Stands for the batch that is not there."""
+"""Sentinel for "no batch"."""
 
 
 class UnevenInputs:
-    """Lets a process that has no batch take part in a step in which others have one, with a batch that counts nothing.
+    """Gives a rank whose data has ended a dummy batch with weight 0 while other ranks still have batches.
 
-    Models and methods may wait for all processes in any step, so all have to run the same number of them. A process
-    with a batch knows that the step takes place and waits for nobody. One without waits to hear whether any has one,
-    and takes the last batch that it had; in the first step, where it may have had none, all wait, and one that has a
-    batch gives it to those that have none.
+    Models and algorithms may run collectives in any step, so all ranks must run the same number of steps. A rank with a
+    batch does not wait. A rank without one waits for the counts of the step, and if another rank has a batch, runs its
+    last batch again. In the first step, when it may never have had a batch, all ranks wait, and one that has a batch
+    broadcasts it.
 
     Args:
-        step_sync: By which they tell each other.
+        step_sync: Sends the counts of each step.
 
     Attributes:
-        is_idle: Whether this process has no batch of its own in this step.
+        is_idle: Whether this rank has no batch in this step.
 
     >>> uneven_inputs = UnevenInputs(StepSync())
-    >>> uneven_inputs.keep([1, 2])
+    >>> uneven_inputs.set_batch([1, 2])
     >>> uneven_inputs.is_idle
     False
     """
@@ -38,40 +38,40 @@ class UnevenInputs:
     def __init__(self, step_sync: StepSync) -> None:
         self.is_idle = False
         self._step_sync = step_sync
-        self._spare: Any = END
-        self._all_have_one = False
+        self._last_batch: Any = END
+        self._all_have_batch = False
 
-    def keep(self, batch: Batch) -> None:
-        """Note the batch that this process has, as its loader yielded it."""
-        self._spare, self.is_idle = batch, False
+    def set_batch(self, batch: Batch) -> None:
+        """Set the batch that the loader of this rank yielded."""
+        self._last_batch, self.is_idle = batch, False
 
-    def meet(self) -> None:
-        """Take part in the first step, once this process has told the others that it has a batch."""
-        if not self._all_have_one:
-            self._deal_out(self._step_sync.counts())
+    def join_first_step(self) -> None:
+        """In the first step, broadcast a batch to ranks that have none; call after the counts were sent."""
+        if not self._all_have_batch:
+            self._share_first_batch(self._step_sync.counts())
 
-    def substitute(self, tell: Callable[[], object]) -> Batch:
-        """Return a batch to take part with where this process has none; ``END`` where none has one.
+    def dummy_batch(self, send_counts: Callable[[], object]) -> Batch:
+        """Return a dummy batch for a rank without one, or ``END`` if no rank has a batch.
 
         Args:
-            tell: Tells the others that there is none.
+            send_counts: Starts the all-reduce of the counts of a rank without a batch.
         """
-        tell()
-        told = self._step_sync.counts()
-        if not any(told.has_batch):
+        send_counts()
+        counts = self._step_sync.counts()
+        if not any(counts.has_batch):
             return END
-        if not self._all_have_one:
-            self._deal_out(told)
+        if not self._all_have_batch:
+            self._share_first_batch(counts)
         self.is_idle = True
-        return self._spare
+        return self._last_batch
 
-    def _deal_out(self, told: Told) -> None:
-        """Give those that never had a batch one of another process."""
-        self._all_have_one = True
-        if all(told.has_batch):
+    def _share_first_batch(self, counts: StepCounts) -> None:
+        """Broadcast the batch of one rank to the ranks that never had one."""
+        self._all_have_batch = True
+        if all(counts.has_batch):
             return
-        source = told.has_batch.index(True)
-        box = [self._spare if dist.get_global_rank() == source else None]
+        source = counts.has_batch.index(True)
+        box = [self._last_batch if dist.get_global_rank() == source else None]
         dist.broadcast_object_list(box, source)
-        if self._spare is END:
-            self._spare = box[0]
+        if self._last_batch is END:
+            self._last_batch = box[0]

@@ -1,4 +1,4 @@
-"""Refuse arguments, positional values and attributes that the trainer does not have, and say what was meant."""
+"""Reject unknown arguments, positional values and attributes of the Trainer, with a hint at the correct name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACCUMULATION = (
     "accum_iter", "accumulate_grad", "accumulate_grad_batches", "accumulation_steps", "grad_accum_steps",
     "gradient_accumulation", "gradient_accumulation_steps", "iters_to_accumulate",
 )  # fmt: skip
-# Arguments of other libraries' searches for a learning rate.
+# Arguments of other libraries' learning rate finders.
 _RANGE_TEST = {
     "start_lr": "min_lr", "end_lr": "max_lr", "num_training": "num_batches", "num_it": "num_batches",
     "num_iter": "num_batches", "early_stop_threshold": "stop_factor", "diverge_th": "stop_factor",
@@ -29,16 +29,16 @@ _RANGE_TEST = {
 def refuse_unknown(
     function: Callable[..., Any], unknown: Mapping[str, Any], positional: Sequence[Any] = (), data: Any = None
 ) -> None:
-    """Refuse arguments that do not exist, all in one message, and say what was meant.
+    """Raise if there are unknown arguments; one message names all, with a hint at the correct name of each.
 
     Args:
-        function: What was called.
+        function: The function that was called.
         unknown: Names and values that its signature does not have.
-        positional: Values without a name, where it takes names only.
-        data: The training data, of which the size of a microbatch follows.
+        positional: Positional values, if it accepts only keyword arguments.
+        data: The training data, used to compute a microbatch size for the hint.
 
     Raises:
-        TypeError: There is one.
+        TypeError: There are unknown or positional arguments.
 
     >>> def fit(*, duration=None): ...
     >>> refuse_unknown(fit, {"durration": "1ep"})
@@ -60,7 +60,7 @@ def refuse_unknown(
         if shown == "Trainer.find_lr" and name in _RANGE_TEST:
             hint = f" Use {_RANGE_TEST[name]}."
         hint = hint or argument_hint(name, known, value, batches=batches, of_trainer=trainer)
-        found.append(f"{'Nor is there' if found else f'{shown} has no argument'} {name!r}.{hint}")
+        found.append(f"{'Also unknown:' if found else f'{shown} has no argument'} {name!r}.{hint}")
     raise TypeError(" ".join(found))
 
 
@@ -78,14 +78,14 @@ def _number_of_batches(data: Any) -> int | None:
 
 
 def refuse_values(function: Callable[..., Any], *values: Any) -> None:
-    """Refuse a model, tensors or data where ``eval``, ``predict`` or ``find_lr`` takes other things.
+    """Raise if ``eval``, ``predict`` or ``find_lr`` gets a model, tensors or data that it does not accept.
 
     Args:
-        function: What was called.
-        values: What was given without a name, or with it.
+        function: The function that was called.
+        values: The values of its arguments.
 
     Raises:
-        TypeError: One of them belongs elsewhere.
+        TypeError: A value belongs to another call.
 
     >>> def predict(dataloader): ...
     >>> refuse_values(predict, torch.nn.Linear(1, 1))
@@ -107,15 +107,15 @@ def refuse_values(function: Callable[..., Any], *values: Any) -> None:
 
 
 def refuse_call(function: Callable[..., Any], positional: Sequence[Any], arguments: Mapping[str, Any]) -> None:
-    """Refuse a call of the trainer that lacks the model, with its other mistakes, which are why it lacks it.
+    """Raise for a call of the Trainer without ``model``, naming its unknown arguments too, the likely cause.
 
     Args:
         function: The constructor.
-        positional: Values that were given without a name.
-        arguments: Those with a name.
+        positional: Positional values.
+        arguments: Keyword arguments.
 
     Raises:
-        TypeError: Something is wrong besides the model.
+        TypeError: There are unknown or positional arguments.
 
     >>> def make(*, model, seed=None): ...
     >>> refuse_call(make, (), {"sede": 1})
@@ -133,7 +133,7 @@ def refuse_call(function: Callable[..., Any], positional: Sequence[Any], argumen
 
 
 def no_attribute(owner: object, name: str) -> AttributeError:
-    """Return the error for an attribute that an object does not have, which says what is there.
+    """Return the error for a missing attribute, with a hint at the correct name.
 
     Args:
         owner: The trainer.
@@ -151,20 +151,20 @@ def no_attribute(owner: object, name: str) -> AttributeError:
 
 
 def _by_name(shown: str, positional: Sequence[Any], known: Sequence[str]) -> str:
-    """Return the call with the names that the values most likely belong to."""
+    """Return the call with the argument names that the positional values most likely belong to."""
     if all(hasattr(value, "ndim") for value in positional):
         return f"{shown}(train_dataloader=DataLoader(TensorDataset(x, y), batch_size=...))"
     words: list[str] = []
     for value in positional:
         name, text = _argument_of(value, words)
         if name not in known and name == "model":
-            return f"the model goes to Trainer(model=...), and {shown} takes train_dataloader=..."
+            return f"pass the model to Trainer(model=...), and train_dataloader=... to {shown}"
         words.append(f"{name}={text}" if name in known else "...")
     return f"{shown}({', '.join(words)})"
 
 
 def _argument_of(value: Any, before: Sequence[str]) -> tuple[str, str]:
-    """Return the argument that a value is most likely for, and how to write it."""
+    """Return the argument that a value most likely belongs to, and how to write it."""
     if isinstance(value, (nn.Module, ComposerModel)):
         return "model", "..."
     if isinstance(value, Optimizer):
@@ -183,7 +183,7 @@ def _argument_of(value: Any, before: Sequence[str]) -> tuple[str, str]:
 
 
 def _microbatches(number: Any, data: Any) -> str:
-    """Return the size of a microbatch where a batch is accumulated in so many of them, if the batch's size is known."""
+    """Return a hint with the microbatch size for a number of accumulation steps, if the batch size is known."""
     loader = getattr(data, "dataloader", data)
     size = getattr(loader, "batch_size", None)
     if type(number) is int and number == 1:

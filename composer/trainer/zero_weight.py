@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from composer.core.state import State
-from composer.dist.dtensor import is_sharded, like
+from composer.dist.dtensor import is_sharded, shard_like
 from composer.parallel.unsharded_parameters import unsharded_parameters
 
 __all__ = ["mask_gradients", "weighted"]
 
-_WHATEVER: AbstractContextManager[None] = nullcontext()
+_NO_MASK: AbstractContextManager[None] = nullcontext()
 
 # With class indices as targets, the logits of ignored targets get gradient 0, even if all targets are ignored.
 _CROSS_ENTROPY = ("NllLossBackward0", "NllLoss2DBackward0")
@@ -61,8 +61,8 @@ def mask_gradients(state: State, count: float | Tensor) -> AbstractContextManage
     tensor([[0.]])
     """
     if isinstance(count, Tensor):
-        return _WHATEVER if _is_cross_entropy(state.loss) else _masked(state, count > 0)
-    return _WHATEVER if count else _masked(state, None)
+        return _NO_MASK if _is_cross_entropy(state.loss) else _masked(state, count > 0)
+    return _NO_MASK if count else _masked(state, None)
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def _masked(state: State, counts: Tensor | None) -> Generator[None]:
         local: Any = gradient
         if is_sharded(gradient):
             local = local.to_local()
-        return like(gradient, torch.zeros_like(local) if nothing is None else _filled(local, nothing))
+        return shard_like(gradient, torch.zeros_like(local) if nothing is None else _filled(local, nothing))
 
     handles = [leaf.register_hook(mask) for leaf in dict.fromkeys(_leaves(state)) if leaf.requires_grad]
     try:

@@ -8,8 +8,8 @@ from benchmarks import data_loading
 
 
 def test_each_has_every_sample_once() -> None:
-    for name, begin_pass in data_loading.subjects(512, "cpu").items():
-        batches = list(begin_pass())
+    for name, start_epoch_iterator in data_loading.subjects(512, "cpu").items():
+        batches = list(start_epoch_iterator())
         assert torch.equal(torch.cat([y for _, y in batches]).sort().values, torch.arange(512)), name
 
 

@@ -1,4 +1,4 @@
-"""What the contract test needs to know of a callback, and the run that it is tried on."""
+"""Cases of the callback contract tests, and the run that they are tested with."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The file that the case is in, as the class."""
+        """The name of the case's file, derived from the class."""
         return type(self.make(Path("unused"))).__name__
 
 
@@ -66,7 +66,7 @@ def all_cases() -> list[Case]:
 
 @dataclass
 class Run:
-    """A trainer with what it logged.
+    """A trainer and what it logged.
 
     Attributes:
         trainer: The trainer.
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def names(self) -> set[str]:
-        """What was logged, with ``table:`` and ``hparam:`` before the names of such."""
+        """All logged names, with the prefixes ``table:`` and ``hparam:`` for tables and hyperparameters."""
         tables, parameters = self.log.tables, self.log.hyperparameters
         return {*self.log.data, *(f"table:{name}" for name in tables), *(f"hparam:{name}" for name in parameters)}
 
@@ -99,7 +99,7 @@ def run_with(
     loggers: LoggerDestination | None = None,
     **arguments: Any,
 ) -> Run:
-    """A trainer, not yet started, of a linear classifier and four batches unless other ones are given."""
+    """Return a trainer, not yet started, of a linear classifier with four batches unless given otherwise."""
     torch.manual_seed(seed)
     model = classifier() if model is None else model
     log = InMemoryLogger()
@@ -118,13 +118,13 @@ def run_with(
 
 
 def run_of(case: Case, *watching: Callback, **arguments: Any) -> Run:
-    """A trainer as a case asks for, not yet started, with these callbacks in place of the case's."""
+    """Return a trainer for a case, not yet started, with these callbacks instead of the case's."""
     torch.manual_seed(3)
     return run_with(*watching, model=case.model(), data=case.batches(), **(case.arguments() | arguments))
 
 
 def matching(names: set[str], patterns: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    """The names that no pattern meets, and the patterns that meet no name."""
+    """Return the names that match no pattern, and the patterns that match no name."""
     unknown = {name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)}
     idle = {pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)}
     return unknown, idle

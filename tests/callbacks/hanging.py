@@ -1,4 +1,4 @@
-"""A data set of which a sample may never come; imports little, for the worker processes that are spawned."""
+"""A dataset with a sample that hangs; imports little, because spawned workers import it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 
 class Items(Dataset[Any]):
-    """Samples (4 features, a class of 3), of which one never comes, in one of several ways."""
+    """Samples (4 features, a class of 3), one of which hangs in one of several ways."""
 
     def __init__(self, hangs_at: int | None = None, length: int = 8, how: str = "sleep_forever") -> None:
         self.hangs_at, self.length, self.how = hangs_at, length, how

@@ -1,4 +1,4 @@
-"""A stand-in for the history of CUDA memory, on machines without CUDA."""
+"""A fake CUDA memory history, for hosts without CUDA."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SNAPSHOT: dict[str, Any] = {
 
 
 class History:
-    """What was asked of the allocator: ``("record", n)`` and ``("stop", None)``."""
+    """Calls to the allocator: ``("record", n)`` and ``("stop", None)``."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int | None]] = []
@@ -48,7 +48,7 @@ class History:
 
 @pytest.fixture
 def history(monkeypatch) -> History:
-    """Makes runs on the CPU pass for runs on a device that keeps a history."""
+    """Make runs on the CPU look like runs on a device with a memory history."""
     history = History()
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", history.record)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: SNAPSHOT)
@@ -59,7 +59,7 @@ def history(monkeypatch) -> History:
 
 
 class Keeper(LoggerDestination):
-    """Keeps names of files."""
+    """Stores names of uploaded files."""
 
     def __init__(self) -> None:
         self.files: list[tuple[str, bool]] = []

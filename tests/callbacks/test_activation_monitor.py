@@ -1,4 +1,4 @@
-"""ActivationMonitor: the statistics against another way to compute them, their names, and compiled models."""
+"""ActivationMonitor: its statistics against an independent computation, their names, and compiled models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def network() -> ComposerClassifier:
     return ComposerClassifier(layers, num_classes=CLASSES)
 
 
-def monitored(monitor: ActivationMonitor, model: Any = None, **arguments: Any) -> Run:
+def run_of(monitor: ActivationMonitor, model: Any = None, **arguments: Any) -> Run:
     run = run_with(monitor, model=network() if model is None else model, **arguments)
     run.trainer.fit()
     return run
@@ -45,7 +45,7 @@ def test_statistics_of_a_layer() -> None:
     layer = model.module[0]
     with torch.no_grad():
         x, y = data[0][0].double().numpy(), layer(data[0][0]).double().numpy()
-    run = monitored(ActivationMonitor("1ba", only_log_wandb=False), model, data=data)
+    run = run_of(ActivationMonitor("1ba", only_log_wandb=False), model, data=data)
     for side, values in (("input", x), ("output", y)):
         centered = values - values.mean(-1, keepdims=True)
         expected = {
@@ -59,28 +59,28 @@ def test_statistics_of_a_layer() -> None:
             assert found == [pytest.approx(value, rel=1e-5)], statistic
 
 
-def test_every_module_has_a_name_for_each_side() -> None:
-    run = monitored(ActivationMonitor("1ba", only_log_wandb=False))
+def test_inputs_and_outputs_of_every_module_are_named() -> None:
+    run = run_of(ActivationMonitor("1ba", only_log_wandb=False))
     layers = {f"module.{i}_{side}.0" for i in range(4) for side in ("input", "output")}
-    whole = {"module_input.0", "module_output.0", "_input.0.0", "_output.0"}
-    # The loss and metrics of the classifier are no part of the forward pass.
-    assert names_of(run) == layers | whole
+    model_names = {"module_input.0", "module_output.0", "_input.0.0", "_output.0"}
+    # The loss and metrics of the classifier are not part of the forward pass.
+    assert names_of(run) == layers | model_names
     assert names_of(run) == names_of(run, "kurtosis") == names_of(run, "average") == names_of(run, "l2_norm")
 
 
 @pytest.mark.parametrize(
     ("ignored", "left_out"), [(["dropout"], {"module.2"}), (["module.3", "ReLU"], {"module.3", "module.1"})]
 )
-def test_ignores_modules_by_name_and_kind(ignored, left_out) -> None:
-    every = names_of(monitored(ActivationMonitor("1ba", only_log_wandb=False)))
-    some = names_of(monitored(ActivationMonitor("1ba", ignored, only_log_wandb=False)))
+def test_ignores_modules_by_name_and_class(ignored, left_out) -> None:
+    every = names_of(run_of(ActivationMonitor("1ba", only_log_wandb=False)))
+    some = names_of(run_of(ActivationMonitor("1ba", ignored, only_log_wandb=False)))
     assert some == {name for name in every if name.partition("_")[0] not in left_out} != every
 
 
 @pytest.mark.parametrize("more", [{}, {"device_train_microbatch_size": 1}])
 @pytest.mark.parametrize(("interval", "steps"), [("3ba", [0, 3, 6]), (4, [0, 4]), ("1ep", [0, 4])])
 def test_logs_once_in_an_interval(interval, steps, more) -> None:
-    run = monitored(ActivationMonitor(interval, only_log_wandb=False), max_duration="2ep", **more)
+    run = run_of(ActivationMonitor(interval, only_log_wandb=False), max_duration="2ep", **more)
     assert run.steps("activations/max/module.0_input.0") == steps
 
 
@@ -90,7 +90,7 @@ def test_nested_outputs_and_numbers_without_features() -> None:
             return {"a": x * scale, "b": [x, x.argmax(1)], "c": "text"}
 
     monitor = ActivationMonitor(only_log_wandb=False)
-    monitor.note("m_output", (Several()(torch.ones(2, 3), torch.tensor(2.0)),))
+    monitor.record("m_output", (Several()(torch.ones(2, 3), torch.tensor(2.0)),))
     found = {name.rpartition("/")[2] for name in monitor._found}
     assert found == {"m_output.0.a", "m_output.0.b.0"}
 
@@ -111,10 +111,10 @@ def test_kurtosis(dtype) -> None:
 
 
 class WandBLogger(Received):
-    """Stands for the tracker's."""
+    """Stands in for the W&B logger."""
 
 
-def test_only_the_tracker_gets_them_by_default() -> None:
+def test_only_wandb_receives_them_by_default() -> None:
     tracker, other = WandBLogger(), Received()
     run_with(ActivationMonitor("1ba"), model=network(), loggers=[tracker, other]).trainer.fit()
     assert len(tracker.series("activations/max/module.0_input.0")) == 4
@@ -123,9 +123,9 @@ def test_only_the_tracker_gets_them_by_default() -> None:
     assert steps == sorted(steps)
 
 
-def test_looks_at_nothing_where_nobody_wants_it() -> None:
+def test_computes_nothing_without_a_destination() -> None:
     monitor = ActivationMonitor("1ba")
-    monitored(monitor)
+    run_of(monitor)
     assert not monitor._found
 
 
@@ -146,8 +146,8 @@ def test_detaches_after_an_error_in_the_forward_pass() -> None:
     assert compiled(torch.ones(1)), "the compiler must be at work again"
 
 
-def test_looks_into_a_compiled_model() -> None:
-    run = monitored(ActivationMonitor("2ba", only_log_wandb=False), compile_config={"backend": "eager"})
+def test_compiled_model() -> None:
+    run = run_of(ActivationMonitor("2ba", only_log_wandb=False), compile_config={"backend": "eager"})
     assert run.steps("activations/max/module.0_input.0") == [0, 2]
 
 
@@ -159,6 +159,6 @@ def test_looks_into_a_compiled_model() -> None:
         ({"ignore_module_types": "dropout"}, TypeError, r"Write \['dropout'\]"),
     ],
 )
-def test_refuses_impossible_arguments(arguments, error, message) -> None:
+def test_refuses_invalid_arguments(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         ActivationMonitor(**arguments)

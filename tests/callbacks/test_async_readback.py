@@ -1,4 +1,4 @@
-"""Readback: scalars come to the host when they have arrived, and are not looked at before."""
+"""Readback: scalars are returned once their asynchronous copy is complete, and not read before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from composer.callbacks._async_readback import Readback
 from tests.streams import Event, FakeCuda, RaceError, side_stream
 
 
-def test_values_are_read_once_they_have_arrived() -> None:
+def test_values_are_returned_once_their_copy_is_complete() -> None:
     with FakeCuda() as device:
         readback, total = Readback(), torch.zeros(()).to("cuda")
         for step in range(3):
@@ -35,7 +35,7 @@ def test_a_value_of_another_stream() -> None:
 
 
 @pytest.mark.parametrize("without", ["query", "synchronize", "record"])
-def test_the_model_sees_what_would_be_wrong_without_waiting(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fake_device_detects_missing_synchronization(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = {"query": lambda self: True, "synchronize": lambda self: None, "record": lambda self, stream=None: None}
     monkeypatch.setattr(Event, without, changed[without])
     with FakeCuda(), pytest.raises(RaceError, match="'host' uses what stream 'default' may not have finished"):

@@ -20,7 +20,7 @@ CASE = Case(
 
 
 class Clock:
-    """A clock that only moves when somebody works."""
+    """A clock that only advances when a handler works."""
 
     def __init__(self, monkeypatch) -> None:
         self.now = 0.0
@@ -63,7 +63,7 @@ def state_of() -> State:
     return State(model=torch.nn.Linear(1, 1))
 
 
-def test_measures_who_takes_how_long(monkeypatch):
+def test_measures_the_time_of_each_handler(monkeypatch):
     clock, timer = Clock(monkeypatch), CallbackTimer()
     callbacks = [timer, Works(clock, 1.0), Works(clock, 0.5)]
     engine = Engine(state_of(), algorithms=WorksByEvent(clock), callbacks=callbacks)
@@ -77,7 +77,7 @@ def test_measures_who_takes_how_long(monkeypatch):
     }
 
 
-def test_what_a_handler_fires_counts_for_others(monkeypatch):
+def test_time_in_nested_events_counts_for_their_handlers(monkeypatch):
     clock, timer = Clock(monkeypatch), CallbackTimer()
     engine = Engine(state_of(), callbacks=[FiresAnother(clock, lambda: engine), Works(clock, 10.0), timer])
     engine.run_event("epoch_end")
@@ -100,7 +100,7 @@ def test_a_failing_handler_is_measured_too(monkeypatch):
     assert timer.costs["Fails", "batch_end"] == Cost(2, 4.0, 2.0)
 
 
-def test_curves_are_milliseconds_a_batch_since_the_last_point(monkeypatch):
+def test_logs_milliseconds_per_batch_since_the_last_point(monkeypatch):
     clock = Clock(monkeypatch)
     works = Works(clock, 0.001)
 
@@ -116,7 +116,7 @@ def test_curves_are_milliseconds_a_batch_since_the_last_point(monkeypatch):
     assert run.values("callback_time/CallbackTimer") == [0, 0, 0, 0]
 
 
-def test_the_table_has_the_most_expensive_first(monkeypatch):
+def test_the_table_is_sorted_by_cost(monkeypatch):
     clock = Clock(monkeypatch)
     run = run_with(Works(clock, 0.25), CallbackTimer(), Works(clock, 0.5))
     run.trainer.fit()
@@ -128,7 +128,7 @@ def test_the_table_has_the_most_expensive_first(monkeypatch):
     ]
 
 
-def test_a_new_run_begins_at_zero_and_lets_go_of_the_last():
+def test_a_new_run_starts_at_zero_and_releases_the_last():
     timer = CallbackTimer()
     for calls in (4, 8):
         run = run_with(timer, max_duration=f"{calls}ba")

@@ -1,4 +1,4 @@
-"""Names of CheckpointSaver that scripts and subclasses of the predecessor use."""
+"""Names of CheckpointSaver that scripts and subclasses written for Composer 0.32 use."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("kind", [str, Path])
-def test_names_are_paths_with_placeholders(kind) -> None:
+@pytest.mark.parametrize("path_type", [str, Path])
+def test_names_are_paths_with_placeholders(path_type) -> None:
     saver = CheckpointSaver(
-        kind("{run_name}/saved"),
-        kind("ep{epoch}.pt"),
-        kind("{run_name}/there/ep{epoch}.pt"),
-        kind("latest.pt"),
-        kind("{run_name}/there/latest.pt"),
+        path_type("{run_name}/saved"),
+        path_type("ep{epoch}.pt"),
+        path_type("{run_name}/there/ep{epoch}.pt"),
+        path_type("latest.pt"),
+        path_type("{run_name}/there/latest.pt"),
     )
     assert (saver.folder, saver.filename.filename, saver.filename.folder) == (
         "{run_name}/saved",
@@ -46,7 +46,7 @@ def test_names_are_paths_with_placeholders(kind) -> None:
     assert (none.remote_file_name, none.latest_filename, none.latest_remote_file_name) == (None, None, None)
 
 
-def test_the_times_of_all_that_was_saved(tmp_path) -> None:
+def test_timestamps_of_all_saved_checkpoints(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path / "a", "ba{batch}.pt", save_interval="2ba", num_checkpoints_to_keep=1)
     run = trainer(saver, run_name="A", max_duration="1ep")
     run.fit()
@@ -67,7 +67,7 @@ def test_the_times_of_all_that_was_saved(tmp_path) -> None:
 
 
 class Best(CheckpointSaver):
-    """As subclasses that were written for the predecessor."""
+    """Like subclasses written for Composer 0.32."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -87,7 +87,7 @@ class Best(CheckpointSaver):
         return {**state, "all_saved_checkpoints_to_timestamp": entries}
 
 
-def test_a_subclass_decides_what_is_saved(tmp_path) -> None:
+def test_subclasses_can_override_what_is_saved(tmp_path) -> None:
     saver = Best(tmp_path, "ba{batch}.pt", save_interval="2ba")
     run = trainer(saver, max_duration="6ba")
     assert run._checkpoint_saver is saver
@@ -98,7 +98,7 @@ def test_a_subclass_decides_what_is_saved(tmp_path) -> None:
     assert [int(time.batch) for time in again.all_saved_checkpoints_to_timestamp.values()] == [2, 6]
 
 
-def test_the_saver_that_scripts_ask_for(tmp_path) -> None:
+def test_the_private_saver_attribute_that_scripts_use(tmp_path) -> None:
     assert trainer_of()._checkpoint_saver is None
     saver = CheckpointSaver(tmp_path / "mine")
     run = trainer(saver, save_folder=str(tmp_path / "folder"))

@@ -1,4 +1,4 @@
-"""Saving at intervals: what is written when, what the link points at, what is kept."""
+"""CheckpointSaver: when it saves, the link to the newest checkpoint, and retention."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def link(folder: Path) -> str:
     return str((folder / "latest-rank0.pt").readlink())
 
 
-def whole(folder: Path) -> int:
-    """The batch of the newest checkpoint, which is read to the end."""
+def newest_batch(folder: Path) -> int:
+    """Read the newest checkpoint completely, and return its batch."""
     return read_checkpoint((folder / "latest-rank0.pt").resolve())["state"]["timestamp"]["Timestamp"]["batch"]
 
 
@@ -62,13 +62,13 @@ def test_intervals(interval, expected, tmp_path) -> None:
     assert link(tmp_path) == f"{expected[-1]}-rank0.pt"
 
 
-def test_names_in_braces(tmp_path) -> None:
+def test_placeholders_in_names(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path / "{run_name}", "{run_name}-{batch:04d}.pt", latest_filename="newest-{rank}.pt")
     trainer(saver, run_name="night").fit()
     assert names(tmp_path / "night") == ["newest-0.pt", "night-0004.pt", "night-0008.pt"]
 
 
-def test_the_content_is_that_of_the_step(tmp_path) -> None:
+def test_the_checkpoint_has_the_state_of_its_step(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path, save_interval="1ba", asynchronous=True)
     seen = At("batch_checkpoint", lambda state: weights(run))
     run = trainer(saver, seen)
@@ -88,7 +88,7 @@ def test_weights_only_and_safetensors(tmp_path) -> None:
     assert torch.equal(read["state"]["model"]["linear.weight"], run.state.model.linear.weight)
 
 
-def test_what_is_ignored(tmp_path) -> None:
+def test_ignore_keys(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path, ignore_keys=["state/optimizers", "rng"], latest_filename=None)
     trainer(saver, max_duration="1ep").fit()
     content = read_checkpoint(tmp_path / "ep1-ba4-rank0.pt")
@@ -107,7 +107,7 @@ def test_saving_now_saves_once(tmp_path) -> None:
     assert (tmp_path / "ep0-ba3-rank0.pt").stat().st_mtime_ns == before
 
 
-def test_a_second_run_begins_a_list_of_its_own(tmp_path) -> None:
+def test_a_second_run_starts_a_new_list(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path / "{run_name}", num_checkpoints_to_keep=1)
     for name in ("one", "two"):
         trainer(saver, run_name=name, max_duration="1ep").fit()
@@ -121,14 +121,14 @@ def test_the_newest_are_kept(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path, save_interval="1ba", num_checkpoints_to_keep=2)
     trainer(saver).fit()
     assert names(tmp_path) == ["ep1-ba7-rank0.pt", "ep1-ba8-rank0.pt", "latest-rank0.pt"]
-    assert whole(tmp_path) == 8
+    assert newest_batch(tmp_path) == 8
 
 
 SCORES = [0.5, 0.9, 0.1, 0.8, 0.2, 0.85, 0.3, 0.4]
 
 
 class Scored(Callback):
-    """Says what the evaluation after each batch has found."""
+    """Sets the score of the evaluation after each batch."""
 
     def batch_end(self, state, logger):
         metric = state.eval_metrics["eval"]["MulticlassAccuracy"]
@@ -165,12 +165,12 @@ def test_BestTopK(tmp_path) -> None:
     assert left.found == [[], [1], [1, 2], [1, 2, 3], [2, 4], [2, 4, 5], [2, 6], [2, 6, 7]]
     assert kept(tmp_path) == [2, 6, 8]
     assert [int(re.findall(r"ba(\d+)", path)[0]) for path in saver.saved_checkpoints] == [2, 6, 8]
-    assert whole(tmp_path) == 8
+    assert newest_batch(tmp_path) == 8
 
 
 @pytest.mark.parametrize("stop", range(1, 8))
 def test_BestTopK_survives_resumption(stop, tmp_path) -> None:
-    """What an earlier process has saved is compared and removed in its turn."""
+    """Checkpoints of an earlier process take part in retention."""
     with pytest.raises(RuntimeError, match="power"):
         _, run = best(tmp_path)
         run.state.callbacks.append(At("batch_checkpoint", lambda state: _fail(state, stop)))
@@ -186,7 +186,7 @@ def _fail(state: Any, batch: int) -> None:
         raise RuntimeError("the power went out")
 
 
-def test_a_metric_that_there_is_not(tmp_path) -> None:
+def test_unknown_metric_is_refused(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path, num_checkpoints_to_keep=1, keep_best=1, monitor="eval/MulticlasAccuracy")
     run = trainer_of(model=classifier(), data=labelled_data(), eval_dataloader=labelled_data(), callbacks=saver)
     with pytest.raises(ValueError, match="Did you mean 'eval/MulticlassAccuracy'"):
@@ -202,20 +202,20 @@ def newest(folder: Path, **arguments: Any) -> str | None:
     return None if found is None else Path(found).name
 
 
-def test_the_newest_is_what_the_link_says(tmp_path) -> None:
+def test_the_newest_is_the_target_of_the_link(tmp_path) -> None:
     assert newest(tmp_path) is None
     trainer(CheckpointSaver(tmp_path)).fit()
     assert newest(tmp_path) == "ep2-ba8-rank0.pt"
 
 
-def test_the_newest_is_the_one_whose_link_a_crash_has_prevented(tmp_path) -> None:
+def test_the_newest_is_found_if_a_crash_prevented_its_link(tmp_path) -> None:
     trainer(CheckpointSaver(tmp_path)).fit()
     shutil.copy(tmp_path / "ep2-ba8-rank0.pt", tmp_path / "ep3-ba12-rank0.pt")
     assert newest(tmp_path) == "ep3-ba12-rank0.pt"
 
 
 def test_a_copy_of_the_folder_has_the_same_newest(tmp_path) -> None:
-    """Though the files of a copy are of now, in whatever order they were copied."""
+    """Although the modification times of a copy are new, and in any order."""
     trainer(CheckpointSaver(tmp_path / "a")).fit()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "latest-rank0.pt").symlink_to("ep2-ba8-rank0.pt")
@@ -224,7 +224,7 @@ def test_a_copy_of_the_folder_has_the_same_newest(tmp_path) -> None:
     assert newest(tmp_path / "b") == "ep2-ba8-rank0.pt"
 
 
-def test_what_an_earlier_run_left_is_not_the_newest(tmp_path) -> None:
+def test_checkpoints_of_an_earlier_run_are_not_the_newest(tmp_path) -> None:
     (tmp_path / "ep9-ba36-rank0.pt").touch()
     trainer(CheckpointSaver(tmp_path, overwrite=True)).fit()
     assert newest(tmp_path, overwrite=True) == "ep2-ba8-rank0.pt"
@@ -236,7 +236,7 @@ def test_without_the_link_the_last_written_is_the_newest(tmp_path) -> None:
     assert newest(tmp_path) == "ep2-ba8-rank0.pt"
 
 
-def test_what_was_begun_is_cleared_away(tmp_path) -> None:
+def test_partial_files_are_removed(tmp_path) -> None:
     for name in (".ep1-ba4-rank0.pt.01234567.tmp", ".other.tmp"):
         (tmp_path / name).touch()
     (tmp_path / ".latest-rank0.pt.01234567.tmp").symlink_to("nothing")
@@ -254,7 +254,7 @@ def test_another_run_in_the_folder(tmp_path) -> None:
 
 
 class Keeps(LoggerDestination):
-    """Keeps the names and the content of files."""
+    """Stores the names and contents of uploaded files."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
@@ -267,7 +267,7 @@ class Keeps(LoggerDestination):
 
 
 @both
-def test_destinations_get_the_files_when_they_are_whole(asynchronous, tmp_path) -> None:
+def test_destinations_receive_complete_files(asynchronous, tmp_path) -> None:
     keeps = Keeps()
     saver = CheckpointSaver(tmp_path, remote_file_name="{run_name}/{batch}.pt", asynchronous=asynchronous)
     run = trainer(saver, run_name="night", loggers=keeps)
@@ -284,7 +284,7 @@ def test_destinations_get_the_files_when_they_are_whole(asynchronous, tmp_path) 
     ("arguments", "message"),
     [
         ({"folder": "{run_nam}"}, "Did you mean 'run_name'"),
-        ({"folder": "{epoch}"}, "does not change in training"),
+        ({"folder": "{epoch}"}, "does not change during training"),
         ({"filename": "ep{epohc}.pt"}, "Did you mean 'epoch'"),
         ({"filename": "a.safetensors"}, "Save with weights_only=True"),
         ({"num_checkpoints_to_keep": -2}, "must be a number, or -1 for all"),
@@ -302,7 +302,7 @@ def test_arguments_are_checked(arguments, message) -> None:
         CheckpointSaver(**arguments)
 
 
-def test_the_state_of_the_predecessor_is_no_hindrance() -> None:
+def test_loads_the_state_of_composer_0_32() -> None:
     saver = CheckpointSaver()
     saver.load_state_dict({"all_saved_checkpoints_to_timestamp": [("ep1.pt", {"batch": 1}), 3, ("a",), None]})
     assert saver.saved_checkpoints == []

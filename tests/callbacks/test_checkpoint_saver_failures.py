@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be written: those before are there, and training ends or goes on as it was asked to."""
+"""Failed saves: earlier checkpoints remain, and training ends or continues as configured."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from composer.callbacks import CheckpointSaver
 from composer.checkpoint import file_format
 from composer.warnings import ComposerWarning
-from tests.callbacks.test_checkpoint_saver import both, names, trainer, whole
+from tests.callbacks.test_checkpoint_saver import both, names, newest_batch, trainer
 from tests.checkpoint.disks import STEPS, full
 from tests.common import At, trainer_of
 
 
 @both
 @pytest.mark.parametrize("step", STEPS)
-def test_a_full_disk_ends_the_training_and_leaves_the_one_before(step, asynchronous, tmp_path, monkeypatch) -> None:
+def test_a_full_disk_ends_training_and_keeps_the_previous_checkpoint(step, asynchronous, tmp_path, monkeypatch) -> None:
     def fill(state: Any) -> None:
         if int(state.timestamp.batch) == 3:
             saver._writer.wait()
@@ -32,15 +32,15 @@ def test_a_full_disk_ends_the_training_and_leaves_the_one_before(step, asynchron
     disk.__exit__(None, None, None)
     assert any("ep0-ba4-rank0.pt' could not be written" in note for note in error.value.__notes__)
     assert names(tmp_path) == ["ep0-ba2-rank0.pt", "latest-rank0.pt"]
-    assert whole(tmp_path) == 2
-    # Behind the training it is told at the beginning of a step, or when the next is to be saved.
+    assert newest_batch(tmp_path) == 2
+    # A background failure is raised at the beginning of a step, or at the next save.
     assert int(run.state.timestamp.batch) in ((4, 5, 6) if asynchronous else (4,))
     run.close()
 
 
 @both
 def test_a_failure_as_a_warning_loses_nothing(asynchronous, tmp_path, monkeypatch) -> None:
-    """Training goes on; what was to make room is removed by the next that succeeds."""
+    """Training continues; obsolete checkpoints are removed by the next successful save."""
 
     def toggle(state: Any) -> None:
         batch = int(state.timestamp.batch)
@@ -64,7 +64,7 @@ def test_a_failure_as_a_warning_loses_nothing(asynchronous, tmp_path, monkeypatc
     assert [Path(path).name for path in saver.saved_checkpoints] == ["ep1-ba6-rank0.pt"]
 
 
-def test_what_failed_is_tried_again_when_asked(tmp_path, monkeypatch) -> None:
+def test_a_failed_save_can_be_retried(tmp_path, monkeypatch) -> None:
     saver = CheckpointSaver(tmp_path, on_failure="warn")
     run = trainer(saver, max_duration="1ep")
     with full("fsync", monkeypatch), pytest.warns(ComposerWarning, match="could not be written"):
@@ -74,7 +74,7 @@ def test_what_failed_is_tried_again_when_asked(tmp_path, monkeypatch) -> None:
     assert names(tmp_path) == ["ep1-ba4-rank0.pt", "latest-rank0.pt"]
 
 
-def test_a_failure_behind_comes_up_at_the_next_step(tmp_path, monkeypatch) -> None:
+def test_a_background_failure_is_raised_at_the_next_step(tmp_path, monkeypatch) -> None:
     failed = threading.Event()
 
     def refuse(content: Any, path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_failure_behind_comes_up_at_the_next_step(tmp_path, monkeypatch) -> No
 
     monkeypatch.setattr(file_format, "write", refuse)
     saver = CheckpointSaver(tmp_path, save_interval="2ba", asynchronous=True)
-    # The step goes on once the thread has failed for certain.
+    # The step continues once the thread has certainly failed.
     wait = At("batch_checkpoint", lambda state: saver._writer._running and saver._writer._running[0].exception(60))
     run = trainer_of(callbacks=[saver, wait], max_duration="2ep")
     with pytest.raises(OSError, match="no disk"):
@@ -92,7 +92,7 @@ def test_a_failure_behind_comes_up_at_the_next_step(tmp_path, monkeypatch) -> No
     assert int(run.state.timestamp.batch) == 2
 
 
-def test_a_failure_behind_comes_up_at_the_end_of_training(tmp_path, monkeypatch) -> None:
+def test_a_background_failure_is_raised_at_the_end_of_training(tmp_path, monkeypatch) -> None:
     def refuse(content: Any, path: Path) -> None:
         raise OSError("no disk")
 
@@ -103,7 +103,7 @@ def test_a_failure_behind_comes_up_at_the_end_of_training(tmp_path, monkeypatch)
     assert int(run.state.timestamp.batch) == 8
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_training(tmp_path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused_before_training(tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
         trainer(CheckpointSaver(tmp_path / "file" / "folder"))

@@ -1,4 +1,4 @@
-"""What every callback promises."""
+"""Contract tests of every public callback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 @pytest.fixture(autouse=True)
 def _allowed_warnings(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let pass the warnings of a case that may warn; all others stay errors."""
+    """Ignore the warnings of a case that may warn; all others are errors."""
     case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
     with warnings.catch_warnings():
         if case is not None and case.warns:
@@ -35,7 +35,7 @@ def _allowed_warnings(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class SavedRandomNumbers(Callback):
-    """Keeps the state of the generator at the end of each batch: what a callback draws would show."""
+    """Records the random state at the end of each batch, which shows whether a callback consumes random numbers."""
 
     def __init__(self) -> None:
         self.states: list[torch.Tensor] = []
@@ -50,7 +50,7 @@ def test_every_public_callback_has_a_case():
 
 
 @every_case
-def test_logs_what_it_says_and_nothing_else(case, tmp_path):
+def test_logs_exactly_the_declared_names(case, tmp_path):
     run, without = run_of(case, case.make(tmp_path)), run_of(case)
     run.trainer.fit()
     without.trainer.fit()
@@ -107,7 +107,7 @@ def test_survives_the_round_trip_of_a_checkpoint(case, tmp_path):
 
 
 @every_case
-def test_takes_the_state_of_a_version_that_saved_nothing(case, tmp_path):
+def test_loads_an_empty_state(case, tmp_path):
     run = run_of(case, callback := case.make(tmp_path))
     callback.load_state_dict({})
     run.trainer.fit()
@@ -116,7 +116,7 @@ def test_takes_the_state_of_a_version_that_saved_nothing(case, tmp_path):
 
 @every_case
 def test_SyncFree_between_log_points(case, tmp_path):
-    """In a step in which no destination is due, the host waits for the device only where that is declared."""
+    """In a step in which no destination is due, the host synchronizes with the device only if declared."""
     with FakeAccelerator() as accelerator:
         callback = case.make(tmp_path)
         # Stands first, so that an epoch has ended for it before the callback acts at the end of the epoch.
@@ -128,13 +128,13 @@ def test_SyncFree_between_log_points(case, tmp_path):
 
 
 def test_SyncFree_with_the_full_set(tmp_path):
-    """All callbacks that train a classifier, at once: what is read is read when a destination is due."""
+    """All callbacks that train a classifier, at once: device values are read only when a destination is due."""
     plain = [case for case in CASES if case.model is classifier and case.batches is labelled_data]
     cases = [case for case in plain if case.name not in WAITS]
     assert len(cases) > 12
     with FakeAccelerator() as accelerator:
         step = Step(lambda step: setattr(accelerator, "step", step))
-        watching = [case.make(_folder(tmp_path, f"{case.name}{place}")) for place, case in enumerate(cases)]
+        watching = [case.make(_folder(tmp_path, f"{case.name}{index}")) for index, case in enumerate(cases)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ComposerWarning)  # of those that watch what is not there
             run = run_with(
@@ -151,8 +151,8 @@ def test_SyncFree_with_the_full_set(tmp_path):
 
 
 @every_case
-def test_after_loading_tensors_lie_where_the_first_step_put_them(case, tmp_path):
-    """Device by device: on resuming, nothing that a callback keeps stays behind on the host."""
+def test_loaded_tensors_are_on_the_device_of_the_first_step(case, tmp_path):
+    """On every device: after resuming, no state of a callback stays on the host."""
 
     def places_in_a_run(folder, **arguments):
         run = run_of(case, case.make(folder), at := At("batch_end", places_of), run_name="run", **arguments)
@@ -190,7 +190,7 @@ def test_closes_twice_and_leaves_nothing_behind(case, tmp_path):
 
 @every_case
 def test_keeps_nothing_of_a_closed_run(case, tmp_path):
-    """Model, batches and outputs are freed while the callback itself lives on."""
+    """Model, batches and outputs are released while the callback itself lives on."""
     callback, watch = case.make(tmp_path), Lives()
     run = run_of(case, callback, watch)
     run.trainer.fit()
@@ -201,7 +201,7 @@ def test_keeps_nothing_of_a_closed_run(case, tmp_path):
 
 
 @every_case
-def test_serves_a_second_run(case, tmp_path):
+def test_can_be_used_in_a_second_run(case, tmp_path):
     callback = case.make(tmp_path)
     for _ in range(2):
         run = run_of(case, callback)
@@ -210,7 +210,7 @@ def test_serves_a_second_run(case, tmp_path):
 
 
 @every_case
-def test_goes_on_in_a_second_fit(case, tmp_path):
+def test_continues_in_a_second_fit(case, tmp_path):
     run = run_of(case, case.make(tmp_path))
     run.trainer.fit()
     run.trainer.fit(duration="2ba")

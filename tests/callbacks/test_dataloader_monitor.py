@@ -1,4 +1,4 @@
-"""DataloaderMonitor: what it logs, and LoaderHang: a loader that hangs is named, with its stack, within the timeout."""
+"""DataloaderMonitor: its metrics, and LoaderHang: a hanging worker is named, with its stack, within the timeout."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ needs_signals = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="
 
 @pytest.fixture(autouse=True)
 def _workers_end_quickly(monkeypatch) -> None:
-    """A loader that is dropped waits for its workers this long, in seconds, before it ends them."""
+    """How long a dropped loader waits for its workers before it kills them, in seconds."""
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
 
 
 @pytest.fixture(autouse=True)
 def _no_workers_of_others(_workers_end_quickly) -> Iterator[None]:
-    """Loaders with workers that hang take seconds to end, which is not to be in the wait of another test."""
+    """Loaders with hanging workers take seconds to end, which must not delay another test."""
     yield
     gc.collect()
 
 
 def ends_with_a_timeout(run: Run, call: Any = None) -> tuple[str, float]:
-    """The message of the error, and the seconds that it took."""
+    """Return the message of the error, and the seconds until it was raised."""
     start = time.perf_counter()
     with pytest.raises(TimeoutError) as caught:
         (call or run.trainer.fit)()
@@ -60,7 +60,7 @@ def test_LoaderHang_a_worker_that_hangs_is_named_with_its_stack(how) -> None:
     message, seconds = ends_with_a_timeout(run)
     gc.collect()  # the error and the frames that it came through hold each other
     assert set(multiprocessing.active_children()) <= before, "workers are ended, also those that hang"
-    assert "No batch of the training data came within 1.5 s in batch 3 (epoch 0)" in message
+    assert "No batch of the training data arrived within 1.5 s in batch 3 (epoch 0)" in message
     assert "The loop waits for worker 1 (pid " in message
     assert "of 2 workers" in message
     stack = message.partition("\nWorker 1 (pid ")[2].partition("\nWorker 0 (pid ")[0]
@@ -74,7 +74,7 @@ def test_LoaderHang_a_worker_that_hangs_is_named_with_its_stack(how) -> None:
 def test_LoaderHang_in_the_process_itself() -> None:
     run = run_with(DataloaderMonitor(0.5), data=DataLoader(Items(hangs_at=4), batch_size=2))
     message, seconds = ends_with_a_timeout(run)
-    assert "the training data came within 0.5 s in batch 2 (epoch 0)" in message
+    assert "the training data arrived within 0.5 s in batch 2 (epoch 0)" in message
     assert "in sleep_forever" in message
     assert seconds < 5
 
@@ -84,7 +84,7 @@ def test_LoaderHang_of_an_evaluation() -> None:
     loader = DataLoader(Items(hangs_at=4), batch_size=2, num_workers=1)
     evaluator = Evaluator(label="dev", dataloader=loader)
     message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(1.5), eval_dataloader=evaluator))
-    assert "No batch of the evaluation data 'dev' came" in message
+    assert "No batch of the evaluation data 'dev' arrived" in message
     assert "in sleep_forever" in message
 
 
@@ -99,8 +99,8 @@ def test_LoaderHang_outside_of_training(loop) -> None:
 
 
 @needs_signals
-def test_LoaderHang_of_a_worker_that_starts_over() -> None:
-    """With persistent workers the loop waits where it tells them to begin the next epoch."""
+def test_LoaderHang_of_a_restarting_worker() -> None:
+    """With persistent workers the loop waits while it restarts them for the next epoch."""
 
     class Slow(Items):
         def __getitem__(self, index: int) -> Any:
@@ -116,7 +116,7 @@ def test_LoaderHang_of_a_worker_that_starts_over() -> None:
 
 
 @needs_signals
-def test_LoaderHang_in_the_middle_of_an_epoch_that_another_fit_began() -> None:
+def test_LoaderHang_after_resuming_in_the_middle_of_an_epoch() -> None:
     loader = DataLoader(Items(hangs_at=6), batch_size=2, num_workers=1)
     run = run_with(DataloaderMonitor(1.5), data=loader, max_duration="2ba")
     run.trainer.fit()
@@ -130,7 +130,7 @@ def test_a_report_that_fails_does_not_hide_the_hang(monkeypatch) -> None:
     monkeypatch.setattr(DataloaderMonitor, "_describe_workers", lambda self, loader: 1 / 0)
     loader = DataLoader(Items(hangs_at=2), batch_size=2, num_workers=1)
     message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(0.5), data=loader))
-    assert "The training data did not come within 0.5 s. No more is known: ZeroDivisionError" in message
+    assert "The training data did not arrive within 0.5 s. The report failed: ZeroDivisionError" in message
 
 
 @needs_signals
@@ -139,12 +139,12 @@ def test_a_worker_that_was_running_before_is_named_without_its_stack() -> None:
     next(iter(loader))
     message, _ = ends_with_a_timeout(run_with(DataloaderMonitor(1.0), data=list_of_one(loader)))
     assert "waits for worker 0" in message
-    assert "Its stack is not known" in message
+    assert "Stack unknown" in message
     loader._iterator = None
 
 
 def list_of_one(loader: Any) -> Any:
-    """A loader in disguise."""
+    """Hide a loader in a wrapper."""
 
     class Disguised:
         def __iter__(self):
@@ -153,7 +153,7 @@ def list_of_one(loader: Any) -> Any:
     return Disguised()
 
 
-def test_slow_is_not_hanging_and_everything_is_put_back() -> None:
+def test_a_slow_loader_is_not_a_hang_and_everything_is_restored() -> None:
     before = signal.getsignal(signal.SIGUSR2)
     threads = set(threading.enumerate())
 
@@ -181,8 +181,8 @@ def test_slow_is_not_hanging_and_everything_is_put_back() -> None:
 
 
 @needs_signals
-def test_what_follows_an_interrupted_wait_is_not_overdue() -> None:
-    """Who stops the training with the keyboard while it waits for data is not disturbed later."""
+def test_code_after_an_interrupted_wait_is_not_overdue() -> None:
+    """After a KeyboardInterrupt during a wait for data, no timeout is raised later."""
 
     class Interrupted:
         def __iter__(self):
@@ -197,7 +197,7 @@ def test_what_follows_an_interrupted_wait_is_not_overdue() -> None:
 
 
 @needs_signals
-def test_signals_of_others_are_passed_on() -> None:
+def test_other_signals_are_forwarded() -> None:
     got: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: got.append(number))
     try:
@@ -213,7 +213,7 @@ def test_raises_in_a_thread_other_than_the_main_one(caplog) -> None:
     found: list[BaseException] = []
 
     class Busy:
-        """Waits in Python code, where an exception from outside can get in."""
+        """Waits in Python code, where an asynchronous exception can be raised."""
 
         def __iter__(self):
             yield labelled_data(1)[0]
@@ -232,7 +232,7 @@ def test_raises_in_a_thread_other_than_the_main_one(caplog) -> None:
     thread.start()
     thread.join(20)
     assert len(found) == 1
-    assert "No batch of the training data came within 0.3 s" in caplog.text
+    assert "No batch of the training data arrived within 0.3 s" in caplog.text
 
 
 @needs_signals
@@ -240,7 +240,7 @@ def test_reports_where_no_exception_can_be_raised(monkeypatch, caplog) -> None:
     monkeypatch.setattr(composer.callbacks._watchdog, "_GRACE", 0.2)
 
     class Deaf:
-        """Takes no signals while it waits."""
+        """Handles no signals while it waits."""
 
         def __iter__(self):
             yield labelled_data(1)[0]
@@ -258,7 +258,7 @@ def test_reports_where_no_exception_can_be_raised(monkeypatch, caplog) -> None:
 
 
 class Clock:
-    """Stands for the module ``time``; goes on when it is told to."""
+    """Stands in for the module ``time``; advances on request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -267,7 +267,7 @@ class Clock:
         return self.now
 
     def passes(self, seconds: float) -> Any:
-        """What takes this long."""
+        """Return a function that takes this long."""
 
         def take(*arguments: Any) -> None:
             self.now += seconds
@@ -282,8 +282,8 @@ def clock(monkeypatch) -> Clock:
     return clock
 
 
-def test_wait_and_share_of_the_step(clock) -> None:
-    """Of step i, i + 1 seconds go to loading and 4 to computing; what others do between steps does not count."""
+def test_wait_seconds_and_fraction_of_the_step(clock) -> None:
+    """In step i, loading takes i + 1 seconds and computing 4; other handlers between steps do not count."""
 
     class Slow:
         def __iter__(self):
@@ -299,7 +299,7 @@ def test_wait_and_share_of_the_step(clock) -> None:
     assert run.values(SHARE) == pytest.approx([sum(w) / (sum(w) + 4 * len(w)) for w in windows])
 
 
-def test_what_others_do_with_the_batch_is_no_waiting(clock) -> None:
+def test_other_handlers_do_not_count_as_waiting(clock) -> None:
     others = At("before_dataloader", clock.passes(10)), At("after_dataloader", clock.passes(10))
     for watching in ([*others, DataloaderMonitor()], [DataloaderMonitor(), *others]):
         run = run_with(*watching)
@@ -309,7 +309,7 @@ def test_what_others_do_with_the_batch_is_no_waiting(clock) -> None:
         assert run.values(SHARE) == [0.0] * 4
 
 
-def test_the_window_begins_anew_with_each_training(clock) -> None:
+def test_the_window_is_reset_with_each_fit(clock) -> None:
     monitor = DataloaderMonitor()
     for computing in (1, 7):
         run = run_with(monitor, At("batch_start", clock.passes(computing)), At("after_dataloader", clock.passes(0)))
@@ -327,12 +327,12 @@ def test_timeouts(timeout, seconds) -> None:
     ("arguments", "message"),
     [
         ({"timeout": 0}, "timeout must be greater than 0"),
-        ({"timeout": "10ba"}, "time on the clock"),
+        ({"timeout": "10ba"}, "wall-clock time"),
         ({"timeout": "soon"}, "timeout='soon'"),
         ({"window_size": 0}, "window_size"),
     ],
 )
-def test_refuses_impossible_arguments(arguments, message) -> None:
+def test_refuses_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         DataloaderMonitor(**arguments)
 
@@ -357,17 +357,17 @@ def test_stacks_of_workers(method) -> None:
     [pid] = [worker.pid for worker in iterator._workers]
     assert process_state(pid).startswith(("S", "R"))
     for _ in range(2):
-        [(told, stack)] = stacks.dump([pid]).items()
-        assert told == pid
+        [(found_pid, stack)] = stacks.dump([pid]).items()
+        assert found_pid == pid
         assert stack.count("in _worker_loop") == 1
-    [signalled] = stacks._folder.glob("*.signalled")
-    assert signalled.read_text() == "", "the handler of the signal may end a process whose frames change"
+    [faults] = stacks._folder.glob("*.faults")
+    assert faults.read_text() == "", "the handler of the signal may end a process whose frames change"
     stacks.close()
     assert loader.worker_init_fn is abs
     iterator._shutdown_workers()
 
 
-def test_stacks_of_nobody() -> None:
+def test_stacks_without_workers() -> None:
     stacks = WorkerStacks()
     for loader in (DataLoader(Items()), [1, 2], None):
         stacks.prepare(loader)

@@ -1,4 +1,4 @@
-"""EarlyStopper: when it stops, by a simulation of its rule, and that a resumed run stops there too."""
+"""EarlyStopper: when it stops, against a simulation of its rule, and that a resumed run stops there too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASE = Case(make=lambda folder: EarlyStopper("MulticlassAccuracy", "train", pati
 
 
 class Scripted:
-    """A metric whose values are given."""
+    """A metric with given values."""
 
     update_called = True
 
@@ -42,7 +42,7 @@ def epochs_trained(
     higher_is_better: bool | None = True,
     state: State | None = None,
 ) -> int:
-    """After how many epochs training stops, if the metric has these values at their ends."""
+    """Return after how many epochs training stops, if the metric has these values at their ends."""
     if state is None:
         state = State(torch.nn.Linear(1, 1), max_duration=f"{start + len(values) + 1}ep", train_dataloader=[1])
     metric: Any = Scripted(list(values), higher_is_better)
@@ -100,7 +100,7 @@ def test_stops_when_patience_is_used_up(values, patience, min_delta) -> None:
 
 
 @given(values=st.lists(st.integers(0, 3), min_size=2, max_size=10), data=st.data())
-def test_a_resumed_run_stops_where_the_straight_one_does(values, data) -> None:
+def test_a_resumed_run_stops_like_the_uninterrupted_one(values, data) -> None:
     straight = epochs_trained(EarlyStopper("M", "train", patience=1), values)
     cut = data.draw(st.integers(1, len(values) - 1))
     first, second = (EarlyStopper("M", "train", patience=1) for _ in range(2))
@@ -112,7 +112,7 @@ def test_a_resumed_run_stops_where_the_straight_one_does(values, data) -> None:
 
 @given(values=st.lists(st.integers(0, 9), min_size=1, max_size=10), patience=st.integers(0, 3))
 def test_a_falling_loss_is_the_mirror_of_a_rising_accuracy(values, patience) -> None:
-    """Whatever the metric is called, its own word on what is better counts."""
+    """``higher_is_better`` takes precedence over the metric's name."""
     mirrored = [9 - value for value in values]
     rising = epochs_trained(EarlyStopper("CrossEntropy", "train", patience=patience), values, higher_is_better=True)
     falling = EarlyStopper("MulticlassAccuracy", "train", patience=patience)
@@ -132,7 +132,7 @@ def test_a_loss_that_falls_does_not_stop() -> None:
 
 
 class Spread(MeanMetric):
-    """A metric of which nobody knows what is better."""
+    """A metric of unknown direction."""
 
 
 class Larger(MeanMetric):
@@ -149,7 +149,7 @@ def unknown() -> Run:
     return run
 
 
-def test_asks_for_comp_when_training_starts_where_nobody_knows_what_is_better() -> None:
+def test_requires_comp_at_fit_start_for_an_unknown_direction() -> None:
     run = unknown()
     run.trainer.state.callbacks.append(EarlyStopper("Spread", "eval"))
     with pytest.raises(ValueError, match=r"monitor='Spread'.*Give comp='less' or comp='greater'"):
@@ -161,7 +161,7 @@ def test_asks_for_comp_when_training_starts_where_nobody_knows_what_is_better() 
     assert stopper.comp_func is torch.less
 
 
-def test_a_stopper_of_a_second_run_asks_the_metric_of_that_run() -> None:
+def test_the_direction_is_that_of_the_current_run_metric() -> None:
     stopper, run = EarlyStopper("Spread", "eval"), unknown()
     for metric, expected in ((Larger(), torch.gt), (Smaller(), torch.lt)):
         run.trainer.state.eval_metrics["eval"]["Spread"] = metric
@@ -182,7 +182,7 @@ def test_a_stopper_of_a_second_run_asks_the_metric_of_that_run() -> None:
         ([1, math.nan, 2], {"comp": lambda value, best: value < best}, "M 2 not better than 1 for 2 epochs"),
     ],
 )
-def test_tells_why(values, arguments, reason) -> None:
+def test_stop_reason(values, arguments, reason) -> None:
     state = State(torch.nn.Linear(1, 1), max_duration="9ep", train_dataloader=[1])
     assert epochs_trained(EarlyStopper("M", "train", **arguments), list(values), state=state) == len(values)
     assert state.stop is not None
@@ -190,7 +190,7 @@ def test_tells_why(values, arguments, reason) -> None:
 
 
 def test_watches_the_evaluator_of_its_label_only() -> None:
-    """The accuracy on data that training makes worse ends the run; that on the others would not."""
+    """The accuracy on data that training makes worse ends the run; that on other data would not."""
     stopper = EarlyStopper("MulticlassAccuracy", "second", patience=0)
     evaluators = [
         Evaluator(label=label, dataloader=labelled_data(1, 8, seed)) for label, seed in (("first", 1), ("second", 5))
@@ -203,7 +203,7 @@ def test_watches_the_evaluator_of_its_label_only() -> None:
     assert seen[-1] <= max(seen[:-1])
 
 
-def test_looks_at_every_batch_if_patience_is_in_batches() -> None:
+def test_checks_every_batch_if_patience_is_in_batches() -> None:
     stopper = EarlyStopper("MulticlassAccuracy", "train", patience="0ba")
     run = run_with(stopper, data=[(torch.zeros(2, 4), torch.tensor([0, 1]))] * 8)
     run.trainer.fit()
@@ -215,10 +215,10 @@ def test_looks_at_every_batch_if_patience_is_in_batches() -> None:
     [
         ({"monitor": "MulticlassAccuraccy", "dataloader_label": "train"}, "Did you mean 'MulticlassAccuracy'"),
         ({"monitor": "MulticlassAccuracy", "dataloader_label": "trian"}, "Did you mean 'train'"),
-        ({"monitor": "MulticlassAccuracy", "dataloader_label": "eval"}, "names no data of this run"),
+        ({"monitor": "MulticlassAccuracy", "dataloader_label": "eval"}, "is not a label of the data of this run"),
     ],
 )
-def test_refuses_what_will_never_be_there_before_training(arguments, message) -> None:
+def test_refuses_unknown_data_and_metrics_before_training(arguments, message) -> None:
     run = run_with(EarlyStopper(**arguments))
     with pytest.raises(ValueError, match=message):
         run.trainer.fit()
@@ -236,12 +236,12 @@ def test_refuses_what_will_never_be_there_before_training(arguments, message) ->
         ({"patience": "soon"}, ValueError, "patience='soon'"),
     ],
 )
-def test_refuses_impossible_arguments(arguments, error, message) -> None:
+def test_refuses_invalid_arguments(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         EarlyStopper("M", "train", **arguments)
 
 
 @pytest.mark.parametrize("value", [{"a": 1.0}, torch.zeros(3), (torch.ones(1), torch.ones(1))])
 def test_refuses_a_metric_of_several_values(value) -> None:
-    with pytest.raises(TypeError, match="several values"):
+    with pytest.raises(TypeError, match="single value"):
         epochs_trained(EarlyStopper("M", "train"), [value])

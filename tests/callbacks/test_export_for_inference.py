@@ -1,4 +1,4 @@
-"""ExportForInferenceCallback: the file at the end of the training is the model that is evaluated."""
+"""ExportForInferenceCallback: the file written at the end of training contains the evaluated model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.export.reading import load_program, run_onnx
 CASE = Case(make=lambda folder: ExportForInferenceCallback("torch_export", str(folder / "net.pt2")))
 
 
-def test_writes_at_the_end_what_is_evaluated(tmp_path: Path) -> None:
+def test_exports_the_evaluated_model_at_the_end(tmp_path: Path) -> None:
     path, batch = tmp_path / "net-ba4.pt2", labelled_data(1, 5, seed=9)[0]
     callback = ExportForInferenceCallback("torch_export", str(tmp_path / "net-ba{batch}.pt2"))
     trainer = run_with(callback, algorithms=EMA(half_life="4ba")).trainer
@@ -38,7 +38,7 @@ class Store:
         self.kept[object_name] = Path(filename).read_bytes()
 
 
-def test_hands_on_its_arguments() -> None:
+def test_passes_its_arguments_on() -> None:
     store, seen, x = Store(), [], torch.randn(5, 4)
 
     def transform(model):
@@ -54,7 +54,7 @@ def test_hands_on_its_arguments() -> None:
     trainer.close()
 
 
-def test_mistakes_are_told_before_the_training() -> None:
+def test_invalid_settings_are_refused_before_training() -> None:
     with pytest.raises(ValueError, match=r"save_format must be one of .* Did you mean 'onnx'"):
         ExportForInferenceCallback("onx", "net.onnx")
     with pytest.raises(ValueError, match=r"unknown placeholder \{bach\}"):
@@ -63,5 +63,5 @@ def test_mistakes_are_told_before_the_training() -> None:
         run_with(ExportForInferenceCallback("onnx", "memori://bucket/net.onnx"))
 
 
-def test_the_function_is_there_too() -> None:
+def test_the_function_can_be_imported() -> None:
     assert export_for_inference is inference.export_for_inference

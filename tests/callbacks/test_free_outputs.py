@@ -1,4 +1,4 @@
-"""FreeOutputs: the outputs are gone in the backward pass, and metrics are right all the same."""
+"""FreeOutputs: outputs are released before the backward pass, and metrics are still correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASE = Case(make=lambda folder: FreeOutputs())
 
 
 class Watch(Callback):
-    """Tells whether the outputs are alive when the backward pass begins."""
+    """Records whether the outputs are alive when the backward pass begins."""
 
     def __init__(self) -> None:
         self.outputs: Any = None

@@ -1,4 +1,4 @@
-"""GarbageCollector: when it collects what, and that the automatic collector comes back."""
+"""GarbageCollector: what it collects when, and that the automatic collector is restored."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CASE = Case(
 
 @pytest.fixture(autouse=True)
 def _nothing_is_frozen() -> None:
-    """By what ran before in this process."""
+    """Unfreeze objects frozen by earlier code of this process."""
     gc.unfreeze()
 
 
 @pytest.fixture
 def generations(monkeypatch) -> list[int]:
-    """The generations that were collected."""
+    """The collected generations."""
     found: list[int] = []
     collect = gc.collect
 
@@ -40,7 +40,7 @@ def generations(monkeypatch) -> list[int]:
 def test_collects_at_fixed_steps(generations) -> None:
     run = run_with(GarbageCollector("2ba", "1ep"), data=labelled_data(5), max_duration="2ep")
     run.trainer.fit()
-    # First a clean start; then after batches 2, 4 | the epoch | 6, 8, 10 | the epoch.
+    # First a full collection; then after batches 2, 4 | the epoch | 6, 8, 10 | the epoch.
     assert generations == [2, 1, 1, 2, 1, 1, 1, 2]
     assert run.steps("garbage_collector/seconds") == [2, 4, 5, 6, 8, 10, 10]
 
@@ -62,7 +62,7 @@ def test_the_automatic_collector_is_off_in_training_and_on_in_evaluations() -> N
     assert gc.isenabled()
 
 
-def test_what_was_there_before_is_left_alone_while_training() -> None:
+def test_earlier_objects_are_frozen_during_training() -> None:
     frozen = At("batch_end", lambda state: gc.get_freeze_count())
     run = run_with(GarbageCollector(), frozen)
     run.trainer.fit()
@@ -77,7 +77,7 @@ def test_what_was_there_before_is_left_alone_while_training() -> None:
         gc.unfreeze()
 
 
-def test_comes_back_after_an_error() -> None:
+def test_is_restored_after_an_error() -> None:
     class Fail(Callback):
         def batch_end(self, state, logger):
             raise RuntimeError("stop here")
@@ -91,7 +91,7 @@ def test_comes_back_after_an_error() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_leaves_off_what_was_off() -> None:
+def test_stays_disabled_if_it_was_disabled() -> None:
     gc.disable()
     try:
         run = run_with(GarbageCollector(), eval_dataloader=labelled_data(1))
@@ -118,12 +118,12 @@ def test_frees_cycles_while_training() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"interval": "30s"}, "time on the clock"),
+        ({"interval": "30s"}, "wall-clock time"),
         ({"interval": 0}, "interval must be positive"),
         ({"full_interval": "0ba"}, "full_interval must be positive"),
         ({"full_interval": "often"}, "full_interval='often'"),
     ],
 )
-def test_refuses_impossible_intervals(arguments, message) -> None:
+def test_refuses_invalid_intervals(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         GarbageCollector(**arguments)

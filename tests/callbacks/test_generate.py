@@ -1,4 +1,4 @@
-"""Generate: what a small language model writes, when, and that the training does not notice."""
+"""Generate: the text of a small language model, the intervals, and that training is unaffected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "dog", "run", "far
 
 
 def tokenizer(pad: bool = False) -> Any:
-    """Knows a dozen words; pads on the right, if it can."""
+    """A tokenizer with a dozen words; pads on the right, if it can."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -35,7 +35,7 @@ def tokenizer(pad: bool = False) -> Any:
 
 
 class Writer(ComposerModel):
-    """A causal language model of the kind that is wrapped for training."""
+    """A causal language model, wrapped for training."""
 
     def __init__(self, pad: bool = False) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def table_of(run: Run) -> list[list[str]]:
 
 
 def test_continues_each_prompt_as_it_would_alone() -> None:
-    """Padding changes nothing: each text is that of a model that sees one prompt only."""
+    """Padding has no effect: each text equals that of a model that receives only one prompt."""
     model = Writer()
     prompts = ["the cat sat", "dog", "run far away and saw"]
     run = written(Generate(prompts, "99ba", max_new_tokens=5), model)
@@ -108,7 +108,7 @@ def test_continues_each_prompt_as_it_would_alone() -> None:
 @pytest.mark.parametrize(
     ("interval", "steps"), [("2ba", [2, 4, 6, 8]), ("3ba", [3, 6, 8]), (1, [4, 8]), ("99ba", [8]), ("0.5dur", [4, 8])]
 )
-def test_writes_at_the_interval_and_at_the_end(interval, steps, monkeypatch) -> None:
+def test_generates_at_the_interval_and_at_the_end(interval, steps, monkeypatch) -> None:
     found: list[int] = []
     monkeypatch.setattr(Generate, "generate", lambda self, state, logger: found.append(state.timestamp.batch.value))
     written(Generate("the cat", interval), max_duration="2ep")
@@ -124,7 +124,7 @@ def test_batch_size_splits_the_prompts() -> None:
 
 
 @pytest.mark.parametrize("pad", [False, True])
-def test_pads_on_the_left_and_puts_the_tokenizer_back(pad) -> None:
+def test_pads_on_the_left_and_restores_the_tokenizer(pad) -> None:
     model = Writer(pad)
     model.tokenizer.padding_side = "right"
     written(Generate(["the cat sat", "dog"], "99ba", max_new_tokens=1), model)
@@ -139,7 +139,7 @@ def test_pads_on_the_left_and_puts_the_tokenizer_back(pad) -> None:
 
 
 def test_sampling_differs_only_by_the_model() -> None:
-    """The same model writes the same texts again, and the training draws the numbers that it would have drawn."""
+    """The same model generates the same texts again, and the random numbers of training are unchanged."""
     numbers = [At("batch_end", lambda state: torch.rand(1).item()) for _ in range(2)]
     model = Writer()
     texts: list[Any] = []
@@ -160,17 +160,17 @@ def test_sampling_differs_only_by_the_model() -> None:
     assert torch.equal(weights(first.trainer), weights(second.trainer))
 
 
-def test_does_not_listen_in_the_forward_pass() -> None:
-    """Or forward and loss could not be compiled together."""
+def test_has_no_handlers_in_the_forward_pass() -> None:
+    """Otherwise forward and loss could not be compiled together."""
     callback = Generate("the", "1ba")
     assert not callback.__listens__(Event.AFTER_FORWARD)
     assert callback.__listens__(Event.BATCH_CHECKPOINT)
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"), [("generate", "a generate method"), ("tokenizer", "needs a tokenizer")]
+    ("missing", "message"), [("generate", "a generate method"), ("tokenizer", "requires a tokenizer")]
 )
-def test_refuses_a_model_that_cannot_write(missing, message) -> None:
+def test_refuses_a_model_that_cannot_generate(missing, message) -> None:
     model = Writer()
     setattr(model, missing, None)
     with pytest.raises(ValueError, match=message):
@@ -186,12 +186,12 @@ def test_refuses_a_model_that_cannot_write(missing, message) -> None:
         ({"prompts": "a", "interval": "never"}, ValueError, "interval='never'"),
     ],
 )
-def test_refuses_impossible_arguments(arguments, error, message) -> None:
+def test_refuses_invalid_arguments(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         Generate(**arguments)
 
 
-def test_the_type_of_prompts_is_a_union_for_who_asks():
-    """Code that makes callbacks from configurations asks for the origin of the type."""
+def test_the_annotation_of_prompts_is_a_union():
+    """Code that builds callbacks from configurations reads the origin of the type."""
     annotations = inspect.signature(Generate).parameters["prompts"].annotation, get_type_hints(Generate.__init__)
     assert get_origin(annotations[0]) is get_origin(annotations[1]["prompts"]) is Union

@@ -87,14 +87,14 @@ def test_microbatches_weighted_by_tokens_by_hand() -> None:
     torch.manual_seed(0)
     model, batch = LanguageModel(), padded([5, 2, 6, 3], 6)
 
-    def squared_norm(part: Any) -> float:
-        gradients = torch.autograd.grad(model.loss(model(part), part), list(model.parameters()))
+    def squared_norm(item: Any) -> float:
+        gradients = torch.autograd.grad(model.loss(model(item), item), list(model.parameters()))
         return sum(gradient.square().sum().item() for gradient in gradients)
 
     first = {name: value[:2] for name, value in batch.items() if isinstance(value, torch.Tensor)}
     small, large = squared_norm(first), squared_norm(batch)
-    share = 7 / 16  # of the tokens that count
-    norm, trace = noise_scale_terms(small, large, share * 4, 4)
+    fraction = 7 / 16  # of the tokens that count
+    norm, trace = noise_scale_terms(small, large, fraction * 4, 4)
     run = measured([batch], 2, model)
     assert run.values(NORM) == [pytest.approx(norm, rel=1e-4)]
     assert run.values(TRACE) == [pytest.approx(trace, rel=1e-4)]
@@ -131,8 +131,8 @@ def test_a_step_that_overflows_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_a_batch_that_did_not_fit_and_begins_again(where) -> None:
-    """What was read before memory ran out is forgotten."""
+def test_a_batch_that_is_retried_after_OOM(where) -> None:
+    """Gradients read before running out of memory are discarded."""
 
     def train(limit: Limit, size: Any) -> Run:
         torch.manual_seed(0)
@@ -161,9 +161,9 @@ def test_several_losses() -> None:
         assert measured([batch], 2, model).values(NORM) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_short_last_batch_is_left_out_but_batches_in_one_piece_are_refused() -> None:
+def test_a_short_last_batch_is_skipped_but_batches_without_microbatches_are_refused() -> None:
     batches = regression_data(3, 4)
-    batches.append(tuple(part[:2] for part in batches[0]))
+    batches.append(tuple(item[:2] for item in batches[0]))
     run = run_with(GradientNoiseScale("1ba"), model=None, data=_inputs(batches), device_train_microbatch_size=2)
     run.trainer.fit()
     assert run.steps(SCALE) == [1, 2, 3]
@@ -183,13 +183,13 @@ def test_measures_at_its_interval() -> None:
 
 
 def _of_several(batches: list[torch.Tensor], size: int | None, sync: str | None) -> list[list[float]]:
-    """Train on the part of each batch that belongs to this process."""
-    share = [batch[dist.get_global_rank() :: dist.get_world_size()] for batch in batches]
+    """Train on this rank's shard of each batch."""
+    shard = [batch[dist.get_global_rank() :: dist.get_world_size()] for batch in batches]
     model = Dot(batches[0].shape[1])
     run = run_with(
         GradientNoiseScale("1ba", 0.0),
         model=model,
-        data=share,
+        data=shard,
         device_train_microbatch_size=size,
         ddp_sync_strategy=sync,
         optimizers=torch.optim.SGD(model.parameters(), lr=0.0),
@@ -201,8 +201,8 @@ def _of_several(batches: list[torch.Tensor], size: int | None, sync: str | None)
 
 @pytest.mark.parametrize("sync", ["single_auto_sync", "multi_auto_sync"])
 @pytest.mark.parametrize("size", [None, 2])
-def test_several_processes_by_hand(size, sync, two_ranks) -> None:
-    """The first microbatch of each process against the batch of all; processes have 4 and 3 samples of 7."""
+def test_several_ranks_by_hand(size, sync, two_ranks) -> None:
+    """The first microbatch of each rank against the global batch; ranks have 4 and 3 samples of 7."""
     torch.manual_seed(2)
     batches = [torch.randn(7, 5) + 1.0, torch.randn(7, 5) + 1.0]
     expected = []
@@ -217,15 +217,15 @@ def test_several_processes_by_hand(size, sync, two_ranks) -> None:
 
 
 def _with_too_few() -> list[float]:
-    """The second process has no sample of the second batch."""
+    """Rank 1 has no sample of the second batch."""
     batches = [torch.eye(4), torch.ones(1, 4)]
-    share = batches[:1] if dist.get_global_rank() else batches
-    run = run_with(GradientNoiseScale("1ba", 0.5), model=Dot(4), data=Unsized(share), device_train_microbatch_size=1)
+    shard = batches[:1] if dist.get_global_rank() else batches
+    run = run_with(GradientNoiseScale("1ba", 0.5), model=Dot(4), data=Unsized(shard), device_train_microbatch_size=1)
     run.trainer.fit()
     return run.values(NORM)
 
 
-def test_a_batch_that_one_process_has_alone_and_in_one_piece_is_left_out(two_ranks) -> None:
+def test_an_uneven_batch_on_a_single_rank_is_skipped(two_ranks) -> None:
     for values in two_ranks.run(_with_too_few):
         assert len(values) == 2
         assert values[1] == pytest.approx(values[0])
@@ -242,9 +242,9 @@ def _refusals() -> list[str]:
     return found
 
 
-def test_what_several_processes_cannot_tell_is_refused(two_ranks) -> None:
-    for divided, late in two_ranks.run(_refusals):
-        assert "no process ever holds a gradient of its own" in divided
+def test_refusals_in_distributed_training(two_ranks) -> None:
+    for sharded, late in two_ranks.run(_refusals):
+        assert "no rank ever holds a full local gradient" in sharded
         assert "ddp_sync_strategy='forced_sync'" in late
 
 
@@ -252,6 +252,6 @@ def test_what_several_processes_cannot_tell_is_refused(two_ranks) -> None:
     ("arguments", "message"),
     [({"decay": 1}, "decay must be below 1"), ({"decay": -0.1}, "decay"), ({"interval": "1tok"}, "batches or epochs")],
 )
-def test_refuses_impossible_arguments(arguments, message) -> None:
+def test_refuses_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         GradientNoiseScale(**arguments)

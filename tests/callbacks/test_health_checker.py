@@ -17,16 +17,16 @@ from composer.core import Event
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import Case
 
-# Without an NVIDIA GPU there is nothing to watch, of which it warns.
+# Without an NVIDIA GPU it only warns.
 CASE = Case(make=lambda folder: HealthChecker(wait=0, sample_freq=1e-6, window_size=1e-6), warns=True)
 
 
 class NotSupportedError(Exception):
-    """What the driver answers to questions that a model of GPU does not know."""
+    """NVML's error for queries that a GPU does not support."""
 
 
 class Driver(types.ModuleType):
-    """Stands in for NVML: figures by GPU, which the test sets."""
+    """Stands in for NVML: values per GPU, set by the test."""
 
     NVMLError = NVMLError_NotSupported = NotSupportedError
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
@@ -64,8 +64,8 @@ class Driver(types.ModuleType):
         return self.errors[gpu]
 
 
-class Machine:
-    """An engine on a machine with some GPUs and a clock that the test moves."""
+class Host:
+    """An engine on a host with some GPUs, with a clock controlled by the test."""
 
     def __init__(self, monkeypatch, gpus: int = 2, **arguments) -> None:
         self.driver, self.now = Driver(gpus), 1000.0
@@ -83,7 +83,7 @@ class Machine:
         self.engine.run_event(Event.FIT_START)
 
     def train(self, seconds: float, step: float = 1.0) -> list[str]:
-        """Let time pass; return what was said."""
+        """Advance the clock; return the warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(round(seconds / step)):
@@ -93,113 +93,113 @@ class Machine:
         return [str(warning.message) for warning in caught]
 
 
-def test_healthy_gpus_are_not_spoken_of(monkeypatch):
-    machine = Machine(monkeypatch)
-    machine.start()
-    assert machine.train(1000) == []
-    assert machine.driver.samples > 0
+def test_no_alert_for_healthy_gpus(monkeypatch):
+    host = Host(monkeypatch)
+    host.start()
+    assert host.train(1000) == []
+    assert host.driver.samples > 0
 
 
-def test_asks_every_so_often_after_a_while(monkeypatch):
-    machine = Machine(monkeypatch, gpus=1, wait=20, sample_freq=5)
-    machine.start()
-    machine.train(19)
-    assert machine.driver.samples == 0
-    machine.train(101)
-    assert machine.driver.samples == 21
+def test_samples_at_the_interval_after_the_initial_wait(monkeypatch):
+    host = Host(monkeypatch, gpus=1, wait=20, sample_freq=5)
+    host.start()
+    host.train(19)
+    assert host.driver.samples == 0
+    host.train(101)
+    assert host.driver.samples == 21
 
 
-def test_a_gpu_that_does_less_than_another(monkeypatch):
-    machine = Machine(monkeypatch, gpus=3, threshold=10, window_size=60, wait=0)
-    machine.start()
-    machine.driver.utilization = [30, 30, 40]
-    assert machine.train(60) == []
-    machine.driver.utilization = [30, 30, 45]
-    assert machine.train(60) == [
-        "HealthChecker, run r, machine 0: mean utilizations differ by more than 10 percentage points "
+def test_low_utilization_of_a_gpu(monkeypatch):
+    host = Host(monkeypatch, gpus=3, threshold=10, window_size=60, wait=0)
+    host.start()
+    host.driver.utilization = [30, 30, 40]
+    assert host.train(60) == []
+    host.driver.utilization = [30, 30, 45]
+    assert host.train(60) == [
+        "HealthChecker, run r, node 0: mean utilizations differ by more than 10 percentage points "
         "(GPU 0: 30 %, GPU 1: 30 %, GPU 2: 45 %)."
     ]
 
 
 def test_only_the_mean_of_a_window_counts(monkeypatch):
-    machine = Machine(monkeypatch, window_size=100, wait=0, sample_freq=1)
-    machine.start()
+    host = Host(monkeypatch, window_size=100, wait=0, sample_freq=1)
+    host.start()
     for _ in range(5):
-        machine.driver.utilization = [0, 100]
-        assert machine.train(10) == []
-        machine.driver.utilization = [100, 0]
-        assert machine.train(10) == []
+        host.driver.utilization = [0, 100]
+        assert host.train(10) == []
+        host.driver.utilization = [100, 0]
+        assert host.train(10) == []
 
 
 @pytest.mark.parametrize(
     ("bits", "why"),
-    [(8, "a hardware slowdown"), (8 | 64, "a hardware slowdown, too much heat"), (128, "the power supply"), (4, None)],
+    [(8, "hardware slowdown"), (8 | 64, "hardware slowdown, overheating"), (128, "power supply"), (4, None)],
 )
-def test_a_gpu_that_slows_itself_down(bits, why, monkeypatch):
-    machine = Machine(monkeypatch, window_size=60, wait=0)
-    machine.start()
-    machine.driver.reasons[1] = bits
-    machine.train(10)
-    machine.driver.reasons[1] = 0
-    said = machine.train(50)
+def test_a_throttled_gpu(bits, why, monkeypatch):
+    host = Host(monkeypatch, window_size=60, wait=0)
+    host.start()
+    host.driver.reasons[1] = bits
+    host.train(10)
+    host.driver.reasons[1] = 0
+    warned = host.train(50)
     if why is None:  # a power limit that somebody set
-        assert said == []
+        assert warned == []
     else:
-        assert said == [f"HealthChecker, run r, machine 0: GPU 1 slowed itself down: {why}."]
-    assert machine.train(60) == []
+        assert warned == [f"HealthChecker, run r, node 0: GPU 1 throttled: {why}."]
+    assert host.train(60) == []
 
 
-def test_memory_errors_are_told_once(monkeypatch):
-    machine = Machine(monkeypatch, window_size=60, wait=0)
-    machine.driver.errors = [3, None]  # of before this run
-    machine.start()
-    assert machine.train(60) == []
-    machine.driver.errors[0] = 5
-    expected = "HealthChecker, run r, machine 0: GPU 0 had 2 memory errors that could not be corrected."
-    assert machine.train(60) == [expected]
-    assert machine.train(60) == []
+def test_memory_errors_are_reported_once(monkeypatch):
+    host = Host(monkeypatch, window_size=60, wait=0)
+    host.driver.errors = [3, None]  # of before this run
+    host.start()
+    assert host.train(60) == []
+    host.driver.errors[0] = 5
+    expected = "HealthChecker, run r, node 0: GPU 0 had 2 uncorrectable memory errors."
+    assert host.train(60) == [expected]
+    assert host.train(60) == []
 
 
 def test_test_mode_gives_one_alert(monkeypatch):
-    machine = Machine(monkeypatch, window_size=60, wait=0, test_mode=True)
-    machine.start()
-    assert len(machine.train(60)) == 1
-    assert machine.train(600) == []
+    host = Host(monkeypatch, window_size=60, wait=0, test_mode=True)
+    host.start()
+    assert len(host.train(60)) == 1
+    assert host.train(600) == []
 
 
-def test_one_process_of_a_machine_asks(monkeypatch):
-    machine = Machine(monkeypatch)
+def test_one_rank_per_node_queries_the_driver(monkeypatch):
+    host = Host(monkeypatch)
     monkeypatch.setattr(dist, "get_local_rank", lambda: 1)
-    machine.start()
-    machine.train(1000)
-    assert machine.driver.open == 0
-    assert machine.driver.samples == 0
+    host.start()
+    host.train(1000)
+    assert host.driver.open == 0
+    assert host.driver.samples == 0
 
 
-def test_a_driver_that_does_not_answer(monkeypatch):
-    machine = Machine(monkeypatch)
+def test_a_driver_that_does_not_respond(monkeypatch):
+    host = Host(monkeypatch)
 
     def fails():
         raise NotSupportedError("no driver")
 
-    machine.driver.nvmlInit = fails
-    with pytest.warns(ComposerWarning, match="does not answer: no driver"):
-        machine.start()
-    assert machine.train(1000) == []
-    machine.engine.close()
+    host.driver.nvmlInit = fails
+    with pytest.warns(ComposerWarning, match="does not respond: no driver"):
+        host.start()
+    assert host.train(1000) == []
+    host.engine.close()
 
 
-def test_lets_go_of_the_driver(monkeypatch):
-    machine = Machine(monkeypatch)
-    machine.start()
-    assert machine.driver.open == 1
-    machine.engine.close()
-    machine.engine.state.callbacks[0].close(machine.engine.state, None)
-    assert machine.driver.open == 0
+def test_shuts_nvml_down(monkeypatch):
+    host = Host(monkeypatch)
+    host.start()
+    assert host.driver.open == 1
+    host.engine.close()
+    host.engine.state.callbacks[0].close(host.engine.state, None)
+    assert host.driver.open == 0
 
 
 class Slack(http.server.ThreadingHTTPServer):
-    """Keeps the messages that are sent to it."""
+    """Stores the messages that are sent to it."""
 
     daemon_threads = True
 
@@ -228,16 +228,14 @@ def test_alerts_go_to_slack(status, by_environment, monkeypatch, caplog):
     url = f"http://127.0.0.1:{server.server_port}/hook"
     if by_environment:
         monkeypatch.setenv("SLACK_WEBHOOK_URL", url)
-    machine = Machine(
-        monkeypatch, wait=0, window_size=10, test_mode=True, slack_webhook_url=None if by_environment else url
-    )
-    machine.start()
-    said = machine.train(20)
-    machine.engine.close()
+    host = Host(monkeypatch, wait=0, window_size=10, test_mode=True, slack_webhook_url=None if by_environment else url)
+    host.start()
+    warned = host.train(20)
+    host.engine.close()
     server.shutdown()
     server.server_close()
     thread.join()
-    assert server.texts == said
+    assert server.texts == warned
     assert ("could not be sent to Slack" in caplog.text) == (status == 500)
 
 
@@ -257,7 +255,7 @@ def test_bad_arguments(arguments, message):
 
 
 @pytest.mark.gpu
-def test_the_driver_of_this_machine_answers():
+def test_the_driver_of_this_host_responds():
     if torch.version.cuda is None:
         pytest.skip("NVML is NVIDIA's")
     state = State(model=torch.nn.Linear(1, 1), device="gpu")

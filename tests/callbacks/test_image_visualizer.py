@@ -46,7 +46,7 @@ CASE = Case(make=lambda folder: ImageVisualizer("2ba", mode="segmentation"), mod
 
 
 class Images(LoggerDestination):
-    """Keeps the images that it gets."""
+    """Stores the images that it receives."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, int | None, Any, Any]] = []
@@ -66,7 +66,7 @@ class Images(LoggerDestination):
         self.layouts.add(channels_last)
 
     @property
-    def places(self) -> list[tuple[str, int | None]]:
+    def steps_by_name(self) -> list[tuple[str, int | None]]:
         return [(name, step) for name, step, *_ in self.got]
 
 
@@ -82,17 +82,17 @@ def logged(visualizer: ImageVisualizer, data: Any = None, classes: int = 3, **ar
 @pytest.mark.parametrize(("interval", "steps"), [("2ba", [0, 2, 4, 6]), (3, [0, 3, 6]), ("1ep", [0, 4]), ("2ep", [0])])
 def test_logs_once_in_an_interval(interval, steps, more, mode) -> None:
     images = logged(ImageVisualizer(interval, mode=mode), max_duration="2ep", **more)
-    assert images.places == [("Images/Train", step) for step in steps]
+    assert images.steps_by_name == [("Images/Train", step) for step in steps]
 
 
 @pytest.mark.parametrize("mode", ["input", "segmentation"])
 def test_logs_the_first_batch_of_each_evaluation(mode) -> None:
     images = logged(ImageVisualizer("100ba", mode=mode), eval_dataloader=scenes(3), eval_interval="2ba")
-    assert images.places == [("Images/Train", 0), ("Images/Eval", 2), ("Images/Eval", 4)]
+    assert images.steps_by_name == [("Images/Train", 0), ("Images/Eval", 2), ("Images/Eval", 4)]
     assert torch.equal(images.got[1][2], scenes(1)[0][0])
 
 
-def test_logs_images_as_they_go_into_the_model_with_predictions_and_targets() -> None:
+def test_logs_model_inputs_with_predictions_and_targets() -> None:
     data = scenes(1)
     model = Segmenter()
     images = Images()
@@ -154,7 +154,7 @@ def test_other_keys_and_layouts() -> None:
     assert images.layouts == {True}
 
 
-def test_only_listens_where_its_mode_acts() -> None:
+def test_has_handlers_only_at_the_events_of_its_mode() -> None:
     from composer import Event
 
     assert not ImageVisualizer(mode="input").__listens__(Event.BEFORE_LOSS)
@@ -171,7 +171,7 @@ def test_only_listens_where_its_mode_acts() -> None:
         ({"num_images": 0}, "num_images"),
     ],
 )
-def test_refuses_impossible_arguments(arguments, message) -> None:
+def test_refuses_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         ImageVisualizer(**arguments)
 
@@ -182,11 +182,11 @@ def test_refuses_impossible_arguments(arguments, message) -> None:
         (
             ImageVisualizer(input_key=1),
             [(torch.rand(2, 3, 4, 4), torch.zeros(2, 4).long())],
-            "input_key=1 must lead to",
+            "input_key=1 must select",
         ),
-        (ImageVisualizer(mode="segmentation", target_key=lambda batch: [1]), None, "must lead to masks"),
+        (ImageVisualizer(mode="segmentation", target_key=lambda batch: [1]), None, "must select masks"),
     ],
 )
-def test_says_what_is_no_image(visualizer, data, message) -> None:
+def test_error_describes_an_invalid_image(visualizer, data, message) -> None:
     with pytest.raises(TypeError, match=message):
         logged(visualizer, data)

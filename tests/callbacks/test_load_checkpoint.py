@@ -1,4 +1,4 @@
-"""Loading at an event."""
+"""LoadCheckpoint: loading at an event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.common import Regression, TwoLayers, classifier, trainer_of, weights,
 
 
 def _same_weights(folder: Path) -> LoadCheckpoint:
-    """Loads the weights that the model of the contract tests has."""
+    """Return a callback that loads the weights of the contract tests' model."""
     path = folder / "weights.pt"
     if folder.is_dir():
         with torch.random.fork_rng():
@@ -45,21 +45,21 @@ def test_the_event(event, saved) -> None:
     assert torch.equal(seen[0], expected)
 
 
-def test_the_whole_state(saved) -> None:
+def test_the_full_state(saved) -> None:
     run = trainer_of(callbacks=LoadCheckpoint(str(saved)))
     assert run.state.timestamp.batch == 3
     run.fit()
     assert run.state.timestamp.batch == 4
 
 
-def test_weights_to_begin_from_before_a_checkpoint_is_resumed(saved, tmp_path) -> None:
+def test_initial_weights_before_resumption(saved, tmp_path) -> None:
     other = trainer_of(max_duration="2ba")
     path = other.save_checkpoint(str(tmp_path / "b.pt"))
     run = trainer_of(callbacks=LoadCheckpoint(str(saved), load_weights_only=True), load_path=path)
     assert torch.equal(weights(run), weights(other))
 
 
-def test_once_in_each_run(saved) -> None:
+def test_loads_once_per_run(saved) -> None:
     callback = LoadCheckpoint(str(saved), load_weights_only=True, event="batch_start")
     expected = torch.load(saved, weights_only=True)["state"]["model"]["linear.weight"]
     for _ in range(2):
@@ -74,7 +74,7 @@ def test_once_in_each_run(saved) -> None:
         assert not torch.equal(seen[1], expected)
 
 
-def test_what_is_ignored_and_what_is_missing(saved) -> None:
+def test_ignored_and_missing_keys(saved) -> None:
     model = Regression()
     before = weights_of(model)
     for strict in (True, False):  # what is ignored is not missing
@@ -88,11 +88,11 @@ def test_what_is_ignored_and_what_is_missing(saved) -> None:
         trainer_of(other, callbacks=LoadCheckpoint(str(saved), load_weights_only=True, strict_model_weights=False))
 
 
-def test_an_event_that_there_is_not() -> None:
+def test_unknown_event() -> None:
     with pytest.raises(ValueError, match="before_lod"):
         LoadCheckpoint("a.pt", event="before_lod")
 
 
-def test_a_file_that_is_not_there(tmp_path) -> None:
+def test_missing_file(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
         trainer_of(callbacks=LoadCheckpoint(str(tmp_path / "none.pt")))

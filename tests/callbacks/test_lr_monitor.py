@@ -15,7 +15,7 @@ def rate(step: int) -> float:
 
 
 @pytest.mark.parametrize("every_batch", [True, False])
-def test_the_rate_that_each_step_is_taken_with(every_batch):
+def test_logs_the_learning_rate_of_each_step(every_batch):
     net = classifier()
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)

@@ -15,10 +15,10 @@ from tests.callbacks.cases import Case, run_with
 HOST = ("memory/current_resident_mem", "memory/peak_resident_mem")
 CASE = Case(
     make=lambda folder: MemoryMonitor(dist_aggregate_batch_interval=2),
-    logs=(*HOST, *(f"{name}_{kind}" for name in HOST for kind in ("avg", "min", "max"))),
+    logs=(*HOST, *(f"{name}_{statistic}" for name in HOST for statistic in ("avg", "min", "max"))),
 )
 
-# Part of what the allocator of a GPU tells; some figures differ so that mixed-up names show.
+# Some statistics of a GPU's allocator; some values differ so that mixed-up names are detected.
 STATS = {
     "allocated_bytes.all.current": 1_234_567_890,
     "active_bytes.all.current": 2_000_000_000,
@@ -34,10 +34,10 @@ STATS = {
 }
 
 
-def engine_on(kind: str, monitor: MemoryMonitor) -> tuple[Engine, InMemoryLogger]:
+def engine_on(device_type: str, monitor: MemoryMonitor) -> tuple[Engine, InMemoryLogger]:
     state = State(model=torch.nn.Linear(1, 1))
     state.device = types.SimpleNamespace(
-        name=kind, torch_device=torch.device(kind, 0), tensor_to_device=lambda tensor: tensor
+        name=device_type, torch_device=torch.device(device_type, 0), tensor_to_device=lambda tensor: tensor
     )
     log = InMemoryLogger()
     return Engine(state, callbacks=[monitor, log]), log
@@ -48,7 +48,7 @@ def allocator(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "memory_stats", lambda device: STATS)
 
 
-def test_figures_of_the_allocator(allocator):
+def test_allocator_statistics(allocator):
     engine, log = engine_on("cuda", MemoryMonitor())
     engine.run_event(Event.INIT)
     engine.run_event(Event.AFTER_TRAIN_BATCH)
@@ -65,20 +65,20 @@ def test_figures_of_the_allocator(allocator):
     }
 
 
-def test_figures_of_ones_choice(allocator):
+def test_custom_memory_keys(allocator):
     keys = {"allocated_bytes.small_pool.peak": "small", "num_ooms": "failures"}
     engine, log = engine_on("cuda", MemoryMonitor(memory_keys=keys))
     engine.run_event(Event.AFTER_TRAIN_BATCH)
     assert log.most_recent_values == {"memory/small": 11.0, "memory/failures": 10}
 
 
-def test_a_figure_that_there_is_not(allocator):
+def test_unknown_memory_key(allocator):
     engine, _ = engine_on("cuda", MemoryMonitor(memory_keys={"num_oom": "failures"}))
     with pytest.raises(ValueError, match=r"memory_keys has 'num_oom', .* Did you mean 'num_ooms'\?"):
         engine.run_event(Event.AFTER_TRAIN_BATCH)
 
 
-def test_figures_of_mps(monkeypatch):
+def test_mps_statistics(monkeypatch):
     monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 1_000_000_000)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 2_000_000_000)
     engine, log = engine_on("mps", MemoryMonitor())
@@ -86,7 +86,7 @@ def test_figures_of_mps(monkeypatch):
     assert log.most_recent_values == {"memory/current_allocated_mem": 1.0, "memory/current_reserved_mem": 2.0}
 
 
-def test_figures_of_the_process():
+def test_process_memory():
     engine, log = engine_on("cpu", MemoryMonitor())
     engine.run_event(Event.AFTER_TRAIN_BATCH)
     before = log.most_recent_values
@@ -97,19 +97,19 @@ def test_figures_of_the_process():
     assert peak >= current
 
 
-def test_where_there_is_no_proc(monkeypatch, tmp_path):
-    here = memory_monitor._of_process()
+def test_without_proc(monkeypatch, tmp_path):
+    here = memory_monitor._process_memory()
     monkeypatch.setattr(memory_monitor, "_STATM", str(tmp_path / "statm"))
     pytest.importorskip("psutil")
-    there = memory_monitor._of_process()
+    there = memory_monitor._process_memory()
     assert there.keys() == here.keys()
     assert there["resident_bytes.current"] == pytest.approx(here["resident_bytes.current"], rel=0.1)
 
 
-@pytest.mark.parametrize("kind", ["cpu", "xla"])
-def test_keys_of_an_accelerator_mean_nothing_without_one(kind):
-    engine, log = engine_on(kind, MemoryMonitor(memory_keys={"num_ooms": "failures"}))
-    with pytest.warns(ComposerWarning, match=f"{kind} has none; MemoryMonitor logs the memory of the process"):
+@pytest.mark.parametrize("device_type", ["cpu", "xla"])
+def test_memory_keys_have_no_effect_without_an_accelerator(device_type):
+    engine, log = engine_on(device_type, MemoryMonitor(memory_keys={"num_ooms": "failures"}))
+    with pytest.warns(ComposerWarning, match=f"{device_type} has none; MemoryMonitor logs the memory of the process"):
         engine.run_event(Event.INIT)
     engine.run_event(Event.AFTER_TRAIN_BATCH)
     assert set(log.data) == set(HOST)
@@ -122,7 +122,7 @@ def test_intervals():
     assert run.steps(f"{HOST[0]}_avg") == [0, 3, 6]
 
 
-def test_over_all_processes(allocator, monkeypatch):
+def test_over_all_ranks(allocator, monkeypatch):
     monkeypatch.setattr(dist, "get_world_size", lambda: 3)
     monkeypatch.setattr(dist, "all_gather", lambda values: [values, values + 1, values + 5])
     monitor = MemoryMonitor({"num_ooms": "failures", "num_alloc_retries": "retries"}, dist_aggregate_batch_interval=1)

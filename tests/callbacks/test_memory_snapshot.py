@@ -53,28 +53,28 @@ def test_the_history_of_one_callback_is_not_ended_by_another(first, history, tmp
     assert history.calls[2:] == [("stop", None)]
 
 
-def test_stops_recording_where_training_ends_before(history, tmp_path) -> None:
+def test_stops_recording_if_training_ends_early(history, tmp_path) -> None:
     fit(MemorySnapshot(interval="99ba", folder=str(tmp_path)))
     assert [what for what, _ in history.calls] == ["record", "stop"]
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("remote", "names"), [("{run_name}/m", "night/m/rank0.4.memory_snapshot"), (None, None)])
-def test_hands_the_files_over(remote, names, history, tmp_path) -> None:
+def test_uploads_the_files(remote, names, history, tmp_path) -> None:
     keeper = Keeper()
     fit(MemorySnapshot(folder=str(tmp_path), remote_file_name=remote), [keeper])
     expected = [] if names is None else [(f"{names}.pickle", False), (f"{names}.html", False)]
     assert keeper.files == expected
 
 
-def test_does_not_write_over_files_of_an_earlier_run(history, tmp_path) -> None:
+def test_does_not_overwrite_files_of_an_earlier_run(history, tmp_path) -> None:
     fit(MemorySnapshot(folder=str(tmp_path)))
     with pytest.raises(FileExistsError, match=r"rank0\.4\.memory_snapshot\.pickle exists"):
         fit(MemorySnapshot(folder=str(tmp_path), interval="2ba"))
     fit(MemorySnapshot(folder=str(tmp_path), overwrite=True))
 
 
-def test_says_that_there_is_nothing_to_record(tmp_path) -> None:
+def test_warns_without_cuda(tmp_path) -> None:
     with pytest.warns(NoEffectWarning, match="on cpu and records nothing"):
         fit(MemorySnapshot(folder=str(tmp_path)))
     assert not list(tmp_path.iterdir())
@@ -89,12 +89,12 @@ def test_says_that_there_is_nothing_to_record(tmp_path) -> None:
         ({"interval": "30s"}, "interval must be"),
         ({"max_entries": 0}, "max_entries"),
         ({"folder": "{runname}"}, "Did you mean 'run_name'"),
-        ({"folder": "{batch}"}, "does not change in training"),
+        ({"folder": "{batch}"}, "does not change during training"),
         ({"filename": "{bach}"}, "Did you mean 'batch'"),
         ({"remote_file_name": "{"}, "remote_file_name"),
     ],
 )
-def test_refuses_impossible_arguments(arguments, message) -> None:
+def test_refuses_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         MemorySnapshot(**arguments)
 

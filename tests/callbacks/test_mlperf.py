@@ -1,4 +1,4 @@
-"""MLPerfCallback: the lines of the log in their order, the description of the system, and what it refuses."""
+"""MLPerfCallback: the lines of the log and their order, the system description, and refused arguments."""
 
 from __future__ import annotations
 
@@ -69,8 +69,10 @@ def test_lines_and_their_order(tmp_path) -> None:
         assert line.keys() == {"namespace", "time_ms", "event_type", "key", "value", "metadata"}
         assert line["namespace"] == ""
         assert {"file", "lineno"} <= line["metadata"].keys()
-        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(line["key"].rpartition("_")[2], "POINT_IN_TIME")
-        assert line["event_type"] == kind
+        event_type = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(
+            line["key"].rpartition("_")[2], "POINT_IN_TIME"
+        )
+        assert line["event_type"] == event_type
     times = [line["time_ms"] for line in lines]
     assert times == sorted(times)
     assert callback.log_path == tmp_path / "results" / "box" / "resnet" / "result_3.txt"
@@ -96,12 +98,12 @@ def test_values(tmp_path) -> None:
     }
 
 
-def test_epochs_count_from_one_and_evaluations_tell_where_they_are(tmp_path) -> None:
+def test_epochs_count_from_one_and_evaluations_have_fractional_epochs(tmp_path) -> None:
     callback = MLPerfCallback(tmp_path, 0, target=2.0)
     trained(callback, eval_interval="2ba")
-    places = [(line["key"], line["metadata"]) for line in lines_of(callback)]
+    events = [(line["key"], line["metadata"]) for line in lines_of(callback)]
     numbers = {
-        key: [metadata["epoch_num"] for name, metadata in places if name == key]
+        key: [metadata["epoch_num"] for name, metadata in events if name == key]
         for key in ("epoch_start", "epoch_stop", "eval_start", "eval_accuracy", "run_stop")
     }
     assert numbers == {
@@ -131,7 +133,7 @@ def test_a_run_that_fails_is_aborted(tmp_path) -> None:
     assert not callback.success
 
 
-def test_other_evaluators_are_not_looked_at(tmp_path) -> None:
+def test_other_evaluators_are_ignored(tmp_path) -> None:
     from composer import Evaluator
 
     evaluators = [Evaluator(label=label, dataloader=loader(4)) for label in ("eval", "other")]
@@ -140,9 +142,9 @@ def test_other_evaluators_are_not_looked_at(tmp_path) -> None:
     assert [line["key"] for line in lines_of(callback)].count("eval_accuracy") == 1
 
 
-def test_lines_of_ones_own(tmp_path) -> None:
+def test_custom_lines(tmp_path) -> None:
     callback = MLPerfCallback(tmp_path, 0)
-    with pytest.raises(RuntimeError, match="open from the making of the trainer"):
+    with pytest.raises(RuntimeError, match="MLPerf log is not open"):
         callback.log_event("opt_name", "sgd")
     run = run_with(callback, data=loader(), **evaluated())
     callback.log_event("opt_base_learning_rate", 8.5, tensor="all")
@@ -152,7 +154,7 @@ def test_lines_of_ones_own(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("as_text", [True, False])
-def test_clears_caches_before_the_set_up(as_text, tmp_path) -> None:
+def test_clears_caches_before_initialization(as_text, tmp_path) -> None:
     mark = tmp_path / "cleared"
     command: Any = [sys.executable, "-c", f"open({str(mark)!r}, 'w')"]
     if as_text:
@@ -166,7 +168,7 @@ def test_clears_caches_before_the_set_up(as_text, tmp_path) -> None:
         run_with(MLPerfCallback(tmp_path, 1, cache_clear_cmd="false"), data=loader(), **evaluated())
 
 
-def test_files_are_handed_over(tmp_path) -> None:
+def test_files_are_uploaded(tmp_path) -> None:
     keeper = Keeper()
     callback = MLPerfCallback(tmp_path, 0, target=2.0, system_name="box")
     trained(callback, loggers=[keeper])
@@ -195,7 +197,7 @@ def test_system_description(tmp_path) -> None:
     assert "x" in named
 
 
-def test_does_not_write_over_an_earlier_run(tmp_path) -> None:
+def test_does_not_overwrite_an_earlier_run(tmp_path) -> None:
     trained(MLPerfCallback(tmp_path, 0))
     with pytest.raises(FileExistsError):
         run_with(MLPerfCallback(tmp_path, 0), data=loader(), **evaluated())
@@ -209,8 +211,8 @@ def test_does_not_write_over_an_earlier_run(tmp_path) -> None:
     ("arguments", "more", "message"),
     [
         ({"metric_name": "MulticlassAcuracy"}, {}, "Did you mean 'eval/MulticlassAccuracy'"),
-        ({"metric_label": "test"}, {}, "name no metric of an evaluator"),
-        ({}, {"eval_dataloader": labelled_data(1)}, "which eval_dataloader does not tell"),
+        ({"metric_label": "test"}, {}, "match no metric of an evaluator"),
+        ({}, {"eval_dataloader": labelled_data(1)}, "eval_dataloader does not define it"),
     ],
 )
 def test_refuses_before_training(arguments, more, message, tmp_path) -> None:
@@ -218,7 +220,7 @@ def test_refuses_before_training(arguments, more, message, tmp_path) -> None:
         trained(MLPerfCallback(tmp_path, 0, **arguments), **more)
 
 
-def test_the_number_of_samples_may_be_told(tmp_path) -> None:
+def test_the_number_of_samples_may_be_given(tmp_path) -> None:
     callback = MLPerfCallback(tmp_path, 0)
     trained(callback, eval_dataloader=DataSpec(loader(4), num_samples=100))
     assert values_of(callback)["eval_samples"] == 100
@@ -233,6 +235,6 @@ def test_the_number_of_samples_may_be_told(tmp_path) -> None:
         ({"index": -1}, "index"),
     ],
 )
-def test_refuses_impossible_arguments(arguments, message) -> None:
+def test_refuses_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         MLPerfCallback(Path("x"), **({"index": 0} | arguments))

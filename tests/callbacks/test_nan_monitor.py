@@ -1,4 +1,4 @@
-"""NaNMonitor: what it raises for, when, and that on an accelerator no step waits for it."""
+"""NaNMonitor: when it raises, and that on an accelerator no step waits for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_lets_numbers_pass(loss) -> None:
 
 
 @pytest.mark.parametrize("loss", [None, 1.0, "loss", [], {}, [1.0], {"a": FINE, "b": 2.0}])
-def test_refuses_what_is_no_loss(loss) -> None:
+def test_refuses_an_invalid_loss(loss) -> None:
     with pytest.raises(TypeError, match="must be a tensor"):
         check(loss)
 
@@ -55,7 +55,7 @@ def test_stops_a_run_in_the_batch_of_the_nan() -> None:
 
 
 class Late(Readback):
-    """Values arrive when somebody waits."""
+    """Values arrive only on a wait."""
 
     def arrived(self, wait: bool = False):
         return super().arrived() if wait else []

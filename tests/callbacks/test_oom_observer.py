@@ -1,4 +1,4 @@
-"""OOMObserver: the files that it writes when memory runs out, and that it gets in nobody's way."""
+"""OOMObserver: the files that it writes when memory runs out, and that it does not interfere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import composer.callbacks.oom_observer as module
 from composer.callbacks import OOMObserver
-from composer.callbacks._flamegraph import draw_flamegraph
+from composer.callbacks._flamegraph import render_flamegraph
 from composer.warnings import NoEffectWarning
 from tests.callbacks.cases import Case, Run, run_with
 from tests.callbacks.memory import SNAPSHOT, Keeper, history
@@ -31,7 +31,7 @@ ENDINGS = [
 
 
 def run_out_of_memory(observer: OOMObserver, history: Any, loggers: Any = None, **arguments: Any) -> Run:
-    """A run in whose second batch an allocation fails."""
+    """Return a run whose second batch has a failing allocation."""
 
     def fail(state: Any) -> None:
         if state.timestamp.batch == 1:
@@ -63,7 +63,7 @@ def test_a_run_with_enough_memory_leaves_nothing(history, tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_hands_the_files_over_and_replaces_its_own(history, tmp_path) -> None:
+def test_uploads_the_files_and_replaces_its_own(history, tmp_path) -> None:
     keeper = Keeper()
     observer = OOMObserver(folder=str(tmp_path), remote_file_name="{run_name}/oom")
     run = run_out_of_memory(observer, history, [keeper])
@@ -101,14 +101,14 @@ def test_the_allocator_does_not_keep_it_alive(history, tmp_path) -> None:
     history.observers[0](0, 1, 2, 3)
 
 
-def test_does_not_write_over_files_of_an_earlier_run(history, tmp_path) -> None:
+def test_does_not_overwrite_files_of_an_earlier_run(history, tmp_path) -> None:
     run_out_of_memory(OOMObserver(folder=str(tmp_path)), history).trainer.close()
     with pytest.raises(FileExistsError, match=r"rank0_oom_snapshot\.pickle exists"):
         run_with(OOMObserver(folder=str(tmp_path)))
     run_out_of_memory(OOMObserver(folder=str(tmp_path), overwrite=True), history).trainer.close()
 
 
-def test_says_that_there_is_nothing_to_observe() -> None:
+def test_warns_without_cuda() -> None:
     with pytest.warns(NoEffectWarning, match="this run is on cpu"):
         run_with(OOMObserver())
 
@@ -116,7 +116,7 @@ def test_says_that_there_is_nothing_to_observe() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"), [({"max_entries": 0}, "max_entries"), ({"filename": "{rnk}"}, "Did you mean 'rank'")]
 )
-def test_refuses_impossible_arguments(arguments, message) -> None:
+def test_refuses_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         OOMObserver(**arguments)
 
@@ -125,7 +125,7 @@ def test_refuses_impossible_arguments(arguments, message) -> None:
 
 
 def boxes(picture: str) -> dict[str, tuple[float, float, float]]:
-    """Left, width and top of the box of each frame."""
+    """Return left edge, width and top of each frame's box."""
     import xml.etree.ElementTree as ElementTree
 
     space = "{http://www.w3.org/2000/svg}"
@@ -136,8 +136,8 @@ def boxes(picture: str) -> dict[str, tuple[float, float, float]]:
     return found
 
 
-def test_boxes_are_as_wide_as_their_share_and_stand_on_their_callers() -> None:
-    found = boxes(draw_flamegraph("main;a;x 1\nmain;b 3\n\nother 4\n"))
+def test_boxes_are_as_wide_as_their_fraction_and_on_top_of_their_callers() -> None:
+    found = boxes(render_flamegraph("main;a;x 1\nmain;b 3\n\nother 4\n"))
     assert {name: box[1] for name, box in found.items()} == {
         "all": 1200,
         "main": 600,
@@ -151,10 +151,10 @@ def test_boxes_are_as_wide_as_their_share_and_stand_on_their_callers() -> None:
 
 
 def test_names_may_be_anything() -> None:
-    assert '<a & "b">' in boxes(draw_flamegraph('<a & "b"> 3'))
-    assert boxes(draw_flamegraph("")) == {"all": (0, 0, 0)}
+    assert '<a & "b">' in boxes(render_flamegraph('<a & "b"> 3'))
+    assert boxes(render_flamegraph("")) == {"all": (0, 0, 0)}
     with pytest.raises(ValueError, match="must end in a space and its size"):
-        draw_flamegraph("main")
+        render_flamegraph("main")
 
 
 @pytest.mark.gpu

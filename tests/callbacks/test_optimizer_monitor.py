@@ -18,15 +18,15 @@ CASE = Case(
 
 
 def norms(parameters) -> dict[str, float]:
-    """The norm of each tensor, and of all together, one by one."""
+    """Return the norm of each tensor, and the global norm, computed one by one."""
     found = {name: tensor.detach().norm().item() for name, tensor in parameters}
     return found | {"global": sum(value**2 for value in found.values()) ** 0.5}
 
 
-def logged(run, kind: str, place: int = -1) -> dict[str, float]:
-    """The norms of a kind that were logged at one of the times."""
-    prefix = f"l2_norm/{kind}/"
-    return {name.removeprefix(prefix): run.values(name)[place] for name in run.names if name.startswith(prefix)}
+def logged(run, group: str, index: int = -1) -> dict[str, float]:
+    """Return the norms of a group at one of the logged steps."""
+    prefix = f"l2_norm/{group}/"
+    return {name.removeprefix(prefix): run.values(name)[index] for name in run.names if name.startswith(prefix)}
 
 
 def gradients(model) -> list[tuple[str, torch.Tensor]]:
@@ -34,7 +34,7 @@ def gradients(model) -> list[tuple[str, torch.Tensor]]:
 
 
 class AtTheEndOf(At):
-    """What a function finds at the end of each batch."""
+    """Collects the result of a function at the end of each batch."""
 
     def __init__(self, function):
         super().__init__("batch_end", function)
@@ -44,8 +44,8 @@ def test_gradients_of_the_step():
     seen = AtTheEndOf(lambda state: norms(gradients(state.model)))
     run = run_with(OptimizerMonitor(log_optimizer_metrics=False, batch_log_interval=1), seen)
     run.trainer.fit()
-    for place in range(4):
-        assert logged(run, "grad", place) == pytest.approx(seen.found[place])
+    for index in range(4):
+        assert logged(run, "grad", index) == pytest.approx(seen.found[index])
     assert not any(name.startswith(("l2_norm/param", "l2_norm/moment")) for name in run.names)
 
 
@@ -69,12 +69,12 @@ def test_any_optimizer(make, key):
     model, seen = classifier(), AtTheEndOf(state_of)
     run = run_with(OptimizerMonitor(batch_log_interval=1), seen, model=model, optimizers=make(model.parameters()))
     run.trainer.fit()
-    for place, expected in enumerate(seen.found):
-        for kind, values in zip(("grad", "param", "moment"), expected, strict=True):
-            assert logged(run, kind, place) == pytest.approx(values), kind
+    for index, expected in enumerate(seen.found):
+        for group, values in zip(("grad", "param", "moment"), expected, strict=True):
+            assert logged(run, group, index) == pytest.approx(values), group
 
 
-def test_what_an_optimizer_tells_of_itself():
+def test_metrics_reported_by_an_optimizer():
     before = {}
 
     class Remember(Callback):
@@ -94,13 +94,13 @@ def test_what_an_optimizer_tells_of_itself():
     optimizer = DecoupledAdamW(model.parameters(), lr=0.1, weight_decay=1e-4)
     run = run_with(OptimizerMonitor(batch_log_interval=1), Remember(), seen, model=model, optimizers=optimizer)
     run.trainer.fit()
-    for place, expected in enumerate(seen.found):
-        for kind, values in expected.items():
-            assert logged(run, kind, place) == pytest.approx(values, rel=1e-3), kind
+    for index, expected in enumerate(seen.found):
+        for group, values in expected.items():
+            assert logged(run, group, index) == pytest.approx(values, rel=1e-3), group
 
 
 def test_several_optimizers():
-    """One tells of itself, the other is measured; a parameter that nobody trains is left out."""
+    """One reports its metrics, the other is measured; an untrained parameter is skipped."""
     model = TwoLayers()
     model.unused = torch.nn.Parameter(torch.ones(3))
     first = DecoupledAdamW(model.first.parameters(), lr=0.1)
@@ -110,8 +110,8 @@ def test_several_optimizers():
     )
     run.trainer.fit()
     names = {"first.weight", "first.bias", "second.weight", "second.bias", "global"}
-    for kind in ("grad", "param", "moment"):
-        found = logged(run, kind)
+    for group in ("grad", "param", "moment"):
+        found = logged(run, group)
         assert set(found) == names
         assert found["global"] == pytest.approx(sum(found[name] ** 2 for name in names - {"global"}) ** 0.5)
     assert set(logged(run, "update")) == {"first.weight", "first.bias", "global"}
@@ -132,7 +132,7 @@ def test_a_report_may_be_a_new_mapping_of_anything():
     assert logged(run, "param") == {}
 
 
-def test_gradients_as_algorithms_left_them():
+def test_gradients_after_algorithms():
     class Halve(Algorithm):
         def after_train_batch(self, state, logger):
             for p in state.model.parameters():
@@ -163,8 +163,8 @@ def test_nothing_is_trained():
     assert not any(name.startswith("l2_norm") for name in run.names)
 
 
-def test_SyncFree_with_an_optimizer_that_tells_of_itself():
-    """Nothing is read that is not read without the monitor."""
+def test_SyncFree_with_an_optimizer_that_reports_metrics():
+    """The monitor adds no synchronization."""
     found = []
     for watching in ([], [OptimizerMonitor(batch_log_interval=1)]):
         model = classifier()

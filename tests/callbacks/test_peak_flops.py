@@ -38,7 +38,7 @@ from composer.precision import Precision
         ("", None),
     ],
 )
-def test_drivers_names_lead_to_their_rows(device, row):
+def test_device_names_select_their_rows(device, row):
     assert find_accelerator(device) == row
 
 

@@ -18,7 +18,7 @@ CASE = Case(make=lambda folder: RuntimeEstimator(), logs=(NAME, f"hparam:{NAME}_
 
 
 class Loop:
-    """An engine whose clock and counters the test moves."""
+    """An engine with a clock and counters controlled by the test."""
 
     def __init__(self, max_duration: str | None, length: int | None = 10, **arguments) -> None:
         arguments.setdefault("skip_batches", 0)
@@ -31,7 +31,7 @@ class Loop:
         self.engine.run_event(Event.FIT_START)
 
     def batch(self, seconds: float, samples: int = 1) -> float | None:
-        """Go on by a batch; return the estimate after it, None if there is none."""
+        """Advance by a batch; return the estimate after it, None if there is none."""
         self.engine.run_event(Event.BATCH_START)
         self.state.previous_timestamp = self.state.timestamp
         self.state.timestamp = self.state.timestamp.to_next_batch(samples, duration=seconds)
@@ -78,7 +78,7 @@ def test_in_every_unit(duration, expected):
     assert loop.batch(1.0, samples=4) == pytest.approx(expected)
 
 
-def test_epochs_of_a_length_that_is_not_known_yet():
+def test_epochs_of_unknown_length():
     loop = Loop("3ep", length=None)
     assert [loop.batch(1.0) for _ in range(4)] == [None] * 4
     loop.epoch()
@@ -89,7 +89,7 @@ def test_epochs_of_a_length_that_is_not_known_yet():
     assert again.batch(2.0) == pytest.approx(22.0)
 
 
-def test_evaluations_to_come_are_counted():
+def test_remaining_evaluations_are_counted():
     loop = Loop("4ep", length=2)
     estimates = []
     for _ in range(3):
@@ -98,17 +98,17 @@ def test_evaluations_to_come_are_counted():
         loop.epoch()
         loop.evaluate(10.0)
         loop.evaluate(5.0, "other")
-    # Nothing is known of evaluations in the first epoch; 3 more of each in the second; 2 in the third.
+    # No evaluation has been seen in the first epoch; 3 more of each remain in the second; 2 in the third.
     assert estimates == pytest.approx([7, 6, 5 + 45, 4 + 45, 3 + 30, 2 + 30])
 
 
-def test_after_a_checkpoint_the_speed_is_measured_anew():
+def test_the_speed_is_measured_again_after_loading():
     loop = Loop("100ba")
     loop.state.timestamp = type(loop.state.timestamp)(batch=50, total_wct=5000)
     assert loop.batch(1.0) == pytest.approx(49.0)
 
 
-def test_a_second_fit_counts_to_its_own_end():
+def test_a_second_fit_estimates_to_its_own_end():
     loop = Loop("2ba")
     loop.batch(1.0)
     assert loop.batch(1.0) == 0.0
@@ -130,7 +130,7 @@ def test_units(unit, seconds):
     assert log.hyperparameters == {f"{NAME}_unit": unit}
 
 
-def test_without_an_end_there_is_nothing_to_estimate():
+def test_without_max_duration():
     with pytest.warns(ComposerWarning, match="max_duration is not set"):
         loop = Loop(None)
     assert loop.batch(1.0) is None

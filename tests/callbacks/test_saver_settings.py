@@ -1,4 +1,4 @@
-"""Settings of a saver that are changed after it is made: they hold, or cannot be changed."""
+"""Settings of a CheckpointSaver that are changed after creation: they take effect, or are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trainer(saver: CheckpointSaver) -> Trainer:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_the_number_to_keep_holds(tmp_path, early) -> None:
+def test_changing_num_checkpoints_to_keep(tmp_path, early) -> None:
     saver = CheckpointSaver(tmp_path, "ba{batch}.pt", save_interval="1ba", latest_filename=None)
     if early:
         saver.num_checkpoints_to_keep = 1
@@ -38,7 +38,7 @@ def test_the_number_to_keep_holds(tmp_path, early) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ba4.pt"]
 
 
-def test_names_and_interval_hold(tmp_path) -> None:
+def test_changing_names_and_interval(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path, "ba{batch}.pt", save_interval="1ba")
     saver.save_interval, saver.latest_filename = "2ba", Path("newest.pt")
     saver.remote_file_name, saver.latest_remote_file_name = Path("a/{batch}.pt"), ""
@@ -50,7 +50,7 @@ def test_names_and_interval_hold(tmp_path) -> None:
     assert saver.latest_remote_file_name is None
 
 
-def test_what_is_kept_goes_by_all_of_the_settings() -> None:
+def test_retention_uses_all_settings() -> None:
     saver = CheckpointSaver("runs", keep_best=1, monitor="eval/Loss")
     saver.mode, saver.keep_best, saver.keep_every, saver.num_checkpoints_to_keep = "max", 2, 3, 4
     kept = saver._list.retention
@@ -60,17 +60,17 @@ def test_what_is_kept_goes_by_all_of_the_settings() -> None:
     with pytest.raises(ValueError, match="mode must be one of"):
         saver.mode = "least"
     assert (saver.num_checkpoints_to_keep, saver.mode) == (4, "max")
-    with pytest.raises(ValueError, match="keep_best and monitor go together"):
+    with pytest.raises(ValueError, match="keep_best and monitor must be given together"):
         CheckpointSaver("runs").monitor = "eval/Loss"
 
 
 @pytest.mark.parametrize("name", ["folder", "filename", "asynchronous", "on_failure"])
-def test_the_others_cannot_be_changed(name) -> None:
-    with pytest.raises(AttributeError, match=f"CheckpointSaver.{name} cannot be changed once the saver is made"):
+def test_fixed_settings_cannot_be_changed(name) -> None:
+    with pytest.raises(AttributeError, match=f"CheckpointSaver.{name} cannot be changed after creation"):
         setattr(CheckpointSaver("runs"), name, "x")
 
 
-def test_the_time_to_wait_holds() -> None:
+def test_changing_the_upload_timeout() -> None:
     saver = CheckpointSaver("memory://bucket/runs")
     run = trainer(saver)
     saver.upload_timeout_in_seconds = 0.5

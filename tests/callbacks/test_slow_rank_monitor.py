@@ -1,4 +1,4 @@
-"""SlowRankMonitor: with one process, with two whose clocks are set, and with events of a device."""
+"""SlowRankMonitor: with a single rank, with two ranks and fake clocks, and with device events."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from composer.warnings import ComposerWarning
 from tests.callbacks.cases import Case
 from tests.ranks import Ranks
 
-# Where several processes train by it, what differs by chance is not warned of.
+# Random differences between ranks in other tests must not warn.
 CASE = Case(make=lambda folder: SlowRankMonitor(batch_log_interval=2, threshold=1e9))
 
 NAMES = ("rank", "slowdown", "seconds", "median_seconds")
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that only moves when set."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,7 +38,7 @@ class Clock:
 def train(
     monitor: SlowRankMonitor, clock: Clock, data: float, forward: float, steps: int = 4, step_seconds: float = 1.0
 ) -> dict[str, list[Any]]:
-    """Fire the events of some steps, each with two microbatches; return what was logged, by name."""
+    """Fire the events of some steps with two microbatches each; return what was logged, by name."""
     log = InMemoryLogger()
     state = State(model=torch.nn.Linear(1, 1), callbacks=[log])
     logger = Logger(state, [log])
@@ -66,14 +66,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
-    """What other ranks tell, after this one, which is the first."""
-    told: list[tuple[float, float, str]] = []
-    monkeypatch.setattr(dist, "get_world_size", lambda: 1 + len(told))
-    monkeypatch.setattr(dist, "all_gather_object", lambda mine: [mine, *told])
-    return told
+    """The times of the other ranks; this rank is rank 0."""
+    times: list[tuple[float, float, str]] = []
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1 + len(times))
+    monkeypatch.setattr(dist, "all_gather_object", lambda local: [local, *times])
+    return times
 
 
-def test_alone_there_is_nothing_to_log(clock) -> None:
+def test_logs_nothing_with_a_single_rank(clock) -> None:
     assert train(SlowRankMonitor(1), clock, 0.1, 0.1) == {}
 
 
@@ -88,46 +88,46 @@ def test_the_slowest_rank_is_logged(clock, others) -> None:
     assert tuple(found) == NAMES
 
 
-def test_the_warning_says_what_is_slow_and_comes_once(clock, others) -> None:
+def test_warns_once_and_names_the_slow_phase(clock, others) -> None:
     others += [(0.1, 0.1, "b")]
     monitor = SlowRankMonitor(1, threshold=1.2)
     expected = (
-        f"Rank 0 on {socket.gethostname()} is 2.50 times as slow as the others, which wait for it: in a step it takes "
-        "0.5 s (0.3 s to wait for data, 0.2 s forward), their median is 0.2 s."
+        f"Rank 0 on {socket.gethostname()} is 2.50 times as slow as the others, which wait for it: per step it takes "
+        "0.5 s (0.3 s waiting for data, 0.2 s forward); the median of the others is 0.2 s."
     )
     with pytest.warns(ComposerWarning) as caught:
         train(monitor, clock, data=0.3, forward=0.2)
         others[0] = (2.0, 0.0, "b")
         train(monitor, clock, data=0.3, forward=0.2)
-    told = [str(warning.message) for warning in caught]
-    assert told[0] == expected
-    assert len(told) == 2
-    assert told[1].startswith("Rank 1 on b is 4.00 times")
+    messages = [str(warning.message) for warning in caught]
+    assert messages[0] == expected
+    assert len(messages) == 2
+    assert messages[1].startswith("Rank 1 on b is 4.00 times")
 
 
 @pytest.mark.parametrize(
     ("other", "step_seconds"), [((0.0, 0.41, "b"), 1.0), ((0.0, 0.3, "b"), 5.0)], ids=["below", "of no weight"]
 )
-def test_no_warning_of_what_does_not_matter(clock, others, other, step_seconds) -> None:
+def test_no_warning_for_insignificant_delays(clock, others, other, step_seconds) -> None:
     others += [other]
     found = train(SlowRankMonitor(2), clock, 0.2, 0.4 if other[1] == 0.41 else 0.3, step_seconds=step_seconds)
     assert found["rank"] == [0, 0]
 
 
-def test_only_the_first_process_warns(clock, others, monkeypatch) -> None:
+def test_only_rank_0_warns(clock, others, monkeypatch) -> None:
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     others += [(5.0, 0.0, "b")]
     assert train(SlowRankMonitor(2), clock, 0.1, 0.1)["rank"] == [1, 1]
 
 
-def test_where_the_others_take_no_time(clock, others) -> None:
+def test_median_of_zero(clock, others) -> None:
     others += [(0.0, 0.0, "b")]
     with pytest.warns(ComposerWarning, match="is inf times as slow"):
         assert train(SlowRankMonitor(4), clock, 0.1, 0.1)["slowdown"] == [float("inf")]
 
 
 class Event:
-    """An event of a device that takes a second for each, and runs one behind the host."""
+    """A device event that takes one second, and completes one event behind the host."""
 
     made: list[Event]
 
@@ -146,7 +146,7 @@ class Event:
         return 1000.0 * (end.at - self.at)
 
 
-def test_a_device_is_timed_by_its_events_and_not_waited_for(others, monkeypatch) -> None:
+def test_device_events_without_synchronization(others, monkeypatch) -> None:
     others += [(0.0, 1.0, "b")]
     Event.made = []
     monkeypatch.setattr(torch, "Event", Event)
@@ -160,7 +160,7 @@ def test_a_device_is_timed_by_its_events_and_not_waited_for(others, monkeypatch)
         monitor.before_backward(state, logger)
         state.timestamp = Timestamp(batch=step, total_wct=step)
         monitor.batch_end(state, logger)
-    # The last pair of two steps is not done when they are compared, and counts in the next.
+    # The last pair of two steps is incomplete at the comparison, and counts in the next.
     assert [value for _, value in log.data["slow_rank/median_seconds"]] == [0.5, 1.0]
     assert [value for _, value in log.data["slow_rank/seconds"]] == [1.0, 1.0]
     assert len(monitor._pending) == 1
@@ -179,16 +179,16 @@ def both_train() -> Any:
     return found, [str(warning.message) for warning in caught]
 
 
-def test_two_processes(two_ranks: Ranks) -> None:
-    (found, told), (same, nothing) = two_ranks.run(both_train)
+def test_two_ranks(two_ranks: Ranks) -> None:
+    (found, messages), (same, nothing) = two_ranks.run(both_train)
     assert found == same
     assert found["rank"] == [1, 1]
     assert found["slowdown"] == pytest.approx([2.5, 2.5])
-    assert (len(told), nothing) == (1, [])
-    assert told[0].startswith("Rank 1 on ")
+    assert (len(messages), nothing) == (1, [])
+    assert messages[0].startswith("Rank 1 on ")
 
 
 @pytest.mark.parametrize("name", ["batch_log_interval", "threshold"])
-def test_refuses_impossible_arguments(name) -> None:
+def test_refuses_invalid_arguments(name) -> None:
     with pytest.raises(ValueError, match=f"{name} must be greater than 0"):
         SlowRankMonitor(**{name: 0})

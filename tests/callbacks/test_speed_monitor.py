@@ -31,7 +31,7 @@ CASE = Case(
 
 
 class Counts(ComposerClassifier):
-    """Says that a sample costs 1000 operations."""
+    """Reports 1000 FLOPs per sample."""
 
     def __init__(self) -> None:
         super().__init__(torch.nn.Linear(FEATURES, CLASSES), num_classes=CLASSES)
@@ -41,7 +41,7 @@ class Counts(ComposerClassifier):
 
 
 class Loop:
-    """An engine whose clock and counters the test moves."""
+    """An engine with a clock and counters controlled by the test."""
 
     def __init__(self, monitor, model=None) -> None:
         self.log = InMemoryLogger()
@@ -51,7 +51,7 @@ class Loop:
         self.engine.run_event(Event.FIT_START)
 
     def batch(self, seconds: float, samples: int = 0, tokens: int = 0) -> dict[str, float]:
-        """Go on by a batch; return what was logged of it."""
+        """Advance by a batch; return what was logged for it."""
         self.state.timestamp = self.state.timestamp.to_next_batch(samples, tokens, seconds)
         self.state.batch = (torch.zeros(samples, FEATURES), None)
         self.engine.run_event(Event.BATCH_END)
@@ -77,7 +77,7 @@ def test_rates_over_a_window():
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 100), st.integers(0, 10**6)), min_size=1, max_size=12), st.integers(1, 5))
-def test_a_rate_is_what_the_last_batches_did(batches, window):
+def test_throughput_of_the_last_batches(batches, window):
     loop = Loop(SpeedMonitor(window_size=window))
     for number, (seconds, samples) in enumerate(batches, 1):
         found = loop.batch(seconds, samples).get("throughput/samples_per_sec")
@@ -87,13 +87,13 @@ def test_a_rate_is_what_the_last_batches_did(batches, window):
             assert found == pytest.approx(sum(n for _, n in last) / sum(s for s, _ in last), rel=1e-2)
 
 
-def test_tokens_where_they_are_counted():
+def test_tokens_if_counted():
     loop = Loop(SpeedMonitor(window_size=1))
     loop.batch(1.0, 4, 100)
     assert loop.batch(2.0, 4, 300)["throughput/device/tokens_per_sec"] == 150.0
 
 
-def test_rates_of_a_device_are_parts_of_the_whole(monkeypatch):
+def test_device_throughput_is_divided_by_the_world_size(monkeypatch):
     loop = Loop(SpeedMonitor(window_size=1, gpu_flops_available=1e6), model=Counts())
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.mul_(4))  # as if all did the same
@@ -104,7 +104,7 @@ def test_rates_of_a_device_are_parts_of_the_whole(monkeypatch):
     assert found["throughput/device/mfu"] == pytest.approx(4e-3)
 
 
-def test_flops_and_their_share():
+def test_flops_and_mfu():
     loop = Loop(SpeedMonitor(window_size=2, gpu_flops_available=1e4), model=Counts())
     loop.batch(5.0, 100)
     loop.batch(1.0, 2)
@@ -114,7 +114,7 @@ def test_flops_and_their_share():
 
 
 @pytest.mark.parametrize("size", [None, 1])
-def test_flops_are_counted_of_the_whole_batch(size):
+def test_flops_of_the_full_batch(size):
     seen = []
 
     class Remembers(Counts):
@@ -130,7 +130,7 @@ def test_flops_are_counted_of_the_whole_batch(size):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_the_share_on_an_accelerator_comes_from_the_table(known, monkeypatch):
+def test_mfu_on_an_accelerator_uses_the_table(known, monkeypatch):
     monkeypatch.setattr(speed_monitor, "get_gpu_flops_available", lambda state: 1e6 if known else None)
     state = State(model=Counts())
     state.device = types.SimpleNamespace(name="gpu", torch_device=torch.device("cuda", 0))
@@ -146,7 +146,7 @@ def test_the_share_on_an_accelerator_comes_from_the_table(known, monkeypatch):
         assert not caught
         assert log.most_recent_values["throughput/device/mfu"] == pytest.approx(2e-3)
     else:
-        assert "Give SpeedMonitor(gpu_flops_available=...)" in str(caught[0].message)
+        assert "Pass SpeedMonitor(gpu_flops_available=...)" in str(caught[0].message)
         assert caught[0].category is ComposerWarning
         assert "throughput/device/mfu" not in log.data
 
@@ -172,7 +172,7 @@ def test_a_wrong_count_of_operations(count, message):
         Loop(SpeedMonitor(), model=model).batch(1.0, 2)
 
 
-def test_any_number_will_do():
+def test_any_number_type_is_accepted():
     model = classifier()
     model.flops_per_batch = lambda batch: np.int64(7)
     loop = Loop(SpeedMonitor(window_size=1), model=model)
@@ -229,7 +229,7 @@ def test_in_a_trainer_with_evaluation_and_tokens():
     assert run.values("time/val")[:4] == [0] * 4
 
 
-def test_old_home_of_the_table():
+def test_old_import_path_of_the_table():
     assert speed_monitor.GPU_AVAILABLE_FLOPS is callbacks.peak_flops.GPU_AVAILABLE_FLOPS
 
 

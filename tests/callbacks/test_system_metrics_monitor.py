@@ -18,7 +18,7 @@ from tests.common import labelled_data
 GROUPS = ("cpu_percentage", "cpu_percentage_rank", "cpu_memory_*", "disk_memory_*", "network_*")
 CASE = Case(
     make=lambda folder: SystemMetricsMonitor(batch_log_interval=2),
-    logs=tuple(f"{kind}_{name}" for kind in ("min", "max") for name in GROUPS),
+    logs=tuple(f"{extreme}_{name}" for extreme in ("min", "max") for name in GROUPS),
 )
 
 
@@ -35,7 +35,7 @@ def values_of(monitor, device="cpu") -> dict[str, float]:
     return log.most_recent_values
 
 
-def test_figures_of_the_machine():
+def test_host_metrics():
     values = values_of(SystemMetricsMonitor(log_all_data=True))
     assert values["cpu_memory_total_rank_0"] == psutil.virtual_memory().total
     assert values["disk_memory_total_rank_0"] == psutil.disk_usage("/").total
@@ -44,7 +44,7 @@ def test_figures_of_the_machine():
     assert all(name.endswith("_rank_0") for name in values)
 
 
-def test_a_machine_without_a_network(monkeypatch):
+def test_a_host_without_a_network(monkeypatch):
     monkeypatch.setattr(psutil, "net_io_counters", lambda: None)
     values = values_of(SystemMetricsMonitor())
     assert "min_cpu_percentage" in values
@@ -59,7 +59,7 @@ def gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", types.ModuleType("pynvml"))
 
 
-def test_figures_of_a_gpu(gpu):
+def test_gpu_metrics(gpu):
     values = values_of(SystemMetricsMonitor(log_all_data=True), "cuda")
     found = {name: value for name, value in values.items() if name.startswith(("gpu", "memory"))}
     assert found == {
@@ -70,7 +70,7 @@ def test_figures_of_a_gpu(gpu):
     }
 
 
-def test_a_gpu_that_tells_less(gpu, monkeypatch):
+def test_a_gpu_that_reports_less(gpu, monkeypatch):
     def fails(device):
         raise RuntimeError("Not Supported")
 
@@ -89,9 +89,9 @@ def test_a_gpu_that_is_gone_is_an_error(gpu, monkeypatch):
         values_of(SystemMetricsMonitor(), "cuda")
 
 
-def test_least_and_most_over_the_processes(monkeypatch):
+def test_minimum_and_maximum_over_ranks(monkeypatch):
     everyone = [{"cpu_percentage": 5.0, "x": 1}, {"cpu_percentage": 7.0}, {"cpu_percentage": 3.0, "x": 1}]
-    monkeypatch.setattr(dist, "all_gather_object", lambda mine: everyone)
+    monkeypatch.setattr(dist, "all_gather_object", lambda local: everyone)
     assert values_of(SystemMetricsMonitor()) == {
         "min_cpu_percentage": 3.0,
         "min_cpu_percentage_rank": 2,
@@ -114,13 +114,13 @@ def test_least_and_most_over_the_processes(monkeypatch):
 def test_in_training_evaluation_and_prediction():
     run = run_with(SystemMetricsMonitor(batch_log_interval=3), eval_dataloader=labelled_data(), max_duration="2ep")
     run.trainer.fit()
-    # Batches 0, 3 and 6 of the training, and after 4 and 8 of them 0 and 3 of the evaluation.
+    # Batches 0, 3 and 6 of training, and after 4 and 8 of them 0 and 3 of the evaluation.
     assert run.steps("min_cpu_percentage") == [0, 3, 4, 4, 6, 8, 8]
     run.trainer.predict(labelled_data())
     assert run.steps("min_cpu_percentage")[7:] == [8, 8]
 
 
-def test_says_what_is_missing(monkeypatch):
+def test_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     engine, _ = engine_of(SystemMetricsMonitor(), "cuda")
     with pytest.raises(MissingConditionalImportError, match=r"pynvml.*composer-torch\[system\]"):

@@ -1,4 +1,4 @@
-"""ThresholdStopper: the first look at which the comparison holds ends the training."""
+"""ThresholdStopper: training stops at the first check at which the comparison holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASE = Case(make=lambda folder: ThresholdStopper("MulticlassAccuracy", "train", 
 
 NAME = "metrics/train/MulticlassAccuracy"
 
-# Learnt step by step: the accuracy of an epoch rises from 0 to 1.
+# Learned gradually: the accuracy of an epoch rises from 0 to 1.
 EASY = [(torch.eye(4)[:3], torch.tensor([0, 1, 2]))]
 
 
@@ -31,7 +31,7 @@ def test_stops_at_the_first_epoch_that_reaches_it(threshold) -> None:
     assert run.trainer.state.timestamp.epoch == expected < 50
 
 
-def test_a_metric_of_which_less_is_better_has_to_fall_below_it() -> None:
+def test_a_smaller_is_better_metric_stops_below_the_threshold() -> None:
     stopper = ThresholdStopper("CrossEntropy", "eval", 0.9)
     run = run_with(stopper, data=EASY, eval_dataloader=EASY, max_duration="50ep")
     run.trainer.fit()
@@ -44,7 +44,7 @@ def test_a_metric_of_which_less_is_better_has_to_fall_below_it() -> None:
 
 
 @pytest.mark.parametrize("comp", ["less", "greater", lambda value, threshold: not value > threshold])
-def test_nan_reaches_no_threshold(comp) -> None:
+def test_nan_never_reaches_the_threshold(comp) -> None:
     stopper = ThresholdStopper("Mean", "train", 0.5, comp=comp)
     state = State(torch.nn.Linear(1, 1), max_duration="9ep", train_dataloader=[1])
     state.train_metrics = {"Mean": MeanMetric(nan_strategy="disable")}
@@ -54,7 +54,7 @@ def test_nan_reaches_no_threshold(comp) -> None:
     assert not state.finished
 
 
-def test_asks_for_comp_where_nobody_knows_what_is_better() -> None:
+def test_requires_comp_for_an_unknown_direction() -> None:
     run = run_with(ThresholdStopper("Spread", "eval", 1.0), eval_dataloader=EASY)
     run.trainer.state.eval_metrics["eval"] = {"Spread": MeanMetric()}
     with pytest.raises(ValueError, match="Give comp='less' or comp='greater'"):
@@ -69,7 +69,7 @@ def test_stop_on_batch_stops_in_the_middle_of_an_epoch() -> None:
         assert run.trainer.state.timestamp.batch == expected
 
 
-def test_refuses_what_does_not_exist() -> None:
+def test_refuses_unknown_data_and_metrics() -> None:
     with pytest.raises(ValueError, match="Did you mean 'greater'"):
         ThresholdStopper("M", "train", 1.0, comp="greatr")
     run = run_with(ThresholdStopper("MulticlassAcuracy", "train", 1.0))

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import torch
 
-from composer.checkpoint.sharded_reader import read_folder
-from composer.checkpoint.sharded_writer import divide, write
+from composer.checkpoint.sharded_reader import read_sharded
+from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 
 
 def save(folder: Path, number: int) -> None:
     """Write a checkpoint all of whose values are a number."""
     weights = {name: torch.full((64,), float(number)) for name in ("a", "b")}
-    write(divide({"state": {"model": weights, "number": number}}), folder)
+    write_sharded(shard_checkpoint({"state": {"model": weights, "number": number}}), folder)
 
 
 def _child(folder: Path, number: int) -> int:
@@ -53,7 +53,7 @@ def main(folder: Path, times: int) -> None:
             absent += not folder.is_dir()
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        state = read_folder(folder)["state"]
+        state = read_sharded(folder)["state"]
         values = {value for tensor in state["model"].values() for value in tensor.tolist()}
         number = state["number"]
         print(json.dumps({"number": number, "whole": values == {float(number)}, "absent": absent}), flush=True)

@@ -14,7 +14,7 @@ from composer.checkpoint.async_writer import CheckpointWriter
 from composer.warnings import ComposerWarning
 from tests.checkpoint.disks import full
 
-both = pytest.mark.parametrize("behind", [False, True])
+both = pytest.mark.parametrize("background", [False, True])
 
 
 class Gate:
@@ -33,8 +33,8 @@ class Gate:
 
 
 @both
-def test_in_order_and_then(behind, tmp_path) -> None:
-    writer, done = CheckpointWriter(behind=behind), []
+def test_in_order_and_then(background, tmp_path) -> None:
+    writer, done = CheckpointWriter(background=background), []
     for number in range(5):
         path = tmp_path / f"{number}.pt"
         writer.write({"number": number}, path, lambda path=path: done.append((path.name, path.exists())))
@@ -46,7 +46,7 @@ def test_in_order_and_then(behind, tmp_path) -> None:
 
 def test_training_goes_on_and_what_is_written_is_the_copy(tmp_path, monkeypatch) -> None:
     gate = Gate(monkeypatch)
-    writer, weight = CheckpointWriter(behind=True), torch.ones(3)
+    writer, weight = CheckpointWriter(background=True), torch.ones(3)
     writer.write({"weight": weight, "list": (values := [1])}, tmp_path / "a.pt")
     assert gate.reached.wait(10)
     weight.zero_()
@@ -62,7 +62,7 @@ def test_training_goes_on_and_what_is_written_is_the_copy(tmp_path, monkeypatch)
 
 def test_the_next_copy_waits_for_the_one_before(tmp_path, monkeypatch) -> None:
     gate = Gate(monkeypatch)
-    writer, weight = CheckpointWriter(behind=True), torch.ones(1)
+    writer, weight = CheckpointWriter(background=True), torch.ones(1)
     writer.write({"weight": weight}, tmp_path / "a.pt")
     weight.fill_(2.0)
     threading.Timer(0.05, gate.opened.set).start()
@@ -73,7 +73,7 @@ def test_the_next_copy_waits_for_the_one_before(tmp_path, monkeypatch) -> None:
 
 
 def test_a_failure_behind_comes_up_at_the_next_poll(tmp_path, monkeypatch) -> None:
-    writer, told = CheckpointWriter(behind=True), []
+    writer, told = CheckpointWriter(background=True), []
     with full("fsync", monkeypatch):
         writer.write({}, tmp_path / "a.pt", lambda: told.append("then"), lambda: told.append("otherwise"))
         running = writer._running
@@ -82,7 +82,7 @@ def test_a_failure_behind_comes_up_at_the_next_poll(tmp_path, monkeypatch) -> No
     with pytest.raises(OSError, match="No space left") as error:
         writer.poll()
     assert error.value.__notes__ == [
-        f"The checkpoint '{tmp_path / 'a.pt'}' could not be written; earlier ones are as they were."
+        f"The checkpoint '{tmp_path / 'a.pt'}' could not be written; earlier checkpoints are unchanged."
     ]
     assert told == ["otherwise"]
     writer.poll()  # it is told once
@@ -92,7 +92,7 @@ def test_a_failure_behind_comes_up_at_the_next_poll(tmp_path, monkeypatch) -> No
 @pytest.mark.parametrize("by", ["wait", "close"])
 def test_a_failure_behind_comes_up_at_the_end(by, tmp_path, monkeypatch) -> None:
     before = set(threading.enumerate())
-    writer = CheckpointWriter(behind=True)
+    writer = CheckpointWriter(background=True)
     with full("write", monkeypatch):
         writer.write({}, tmp_path / "a.pt")
         with pytest.raises(OSError, match="No space left"):
@@ -104,8 +104,8 @@ def test_a_failure_behind_comes_up_at_the_end(by, tmp_path, monkeypatch) -> None
 
 
 @both
-def test_a_failure_as_a_warning(behind, tmp_path, monkeypatch) -> None:
-    writer, told = CheckpointWriter(behind=behind, on_failure="warn"), []
+def test_a_failure_as_a_warning(background, tmp_path, monkeypatch) -> None:
+    writer, told = CheckpointWriter(background=background, on_failure="warn"), []
     with full("rename", monkeypatch), pytest.warns(ComposerWarning, match="could not be written .*No space left"):
         writer.write({}, tmp_path / "a.pt", lambda: told.append("then"), lambda: told.append("otherwise"))
         writer.wait()
@@ -114,22 +114,22 @@ def test_a_failure_as_a_warning(behind, tmp_path, monkeypatch) -> None:
 
 
 @both
-def test_a_failure_of_what_comes_after(behind, tmp_path) -> None:
+def test_a_failure_of_what_comes_after(background, tmp_path) -> None:
     def fail() -> None:
         raise OSError("no link")
 
-    writer, told = CheckpointWriter(behind=behind), []
+    writer, told = CheckpointWriter(background=background), []
     with pytest.raises(OSError, match="no link") as error:
         writer.write({}, tmp_path / "a.pt", fail, lambda: told.append("otherwise"))
         writer.wait()
-    assert "is written, but not what comes with it" in error.value.__notes__[0]
+    assert "is written, but a step after it failed" in error.value.__notes__[0]
     assert not told
     assert (tmp_path / "a.pt").exists()
     writer.close()
 
 
 def test_closing_twice_and_unused() -> None:
-    for behind in (False, True):
-        writer = CheckpointWriter(behind=behind)
+    for background in (False, True):
+        writer = CheckpointWriter(background=background)
         writer.close()
         writer.close()

@@ -12,11 +12,11 @@ from torchmetrics.aggregation import CatMetric, MeanMetric
 
 from composer import Algorithm, Callback, State, Timestamp, dist
 from composer.algorithms import LabelSmoothing
-from composer.checkpoint.contents import PARTS
+from composer.checkpoint.contents import STATE_ENTRIES
 from composer.warnings import ComposerWarning
 from tests.common import Regression, TwoLayers
 
-ROWS = {part.name: part for part in PARTS}
+ROWS = {part.name: part for part in STATE_ENTRIES}
 
 
 def state(**arguments: Any) -> State:
@@ -26,18 +26,18 @@ def state(**arguments: Any) -> State:
 
 
 def pass_on(name: str, source: State, target: State) -> Any:
-    saved = ROWS[name].take(source)
-    give = ROWS[name].give
-    assert give is not None
-    give(target, saved)
+    saved = ROWS[name].get(source)
+    set_value = ROWS[name].set
+    assert set_value is not None
+    set_value(target, saved)
     return saved
 
 
 def test_names_are_there_once_and_needs_stand_before() -> None:
-    names = [part.name for part in PARTS]
+    names = [part.name for part in STATE_ENTRIES]
     assert len(names) == len(set(names))
     assert names.index("timestamp") < names.index("dataset_state")  # the place counts from the time
-    assert [part.name for part in PARTS if part.with_weights] == ["model", "integrations", "metadata"]
+    assert [part.name for part in STATE_ENTRIES if part.with_weights] == ["model", "integrations", "metadata"]
 
 
 def test_timestamp() -> None:
@@ -79,10 +79,10 @@ def test_several_callbacks_of_one_class(numbers) -> None:
 def test_states_are_found_by_the_class_name() -> None:
     source = state()
     source.callbacks = [Count(0), Other(1), Count(2)]
-    assert ROWS["callbacks"].take(source) == {"Count": {}, "Other": {"number": 1}, "Count#2": {"number": 2}}
-    assert list(ROWS["optimizers"].take(source)) == ["SGD"]
+    assert ROWS["callbacks"].get(source) == {"Count": {}, "Other": {"number": 1}, "Count#2": {"number": 2}}
+    assert list(ROWS["optimizers"].get(source)) == ["SGD"]
     source.algorithms = [LabelSmoothing(0.1)]
-    ((name, saved),) = ROWS["algorithms"].take(source)  # pairs, whose order counts
+    ((name, saved),) = ROWS["algorithms"].get(source)  # pairs, whose order counts
     assert (name, saved["repr"][:20]) == ("LabelSmoothing", "LabelSmoothing(smoot")
 
 
@@ -102,10 +102,10 @@ def test_a_state_that_is_no_dict_is_refused_before_it_is_written(kind) -> None:
 
     source, odd = state(), Odd()
     setattr(source, kind, [odd])
-    with pytest.raises(TypeError, match=rf"{kind}: .*Odd.state_dict\(\) returned int, where a dict is due"):
-        ROWS[kind].take(source)
+    with pytest.raises(TypeError, match=rf"{kind}: .*Odd.state_dict\(\) returned int, but must return a dict"):
+        ROWS[kind].get(source)
     odd.value = None
-    assert list(dict(ROWS[kind].take(source)).values()) == [{}]
+    assert list(dict(ROWS[kind].get(source)).values()) == [{}]
 
 
 def test_states_of_callbacks_that_are_not_there_are_left_out() -> None:
@@ -131,7 +131,7 @@ def test_optimizers_that_are_others() -> None:
     source = state()
     target = state(optimizers=None)
     target.optimizers = [torch.optim.AdamW(target.model.parameters())]
-    with pytest.raises(ValueError, match=r"the optimizers \['SGD'\], but \['AdamW'\] are given. Give"):
+    with pytest.raises(ValueError, match=r"the optimizers \['SGD'\], but this run has \['AdamW'\]. Give"):
         pass_on("optimizers", source, target)
     target.optimizers = [torch.optim.SGD(target.model.parameters()), torch.optim.Adam(target.model.parameters())]
     with pytest.warns(ComposerWarning, match=r"no state of the optimizers \['Adam'\]"):
@@ -151,8 +151,8 @@ def test_schedulers_that_are_not_there_are_told() -> None:
 def test_scaler(in_class) -> None:
     source, target = state(), state()
     source.scaler, target.scaler = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (2.0, 8.0))
-    saved = ROWS["scaler"].take(source)
-    ROWS["scaler"].give(target, {"ClosureGradScaler": saved} if in_class else saved)
+    saved = ROWS["scaler"].get(source)
+    ROWS["scaler"].set(target, {"ClosureGradScaler": saved} if in_class else saved)
     assert target.scaler.get_scale() == 2.0
 
 
@@ -160,7 +160,7 @@ def test_scaler(in_class) -> None:
 def test_a_scaler_that_was_not_in_use(saved) -> None:
     target = state()
     target.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    ROWS["scaler"].give(target, saved)
+    ROWS["scaler"].set(target, saved)
     assert target.scaler.get_scale() == 8.0
 
 
@@ -194,22 +194,22 @@ def test_metrics() -> None:
 def test_place_in_the_data(place, expected) -> None:
     target = state()
     target.timestamp = Timestamp(batch=1, batch_in_epoch=1)
-    ROWS["dataset_state"].give(target, {"train": place, "eval": {}})
+    ROWS["dataset_state"].set(target, {"train": place, "eval": {}})
     assert target.train_phase.resume == expected
     target.timestamp = Timestamp(epoch=1, batch=1)
-    ROWS["dataset_state"].give(target, {"train": place, "eval": {}})
+    ROWS["dataset_state"].set(target, {"train": place, "eval": {}})
     assert target.train_phase.resume is None
 
 
 def test_integrations() -> None:
     source = state()
-    assert ROWS["integrations"].take(source) == {}
+    assert ROWS["integrations"].get(source) == {}
     source.model.get_metadata = lambda: {"model": 1}
-    assert ROWS["integrations"].take(source) == {"huggingface": {"model": 1}}
+    assert ROWS["integrations"].get(source) == {"huggingface": {"model": 1}}
 
 
 def test_metadata_is_plain() -> None:
-    metadata = ROWS["metadata"].take(state())
+    metadata = ROWS["metadata"].get(state())
     assert {type(value) for value in metadata.values()} <= {str, int, type(None)}
     assert type(metadata["torch_version"]) is str  # not torch's own kind of text
 
@@ -235,8 +235,8 @@ def test_metrics_of_several_processes(two_ranks) -> None:
 def test_metrics_of_another_number_of_processes_begin_anew() -> None:
     one = state()
     one.train_metrics = {"mean": MeanMetric()}
-    give = ROWS["metrics"].give
-    assert give is not None
+    set_value = ROWS["metrics"].set
+    assert set_value is not None
     with pytest.warns(ComposerWarning, match="saved by 2 ranks, but there are now 1 rank"):
-        give(one, {"ranks": [{}, {}]})
+        set_value(one, {"ranks": [{}, {}]})
     assert one.train_metrics["mean"].update_count == 0

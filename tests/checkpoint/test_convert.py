@@ -11,7 +11,7 @@ import torch
 
 from composer.checkpoint import file_format
 from composer.checkpoint.convert import convert_checkpoint
-from composer.checkpoint.huggingface import read_folder, write_folder
+from composer.checkpoint.huggingface import read_pretrained, write_pretrained
 from composer.checkpoint.load import read_checkpoint
 from composer.checkpoint.safetensors_files import write_safetensors
 from tests.checkpoint.content import same
@@ -50,7 +50,7 @@ def test_there_and_back(before, after, tmp_path) -> None:
         assert list((tmp_path / "2").glob("*")) == []
         return
     convert_checkpoint(source, other)
-    read = read_folder(other) if after == "folder" else read_checkpoint(other)
+    read = read_pretrained(other) if after == "folder" else read_checkpoint(other)
     assert same(read["state"]["model"], content()["state"]["model"])
     assert read["state"]["model"]["model.head"].data_ptr() == read["state"]["model"]["model.embedding"].data_ptr()
     if {before, after} == {"checkpoint", "parts"}:
@@ -91,29 +91,29 @@ def test_a_folder_of_several_files(tmp_path) -> None:
     write_safetensors({"b": torch.zeros(1)}, folder / "model-2.safetensors")
     index = folder / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}')
-    assert same(read_folder(folder)["state"]["model"], {"model.a": torch.ones(1), "model.b": torch.zeros(1)})
+    assert same(read_pretrained(folder)["state"]["model"], {"model.a": torch.ones(1), "model.b": torch.zeros(1)})
     index.write_text('{"weight_map": {"a": "../many/model-1.safetensors"}}')
-    with pytest.raises(ValueError, match="no plain name of a file"):
-        read_folder(folder)
+    with pytest.raises(ValueError, match="not a plain file name"):
+        read_pretrained(folder)
 
 
 def test_a_folder_with_the_old_kind_of_weights(tmp_path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="has no weights"):
-        read_folder(tmp_path)
+        read_pretrained(tmp_path)
     torch.save({"a": torch.ones(1)}, tmp_path / "pytorch_model.bin")
-    assert same(read_folder(tmp_path)["state"]["model"], {"model.a": torch.ones(1)})
+    assert same(read_pretrained(tmp_path)["state"]["model"], {"model.a": torch.ones(1)})
     (tmp_path / "config.json").unlink()
-    with pytest.raises(ValueError, match=r"no folder of a Hugging Face model: it has no config\.json"):
-        read_folder(tmp_path)
+    with pytest.raises(ValueError, match=r"not a Hugging Face model folder: it has no config\.json"):
+        read_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/b"])
 def test_a_checkpoint_does_not_write_elsewhere(name, tmp_path) -> None:
     state = content()["state"]
     state["integrations"]["huggingface"]["tokenizer"] = {name: {"file_extension": ".txt", "content": ["x"]}}
-    with pytest.raises(ValueError, match="no plain name of a file"):
-        write_folder(state, tmp_path / "out")
+    with pytest.raises(ValueError, match="not a plain file name"):
+        write_pretrained(state, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -132,7 +132,7 @@ def test_what_is_there_is_kept(tmp_path) -> None:
 
 @pytest.mark.parametrize(("source", "destination"), [("a.pt", "b.pt"), ("a.safetensors", "b.safetensors")])
 def test_nothing_to_convert(source, destination, tmp_path) -> None:
-    with pytest.raises(ValueError, match="of one form; copy it"):
+    with pytest.raises(ValueError, match="have the same format; copy it"):
         convert_checkpoint(tmp_path / source, Path(destination))
 
 

@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 import composer.utils.checkpoint as names
 from composer.checkpoint.dcp_readers import DistCPObjectStoreReader, FileSystemReaderWithValidation
 from composer.checkpoint.file_format import UnsafeCheckpointError
-from composer.checkpoint.sharded_writer import divide, write
+from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 from tests.checkpoint import test_user_validation
 
 WEIGHT = torch.arange(6.0).reshape(2, 3)
@@ -29,7 +29,7 @@ def loaded(reader: Any) -> torch.Tensor:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write(divide({"state": {"model": {"a.weight": WEIGHT, "b": torch.ones(1)}}}), tmp_path / "ep1")
+    write_sharded(shard_checkpoint({"state": {"model": {"a.weight": WEIGHT, "b": torch.ones(1)}}}), tmp_path / "ep1")
     return tmp_path / "ep1"
 
 
@@ -63,7 +63,9 @@ def test_from_a_store_each_file_once(folder, tmp_path) -> None:
 
 
 def test_files_of_another_checkpoint_in_the_folder_are_replaced(folder, tmp_path) -> None:
-    write(divide({"state": {"model": {"a.weight": WEIGHT + 1, "b": torch.ones(1)}}}), tmp_path / "ep2")
+    write_sharded(
+        shard_checkpoint({"state": {"model": {"a.weight": WEIGHT + 1, "b": torch.ones(1)}}}), tmp_path / "ep2"
+    )
     store = Store(tmp_path)
     assert torch.equal(loaded(DistCPObjectStoreReader("ep1", tmp_path / "here", store)), WEIGHT)
     assert torch.equal(loaded(DistCPObjectStoreReader("ep2", tmp_path / "here", store)), WEIGHT + 1)
@@ -85,7 +87,7 @@ def test_the_user_s_function_is_told_what_is_read(folder, monkeypatch) -> None:
     assert (name, metadata, shard) == (".metadata", None, "__0_0.distcp")
     assert len(specs) == 1
     monkeypatch.setenv(test_user_validation.VARIABLE, f"{test_user_validation.__name__}.refuse")
-    with pytest.raises(dcp.CheckpointException, match="is not valid"):
+    with pytest.raises(dcp.CheckpointException, match="is invalid"):
         loaded(FileSystemReaderWithValidation(folder))
 
 

@@ -69,7 +69,7 @@ def test_a_head_of_another_size_trains(tmp_path, ignore) -> None:
             content["state"]["model"].pop(f"module.fc2.{name}")
 
     path = saved(tmp_path)
-    with pytest.warns(ComposerWarning, match=r"of AdamW .* left out for module.fc2.bias, module.fc2.weight, whose"):
+    with pytest.warns(ComposerWarning, match=r"of AdamW .* not loaded for module.fc2.bias, module.fc2.weight, whose"):
         run = trainer(tmp_path, classes=7, load_path=path, load_ignore_keys=edit if ignore == "function" else ignore)
     assert sorted(moments(run)) == ["module.fc1.bias", "module.fc1.weight"]
     run.fit()
@@ -78,7 +78,7 @@ def test_a_head_of_another_size_trains(tmp_path, ignore) -> None:
 
 def test_the_moments_of_weights_that_start_anew_are_left_out(tmp_path) -> None:
     path = saved(tmp_path)
-    with pytest.warns(ComposerWarning, match="left out for module.fc2"):
+    with pytest.warns(ComposerWarning, match="not loaded for module.fc2"):
         run = trainer(tmp_path, load_path=path, load_ignore_keys=["state/model/module.fc2*"])
     assert sorted(moments(run)) == ["module.fc1.bias", "module.fc1.weight"]
 
@@ -87,7 +87,7 @@ def test_the_moments_stay_where_all_weights_come_from_elsewhere(tmp_path) -> Non
     path = saved(tmp_path)
     run = trainer(tmp_path, load_path=path, load_ignore_keys=["state/model/*"])
     assert len(moments(run)) == 4
-    with pytest.warns(ComposerWarning, match="left out for module.fc2"):
+    with pytest.warns(ComposerWarning, match="not loaded for module.fc2"):
         run = trainer(tmp_path, classes=7, load_path=path, load_ignore_keys=["state/model"])
     assert sorted(moments(run)) == ["module.fc1.bias", "module.fc1.weight"]
 
@@ -111,7 +111,7 @@ def test_layers_frozen_since(tmp_path) -> None:
     path = saved(tmp_path)
     module = Net()
     module.fc1.requires_grad_(False)
-    with pytest.warns(ComposerWarning, match=r"that the optimizer given does not have: module.fc1.bias, module.fc1.w"):
+    with pytest.warns(ComposerWarning, match=r"that the given optimizer does not have: module.fc1.bias, module.fc1.w"):
         run = trainer(tmp_path, module, load_path=path)
     assert sorted(moments(run)) == ["module.fc2.bias", "module.fc2.weight"]
     run.fit()
@@ -130,7 +130,7 @@ def test_what_the_saving_run_left_out_is_not_asked_for(tmp_path, ignore) -> None
 
 def test_weights_left_out_when_saved_have_other_shapes(tmp_path) -> None:
     path = saved(tmp_path, save_ignore_keys=["state/model/module.fc2*"])
-    with pytest.warns(ComposerWarning, match="left out for module.fc2"):
+    with pytest.warns(ComposerWarning, match="not loaded for module.fc2"):
         run = trainer(tmp_path, classes=7, load_path=path)
     run.fit()
 
@@ -149,7 +149,7 @@ def test_a_missing_weight_is_still_an_error(tmp_path) -> None:
 
 def test_an_empty_file_has_no_weights(tmp_path) -> None:
     torch.save({}, tmp_path / "empty.pt")
-    with pytest.warns(ComposerWarning, match="holds no weights"):
+    with pytest.warns(ComposerWarning, match="has no weights"):
         trainer(tmp_path, load_path=str(tmp_path / "empty.pt"))
 
 
@@ -164,7 +164,7 @@ def test_folders(tmp_path) -> None:
     assert path is not None and Path(path).is_dir()
     assert open_checkpoint(path)["left_out"] == {"fc1.weight": [5, 4], "fc1.bias": [5]}
     fresh = State(model=other, optimizers=torch.optim.AdamW(other.parameters()))
-    with pytest.warns(ComposerWarning, match=r"left out for fc2\.bias, fc2\.weight"):
+    with pytest.warns(ComposerWarning, match=r"not loaded for fc2\.bias, fc2\.weight"):
         restore(fresh, Logger(fresh), open_checkpoint(path), ignore_keys=["state/model/fc2*"])
     held = fresh.optimizers[0].state
     assert set(held) == set(other.fc1.parameters())
@@ -186,9 +186,9 @@ def test_nothing_is_recorded_where_no_weights_are_left_out() -> None:
 )
 def test_a_pattern_that_leaves_out_what_the_rest_needs(tmp_path, pattern, part) -> None:
     path = saved(tmp_path)
-    with pytest.raises(ValueError, match=f"Give 'state/{part}[*]' to leave out the whole") as raised:
+    with pytest.raises(ValueError, match=f"Use 'state/{part}[*]' to exclude the entire entry") as raised:
         trainer(tmp_path, load_path=path, load_ignore_keys=["rng", pattern])
-    assert f"load_ignore_keys: {pattern!r} leaves out a part of 'state/{part}'" in str(raised.value)
+    assert f"load_ignore_keys: {pattern!r} excludes a value of 'state/{part}'" in str(raised.value)
     assert not isinstance(raised.value, DamagedCheckpointError)
     trainer(tmp_path, load_path=path, load_ignore_keys=[f"state/{part}*"])
 

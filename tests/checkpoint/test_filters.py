@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.checkpoint.filters import drop, glob_filter, reaching
+from composer.checkpoint.filters import drop, glob_filter, patterns_reaching
 from composer.warnings import ComposerWarning
 
 CONTENT: dict[str, Any] = {
@@ -95,8 +95,8 @@ def test_a_path_and_all_below_it_go_and_nothing_else(tree, data) -> None:
     ],
 )
 def test_patterns_that_reach_into_a_part(pattern, reaches) -> None:
-    assert reaching(["rng", pattern], "state/model") == ([pattern] if reaches else [])
-    assert reaching(None, "state/model") == reaching(lambda content: content, "state/model") == []
+    assert patterns_reaching(["rng", pattern], "state/model") == ([pattern] if reaches else [])
+    assert patterns_reaching(None, "state/model") == patterns_reaching(lambda content: content, "state/model") == []
 
 
 LISTS: dict[str, Any] = {

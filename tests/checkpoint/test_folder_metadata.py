@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from composer.checkpoint import DamagedCheckpointError
-from composer.checkpoint.folder_metadata import check_stored, read_metadata, tiles
+from composer.checkpoint.folder_metadata import check_tensor_files, read_metadata, tiles
 from tests.checkpoint import hostile_folders
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -57,7 +57,7 @@ def test_many_shards() -> None:
     grid = [((x, y), (1, 1)) for x in range(100) for y in range(100)]
     assert tiles(grid, (100, 100))
     assert not tiles(grid[:-1], (100, 100))
-    with pytest.raises(ValueError, match="divide 9 dimensions"):
+    with pytest.raises(ValueError, match="split 9 dimensions"):
         tiles([((0,) * 9, (1,) * 9)], (2,) * 9)
 
 
@@ -68,13 +68,13 @@ def test_what_torch_writes_is_read_as_torch_reads_it(tmp_path) -> None:
     assert read.storage_data == known.storage_data
     assert read.planner_data == known.planner_data
     for name in known.state_dict_metadata:
-        check_stored(tmp_path / "dcp", name, read)
+        check_tensor_files(tmp_path / "dcp", name, read)
 
 
 def test_a_file_without_a_checksum(tmp_path) -> None:
     hostile_folders.foreign_folder(tmp_path / "dcp")
-    with pytest.raises(DamagedCheckpointError, match=r"'__0_0\.distcp', of which there is no checksum"):
-        check_stored(tmp_path / "dcp", "model.w", read_metadata(tmp_path / "dcp"), [".metadata"])
+    with pytest.raises(DamagedCheckpointError, match=r"'__0_0\.distcp', which has no checksum"):
+        check_tensor_files(tmp_path / "dcp", "model.w", read_metadata(tmp_path / "dcp"), [".metadata"])
 
 
 def test_what_follows_it(tmp_path) -> None:

@@ -31,7 +31,7 @@ class ReadsBytes(dcp.DefaultLoadPlanner):
 
 def test_what_is_planned_as_bytes_is_refused(tmp_path) -> None:
     hostile_folders.foreign_folder(tmp_path / "dcp")
-    with pytest.raises(UnsafeCheckpointError, match=r"'model\.w' in .* is no tensor"):
+    with pytest.raises(UnsafeCheckpointError, match=r"'model\.w' in .* is not a tensor"):
         read_into({"model.w": torch.empty(8)}, tmp_path / "dcp", ReadsBytes())
 
 

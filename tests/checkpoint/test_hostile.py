@@ -18,7 +18,7 @@ from composer import Logger, State
 from composer.checkpoint import DamagedCheckpointError, UnsafeCheckpointError
 from composer.checkpoint.convert import convert_checkpoint
 from composer.checkpoint.load import load_checkpoint, read_checkpoint, safe_torch_load
-from composer.checkpoint.sharded_writer import divide, write
+from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 from tests.checkpoint import hostile, hostile_folders
 from tests.checkpoint.content import same
 
@@ -81,7 +81,9 @@ def bits(whole: bytes, begin: int = 0) -> Iterator[bytes]:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    write(divide({"state": {"model": dict(CONTENT["state"]["model"])}, "rng": [{"n": 1}]}), tmp_path / "ep1")
+    write_sharded(
+        shard_checkpoint({"state": {"model": dict(CONTENT["state"]["model"])}, "rng": [{"n": 1}]}), tmp_path / "ep1"
+    )
     return tmp_path / "ep1"
 
 

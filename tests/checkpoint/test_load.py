@@ -246,12 +246,12 @@ def test_a_method_that_does_not_describe_itself_is_not_needed() -> None:
 
 
 def test_a_checkpoint_without_weights_says_so() -> None:
-    with pytest.warns(ComposerWarning, match="holds no weights: the model keeps those that it has"):
+    with pytest.warns(ComposerWarning, match="has no weights: the model keeps its current ones"):
         give(state(), {"state": {"timestamp": {"Timestamp": Timestamp(epoch=1).state_dict()}}})
 
 
 def test_weights_that_are_no_tensors_are_named() -> None:
     weights = Regression().state_dict()
     name = next(iter(weights))
-    with pytest.raises(RuntimeError, match=f"{name} is str in the checkpoint, where the model has a tensor"):
+    with pytest.raises(RuntimeError, match=f"{name} is str in the checkpoint, but a tensor in the model"):
         give(state(), {"state": {"model": {**weights, name: "text"}}})

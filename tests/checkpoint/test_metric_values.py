@@ -12,7 +12,7 @@ import torch
 import torchmetrics
 from torchmetrics import MeanMetric, Metric, classification, wrappers
 
-from composer.checkpoint.metric_values import give_metric_values, take_metric_values
+from composer.checkpoint.metric_values import get_metric_values, set_metric_values
 from composer.core import State
 
 
@@ -53,7 +53,7 @@ def saved_of(metric: Metric) -> Any:
     state = state_with(metric)
     state.eval_values = {"eval": {"M": metric.compute()}}
     file = io.BytesIO()
-    torch.save(take_metric_values(state), file)
+    torch.save(get_metric_values(state), file)
     file.seek(0)
     return torch.load(file, weights_only=True)
 
@@ -85,7 +85,7 @@ def test_a_metric_computes_what_it_did_before(make) -> None:
     metric.update(PREDICTED, TARGET)
     expected, saved = metric.compute(), saved_of(metric)
     state = state_with(make())
-    give_metric_values(state, saved)
+    set_metric_values(state, saved)
     assert same(state.eval_metric_values["eval/M"], expected)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # wrappers that pass on are told to be without updates
@@ -105,7 +105,7 @@ def test_values_of_every_kind(value, expected) -> None:
         metric = kind(value)
         metric.update()
         state = state_with(kind("another"))
-        give_metric_values(state, saved_of(metric))
+        set_metric_values(state, saved_of(metric))
         assert str(state.eval_metric_values["M"]) == str(expected)
 
 
@@ -117,7 +117,7 @@ def test_what_a_checkpoint_should_not_hold_is_left_out(value) -> None:
     metric.update()
     assert saved_of(metric)["eval"] == {"eval": {}}
     state = state_with(Custom())
-    give_metric_values(state, saved_of(metric))
+    set_metric_values(state, saved_of(metric))
     assert state.eval_metric_values == {}  # and torchmetrics warns who asks the metric itself
 
 
@@ -126,7 +126,7 @@ def test_a_metric_that_has_seen_data_since_keeps_its_own() -> None:
     old.update(1.0)
     new.update(3.0)
     state = state_with(new)
-    give_metric_values(state, saved_of(old))
+    set_metric_values(state, saved_of(old))
     assert state.eval_metric_values["M"] == 3.0
 
 
@@ -136,10 +136,10 @@ def test_an_update_or_a_reset_ends_what_was_given() -> None:
     saved = saved_of(old)
     state = state_with(MeanMetric())
     metric = state.eval_metrics["eval"]["M"]
-    give_metric_values(state, saved)
+    set_metric_values(state, saved)
     metric.update(5.0)
     assert metric.compute() == 5.0
-    give_metric_values(state, saved)
+    set_metric_values(state, saved)
     metric.reset()
     assert not metric.update_called
 
@@ -150,7 +150,7 @@ def test_other_metrics_and_labels_are_left_alone() -> None:
     saved = saved_of(old)
     state = state_with(MeanMetric())
     state.eval_metrics = {"eval": {"Other": MeanMetric()}, "second": {"M": MeanMetric()}}
-    give_metric_values(state, saved)
+    set_metric_values(state, saved)
     assert state.eval_metric_values == {}
 
 
@@ -159,6 +159,6 @@ def test_values_of_training_data_are_saved_only_where_no_batch_came_since() -> N
     state.train_metrics = {"M": MeanMetric()}
     state.train_metrics["M"].update(1.0)
     state.train_values, state.train_values_batch = {"M": torch.tensor(1.0)}, 0
-    assert take_metric_values(state)["train"]["M"]["value"] == 1.0
+    assert get_metric_values(state)["train"]["M"]["value"] == 1.0
     state.timestamp = state.timestamp.to_next_batch(1, 0, 0.0)
-    assert take_metric_values(state)["train"] == {}
+    assert get_metric_values(state)["train"] == {}

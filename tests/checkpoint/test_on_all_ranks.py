@@ -9,7 +9,7 @@ import torch
 
 from composer import Logger, dist
 from composer.checkpoint.load import read_checkpoint, restore
-from composer.checkpoint.on_all_ranks import Shared, replaced, share
+from composer.checkpoint.on_all_ranks import BroadcastTensor, map_nodes, read_on_rank_zero
 from composer.checkpoint.save import save_checkpoint
 from tests.checkpoint.dividing import equal, moments, run, weights
 
@@ -24,7 +24,7 @@ def taken(folder: str, how: str) -> tuple[bool, bool]:
         assert dist.get_global_rank() == 0
         return read_checkpoint(f"{folder}/ep1.pt")
 
-    loaded = restore(other, Logger(other), share(read))
+    loaded = restore(other, Logger(other), read_on_rank_zero(read))
     assert loaded.rng is not None and len(loaded.rng) == 2
     return equal(weights(other), weights(one)), equal(moments(other), moments(one))
 
@@ -36,7 +36,7 @@ def test_the_others_get_what_the_first_has_read(how, tmp_path, two_ranks) -> Non
 
 def failed() -> str:
     try:
-        share(lambda: read_checkpoint("absent.pt"))
+        read_on_rank_zero(lambda: read_checkpoint("absent.pt"))
     except (FileNotFoundError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -49,9 +49,11 @@ def test_all_fail_where_the_first_does(two_ranks) -> None:
 
 
 def test_in_one_process() -> None:
-    content = share(lambda: {"state": {"model": {"weight": torch.ones(2).t()}, "epoch": 1}, "rng": [torch.ones(1)]})
+    content = read_on_rank_zero(
+        lambda: {"state": {"model": {"weight": torch.ones(2).t()}, "epoch": 1}, "rng": [torch.ones(1)]}
+    )
     weight = content["state"]["model"]["weight"]
-    assert isinstance(weight, Shared)
+    assert isinstance(weight, BroadcastTensor)
     assert weight.receive().tolist() == [1, 1]
     assert content["state"]["epoch"] == 1
     assert isinstance(content["rng"][0], torch.Tensor)
@@ -59,8 +61,8 @@ def test_in_one_process() -> None:
 
 def test_replacing() -> None:
     tree = {"a": [1, (2, {"b": 3})], "c": None}
-    assert replaced(tree, lambda node: node * 2 if isinstance(node, int) else node) == {
+    assert map_nodes(tree, lambda node: node * 2 if isinstance(node, int) else node) == {
         "a": [2, (4, {"b": 6})],
         "c": None,
     }
-    assert replaced(tree, lambda node: "all" if isinstance(node, list) else node) == {"a": "all", "c": None}
+    assert map_nodes(tree, lambda node: "all" if isinstance(node, list) else node) == {"a": "all", "c": None}

@@ -80,12 +80,12 @@ def test_training_goes_on_bit_for_bit(kind) -> None:
 def partitions() -> st.SearchStrategy[list[list[str]]]:
     """Every way to divide the parameters into groups in some order."""
 
-    def divide(drawn: tuple[list[str], list[int]]) -> list[list[str]]:
+    def shard_checkpoint(drawn: tuple[list[str], list[int]]) -> list[list[str]]:
         order, cuts = drawn
         places = sorted({0, *cuts, len(order)})
         return [order[a:b] for a, b in itertools.pairwise(places)]
 
-    return st.tuples(st.permutations(NAMES), st.lists(st.integers(1, 2), max_size=2)).map(divide)
+    return st.tuples(st.permutations(NAMES), st.lists(st.integers(1, 2), max_size=2)).map(shard_checkpoint)
 
 
 @given(partitions(), st.randoms(use_true_random=False))
@@ -120,7 +120,7 @@ def test_numbers_go_by_the_place() -> None:
     assert same(by_name(again, other), by_name(module, optimizer))
     assert [group["lr"] for group in other.param_groups] == [0.2, 0.3]
     smaller = nn.Sequential(nn.Linear(3, 4))
-    with pytest.raises(ValueError, match="for parameters by number, and #2 is none"):
+    with pytest.raises(ValueError, match="by parameter index, and the given optimizer has no #2"):
         set_optimizer_state(smaller, optimizer_of(smaller, [["0.bias"], ["0.weight"]]), optimizer.state_dict())
 
 
@@ -142,7 +142,7 @@ def test_a_group_without_known_parameters_gets_what_is_left() -> None:
     again[2] = nn.Linear(4, 2, bias=False)
     saved["param_groups"][1]["params"] = []  # as of a layer that was not trained then
     other = optimizer_of(again, [["2.weight"], ["0.weight", "0.bias"]])
-    with pytest.warns(ComposerWarning, match="no state of AdamW for 2.weight; these begin without"):
+    with pytest.warns(ComposerWarning, match="no state of AdamW for 2.weight; these start without"):
         set_optimizer_state(again, other, saved)
     assert [group["lr"] for group in other.param_groups] == [0.3, 0.1]
 
@@ -169,13 +169,13 @@ def test_tied_weights_have_one_name() -> None:
 def test_what_does_not_fit_is_told() -> None:
     module = model()
     saved = optimizer_state(module, optimizer_of(module, [NAMES]))
-    with pytest.raises(ValueError, match="has 1 parameter group of AdamW, but the optimizer given has 2"):
+    with pytest.raises(ValueError, match="has 1 parameter group of AdamW, but the given optimizer has 2"):
         set_optimizer_state(module, optimizer_of(module, [NAMES[:1], NAMES[1:]]), saved)
     smaller = nn.Sequential(nn.Linear(3, 4))
     set_optimizer_state(smaller, optimizer_of(smaller, [NAMES[:2]]), saved)  # there is no state yet to lose
     train(module, optimizer := optimizer_of(module, [NAMES]))
     saved, fewer = optimizer_state(module, optimizer), optimizer_of(smaller, [NAMES[:2]])
-    with pytest.warns(ComposerWarning, match=r"that the optimizer given does not have: 2.weight; it is left out"):
+    with pytest.warns(ComposerWarning, match=r"that the given optimizer does not have: 2.weight; it is ignored"):
         set_optimizer_state(smaller, fewer, saved)
     assert same(by_name(smaller, fewer), {name: saved["state"][name] for name in NAMES[:2]})
 

@@ -73,7 +73,7 @@ def test_what_holds_itself() -> None:
     held: list[Any] = [1]
     held.append([held])
     for value in (held, {"a": held}, (held,), Call(Named("x"), (held,))):
-        with pytest.raises(ValueError, match="holds itself"):
+        with pytest.raises(ValueError, match="contains itself"):
             nodes_of(value)
 
 

@@ -25,7 +25,7 @@ from composer.checkpoint.async_writer import CheckpointWriter
 from composer.checkpoint.load import read_checkpoint
 from composer.checkpoint.plain_values import _KEPT, plain
 from composer.checkpoint.save import collect, save_checkpoint
-from composer.checkpoint.staging import DICTS, Snapshot
+from composer.checkpoint.staging import DICTS, HostCopy
 from tests.checkpoint.content import same
 from tests.common import Regression, trainer_of
 
@@ -227,8 +227,8 @@ def test_what_stays(kind, tmp_path) -> None:
     assert repr(read) == repr(KEPT[kind])
 
 
-@pytest.mark.parametrize("behind", [False, True])
-def test_what_stays_does_so_in_files_that_are_written_behind_the_training(behind, tmp_path) -> None:
+@pytest.mark.parametrize("background", [False, True])
+def test_what_stays_does_so_in_files_that_are_written_behind_the_training(background, tmp_path) -> None:
     """And in either case what else becomes of values is the same."""
     weight = torch.ones(2, requires_grad=True)
     more = {
@@ -239,7 +239,7 @@ def test_what_stays_does_so_in_files_that_are_written_behind_the_training(behind
         "result": weight * 2,
     }
     content = plain(KEPT | more | {name: value for name, (value, _) in CONVERTED.items() if name != "keys"})
-    writer = CheckpointWriter(behind=behind)
+    writer = CheckpointWriter(background=background)
     writer.write({"state": content}, tmp_path / "a.pt")
     writer.close()
     read = torch.load(tmp_path / "a.pt", weights_only=True)["state"]
@@ -256,7 +256,7 @@ def test_all_that_stays_and_can_change_is_copied(kind) -> None:
     assert type(value) is kind
     kept = plain(value)
     assert type(kept) is kind
-    copy = Snapshot().take({"value": kept})["value"]
+    copy = HostCopy().copy({"value": kept})["value"]
     assert type(copy) is kind
     assert copy == value
     try:
@@ -286,7 +286,7 @@ def test_what_holds_itself_is_refused() -> None:
     table: dict[str, Any] = {}
     table["a"] = {"b": table}
     for value in (ring, table):
-        with pytest.raises(TypeError, match="has more than 100 levels, or holds itself"):
+        with pytest.raises(TypeError, match="has more than 100 levels, or contains itself"):
             collect(holding(value))
 
 

@@ -61,7 +61,7 @@ def test_an_argument_that_there_is_no_more_is_left_out() -> None:
 )
 def test_what_would_run_is_refused(description, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"cannot be made again.*Give the algorithm to the Trainer"):
+    with pytest.raises(ValueError, match=r"cannot be recreated.*Pass the algorithm to the Trainer"):
         algorithm_from(description, Anything)
     assert not list(tmp_path.iterdir())
 
@@ -80,7 +80,7 @@ def test_what_would_run_is_refused(description, tmp_path, monkeypatch) -> None:
     ],
 )
 def test_what_is_no_description(description) -> None:
-    with pytest.raises(ValueError, match="is no description of Anything"):
+    with pytest.raises(ValueError, match="is not a description from which Anything"):
         algorithm_from(description, Anything)
 
 

@@ -94,14 +94,14 @@ def test_a_checkpoint_that_fails_stays_here_and_nothing_is_removed_for_it(faulty
     assert newest(remote, NAME, "latest.pt") == "faulty://bucket/run/ep1-ba2.pt"
     remote.close()
     assert kept.read_text() == "weights of ep2-ba4.pt"
-    assert "could not be sent" in caplog.text
+    assert "could not be uploaded" in caplog.text
 
 
 def test_failures_can_be_warnings(faulty) -> None:
     remote = RemoteCheckpoints("faulty://bucket/run", "warn")
     faulty.puts.append(PermissionError("quota"))
     save(remote, "ep1-ba2.pt")
-    with pytest.warns(ComposerWarning, match=r"quota.*A checkpoint could not be sent"):
+    with pytest.warns(ComposerWarning, match=r"quota.*A checkpoint could not be uploaded"):
         remote.wait()
     save(remote, "ep2-ba4.pt")
     remote.wait()
@@ -182,7 +182,7 @@ def save_parts(remote: RemoteCheckpoints, name: str, *superfluous: str) -> None:
     (remote.local / name).mkdir()
     for part in ("__0_0.distcp", ".metadata", "composer.pt"):
         (remote.local / name / part).write_text(f"{part} of {name}")
-    remote.meet()
+    remote.create_group()
     remote.publish(name, "latest.pt", superfluous, "ep{epoch}-ba{batch}")
 
 

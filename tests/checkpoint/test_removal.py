@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from composer.checkpoint.removal import own_checkpoint, remove_checkpoint, remove_partial_files
+from composer.checkpoint.removal import find_checkpoint, remove_checkpoint, remove_partial_files
 
 TEMPLATE = "ep{epoch}-ba{batch}-rank{rank}.pt"
 
@@ -72,7 +72,7 @@ def test_OwnFilesOnly_the_folder_itself_may_be_a_link(tmp_path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "ep1").touch()
     (tmp_path / "run").symlink_to("disk")
-    assert own_checkpoint(tmp_path / "run", "ep1") == tmp_path / "run" / "ep1"
+    assert find_checkpoint(tmp_path / "run", "ep1") == tmp_path / "run" / "ep1"
     remove_checkpoint(tmp_path / "run", "ep1", "ep{epoch}")
     assert list((tmp_path / "disk").iterdir()) == []
 

@@ -90,7 +90,7 @@ def test_an_older_description_of_the_same_is_no_other() -> None:
     recreate_algorithms(state, Logger(state), saved, (), ())  # warnings are errors
     assert len(state.algorithms) == 2
     other = [("LowPrecisionLayerNorm", {"repr": "LowPrecisionLayerNorm(apply_at=Event.AFTER_LOAD)"})]
-    with pytest.warns(ComposerWarning, match="is loaded with LowPrecisionLayerNorm.*do something else"):
+    with pytest.warns(ComposerWarning, match="is loaded with LowPrecisionLayerNorm.*behave differently"):
         recreate_algorithms(state, Logger(state), other, (), ())
     made = algorithm_from(other[0][1]["repr"], LowPrecisionLayerNorm)
     assert isinstance(made, LowPrecisionLayerNorm)

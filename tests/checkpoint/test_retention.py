@@ -102,9 +102,9 @@ def test_the_best_or_each_nth_are_enough_to_say_what_is_kept() -> None:
     ("arguments", "message"),
     [
         ((-2, 0, 0, "min", None), "must be a number, or -1 for all; got -2"),
-        ((0, 0, 0, "min", None), "would remove what was just saved"),
+        ((0, 0, 0, "min", None), "would delete the checkpoint"),
         ((1, -1, 0, "min", "loss"), "must not be negative"),
-        ((1, 1, 0, "min", None), "go together"),
+        ((1, 1, 0, "min", None), "must be given together"),
         ((1, 1, 0, "lowest", "loss"), "mode must be one of 'min', 'max'"),
     ],
 )

@@ -69,10 +69,10 @@ def test_what_is_no_tensor(tmp_path) -> None:
 
 
 @given(st.floats(0, 0.999))
-def test_what_is_cut_off_is_never_read(tmp_path_factory, share) -> None:
+def test_what_is_cut_off_is_never_read(tmp_path_factory, fraction) -> None:
     path = tmp_path_factory.mktemp("cut") / "a.safetensors"
     write_safetensors({"a": torch.arange(9.0)}, path)
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    path.write_bytes(path.read_bytes()[: int(fraction * path.stat().st_size)])
     with pytest.raises(DamagedCheckpointError, match="cannot be read as a safetensors file"):
         read_safetensors(path)
 

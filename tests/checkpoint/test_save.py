@@ -98,7 +98,7 @@ def test_safetensors(tmp_path) -> None:
     read = read_checkpoint(path)
     assert list(read["state"]) == ["model"]
     assert torch.equal(read["state"]["model"]["linear.weight"], one.model.linear.weight)
-    with pytest.raises(ValueError, match=r"holds weights and nothing else. Save with weights_only=True"):
+    with pytest.raises(ValueError, match=r"can only store weights. Use weights_only=True"):
         save_checkpoint(one, str(tmp_path / "all.safetensors"))
 
 

@@ -15,8 +15,14 @@ from composer import Logger, State, dist
 from composer.checkpoint import DamagedCheckpointError, UnsafeCheckpointError, file_format, sharded_reader
 from composer.checkpoint.folder_metadata import read_metadata
 from composer.checkpoint.load import load_checkpoint, read_checkpoint
-from composer.checkpoint.sharded_reader import Stored, check_folder, fetch, is_folder, open_folder
-from composer.checkpoint.sharded_writer import divide, write
+from composer.checkpoint.sharded_reader import (
+    StoredTensor,
+    is_sharded_checkpoint,
+    load_tensors,
+    open_sharded,
+    verify_sharded,
+)
+from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 from composer.core.checkpoint_folders import CheckpointFolders
 from tests.checkpoint.dividing import equal, network, run, weights
 
@@ -24,21 +30,24 @@ from tests.checkpoint.dividing import equal, network, run, weights
 @pytest.fixture
 def folder(tmp_path) -> Path:
     weight = torch.arange(64.0)
-    write(divide({"state": {"model": {"weight": weight, "bias": weight[:2].clone()}, "epoch": 1}}), tmp_path / "ep1")
+    write_sharded(
+        shard_checkpoint({"state": {"model": {"weight": weight, "bias": weight[:2].clone()}, "epoch": 1}}),
+        tmp_path / "ep1",
+    )
     return tmp_path / "ep1"
 
 
 def test_opening_reads_no_tensor(folder) -> None:
-    content = open_folder(folder)
-    assert content["state"]["model"]["weight"] == Stored(folder, "state.model.weight", (64,), torch.float32)
+    content = open_sharded(folder)
+    assert content["state"]["model"]["weight"] == StoredTensor(folder, "state.model.weight", (64,), torch.float32)
     assert content["state"]["epoch"] == 1
     os.truncate(folder / "__0_0.distcp", 100)
     del content["state"]["model"]
-    assert fetch(content) == {"state": {"epoch": 1}}
+    assert load_tensors(content) == {"state": {"epoch": 1}}
 
 
 def test_what_is_no_checkpoint(tmp_path) -> None:
-    assert not is_folder(tmp_path)
+    assert not is_sharded_checkpoint(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no file '\.metadata'"):
         read_checkpoint(tmp_path)
     with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
@@ -75,12 +84,12 @@ def test_damage_of_the_rest(folder) -> None:
     content[len(content) // 2] ^= 1
     (folder / "composer.pt").write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match=r"composer\.pt"):
-        open_folder(folder)
+        open_sharded(folder)
 
 
 def checked(folder: str) -> str:
     try:
-        check_folder(Path(folder), together=True)
+        verify_sharded(Path(folder), all_ranks=True)
     except DamagedCheckpointError as error:
         return str(error)
     return ""
@@ -124,8 +133,8 @@ def test_a_tensor_that_is_not_there(folder) -> None:
     rest = file_format.read(folder / "composer.pt")
     rest["content"]["state"]["model"]["weight"]["tensor of torch.distributed.checkpoint"] = "state.model.w"
     file_format.write(rest, folder / "composer.pt")
-    with pytest.raises(DamagedCheckpointError, match=r"does not have the tensor 'state\.model\.w'"):
-        open_folder(folder)
+    with pytest.raises(DamagedCheckpointError, match=r"lacks the tensor 'state\.model\.w'"):
+        open_sharded(folder)
 
 
 # ------------------------------------------------------------------------------------------------- those of others
@@ -187,9 +196,9 @@ def test_only_what_is_needed_is_read(folder) -> None:
     load_checkpoint(str(folder), state, Logger(state), ignore_keys=["state/model/weight", "state/model/bias"])
     assert planner.names == set()
     planner = Counting()
-    content = open_folder(folder)
+    content = open_sharded(folder)
     del content["state"]["model"]["weight"]
-    read = fetch(content, planner=planner)
+    read = load_tensors(content, planner=planner)
     assert read["state"]["model"]["bias"].tolist() == [0, 1]
     assert planner.names == {"state.model.bias"}
 
@@ -206,9 +215,9 @@ def test_a_shape_that_does_not_fit_is_told_before_anything_is_read(folder, monke
 @pytest.mark.parametrize("kind", ["folder", "link to itself", "pipe"])
 def test_HostileFolders_what_stands_for_the_rest_is_no_file(kind, tmp_path) -> None:
     folder = tmp_path / "ep1"
-    write(divide({"state": {"model": {"weight": torch.ones(2)}}}), folder)
+    write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), folder)
     rest = folder / "composer.pt"
     rest.unlink()
     {"folder": rest.mkdir, "link to itself": lambda: rest.symlink_to(rest), "pipe": lambda: os.mkfifo(rest)}[kind]()
     with pytest.raises(DamagedCheckpointError, match=r"'composer\.pt' is not a file"):
-        open_folder(folder)
+        open_sharded(folder)

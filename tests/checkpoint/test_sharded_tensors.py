@@ -9,7 +9,14 @@ import torch
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from composer.checkpoint.sharded_tensors import Layout, has_sharded, is_sharded, part_of, shard_like, whole
+from composer.checkpoint.sharded_tensors import (
+    Layout,
+    has_sharded_tensors,
+    is_sharded,
+    shard_bounds,
+    shard_like,
+    unshard,
+)
 from tests.checkpoint.dividing import full, mesh, run
 
 SHAPES = [(4, 2), (3, 2), (1, 2), (5,), (0, 3), (2, 3, 2)]
@@ -25,7 +32,7 @@ def there_and_back(dim: int) -> list[Any]:
         held: Any = again
         found.append(
             (
-                part_of(divided),
+                shard_bounds(divided),
                 again.dtype,
                 held.placements == divided.placements,
                 torch.equal(held.to_local().float(), divided.to_local()),
@@ -53,9 +60,9 @@ def gathered() -> Any:
     weight = state.model.get_parameter("0.weight").detach()
     plain = torch.ones(2)
     content = {"a": weight, "b": [weight, (plain, 1)], "c": {"buffer": plain}, "d": torch.empty(0)}
-    result = whole(content)
+    result = unshard(content)
     plain.zero_()
-    return result, full(weight), has_sharded(content), has_sharded(result)
+    return result, full(weight), has_sharded_tensors(content), has_sharded_tensors(result)
 
 
 def test_the_first_process_gets_a_copy(two_ranks) -> None:
@@ -71,7 +78,7 @@ def test_the_first_process_gets_a_copy(two_ranks) -> None:
 
 def test_one_process_gets_a_copy_too() -> None:
     weight = torch.ones(2)
-    copy = whole({"a": weight, "b": weight, "c": torch.ones(2)})
+    copy = unshard({"a": weight, "b": weight, "c": torch.ones(2)})
     weight.zero_()
     assert copy["a"] is copy["b"] and copy["a"] is not copy["c"]
     assert copy["a"].tolist() == [1, 1]
@@ -82,25 +89,25 @@ def layouts() -> Any:
     layout = Layout(run().model)
     weight: Any = layout.empty(("state", "optimizers", 0, "0.weight", "exp_avg"), (5, 3), torch.float64, None)
     rows: Any = layout.empty(("0.weight", "row"), (5, 1), torch.float32, (0,))
-    placed = layout.placed(
+    shard = layout.shard(
         {
             "model": {"0.weight": torch.ones(5, 3), "1.running_mean": torch.ones(5)},
             "other": [(torch.ones(5, 3), 2)],
             "0.weight": {"step": torch.tensor(1.0), "mask": torch.ones(2)},
         }
     )
-    factor = layout.placed({"0.weight": {"row": torch.ones(5, 1), "step": torch.tensor(1.0)}}, ("optimizers",))
+    factor = layout.shard({"0.weight": {"row": torch.ones(5, 1), "step": torch.tensor(1.0)}}, ("optimizers",))
     return {
         "moment": (weight.dtype, str(weight.placements)),
         "rows": (tuple(rows.shape), str(rows.placements)),
         "of another shape": is_sharded(layout.empty(("0.weight", "x"), (2,), torch.float32, None)),
         "unknown": is_sharded(layout.empty(("x",), (5, 3), torch.float32, (0,))),
         "on other axes": str(getattr(layout.empty(("0.weight",), (5, 1), torch.float32, (0, None)), "placements", "")),
-        "weight": is_sharded(placed["model"]["0.weight"]),
-        "buffer": is_sharded(placed["model"]["1.running_mean"]),
-        "by chance": is_sharded(placed["other"][0][0]),
-        "step": is_sharded(placed["0.weight"]["step"]),
-        "mask": is_sharded(placed["0.weight"]["mask"]),
+        "weight": is_sharded(shard["model"]["0.weight"]),
+        "buffer": is_sharded(shard["model"]["1.running_mean"]),
+        "by chance": is_sharded(shard["other"][0][0]),
+        "step": is_sharded(shard["0.weight"]["step"]),
+        "mask": is_sharded(shard["0.weight"]["mask"]),
         "factor": str(factor["0.weight"]["row"].placements),
         "its step": is_sharded(factor["0.weight"]["step"]),
         "whole": layout.is_unsharded,
@@ -129,5 +136,5 @@ def test_how_tensors_lie(two_ranks) -> None:
 def test_nothing_is_divided_where_the_model_is_not() -> None:
     layout = Layout(nn.Linear(2, 1))
     tree = {"weight": torch.ones(1, 2)}
-    assert layout.placed(tree) is tree
+    assert layout.shard(tree) is tree
     assert layout.empty(("weight",), (1, 2), torch.float64, (0,)).dtype is torch.float64

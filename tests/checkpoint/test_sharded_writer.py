@@ -14,7 +14,7 @@ from composer import Logger, dist
 from composer.checkpoint import file_format
 from composer.checkpoint.load import load_checkpoint, read_checkpoint
 from composer.checkpoint.save import save_checkpoint
-from composer.checkpoint.sharded_writer import MARK, checksum, divide, write
+from composer.checkpoint.sharded_writer import TENSOR_KEY, checksum, shard_checkpoint, write_sharded
 from tests.checkpoint.content import same
 from tests.checkpoint.dividing import equal, kinds, moments, run, weights
 
@@ -82,10 +82,10 @@ def test_plain_torch_reads_the_weights(tmp_path, two_ranks) -> None:
 
 
 def test_what_is_in_which_file(tmp_path) -> None:
-    write(divide(CONTENT), tmp_path / "ep1")
+    write_sharded(shard_checkpoint(CONTENT), tmp_path / "ep1")
     assert sorted(path.name for path in (tmp_path / "ep1").iterdir()) == [".metadata", "__0_0.distcp", "composer.pt"]
     rest = file_format.read(tmp_path / "ep1" / "composer.pt")
-    assert rest["content"]["state"]["model"]["weight"] == {MARK: "state.model.weight", "dims": None}
+    assert rest["content"]["state"]["model"]["weight"] == {TENSOR_KEY: "state.model.weight", "dims": None}
     assert rest["content"]["rng"][0]["python"] == (3, (1, 2), None)
     assert rest["files"] == {name: checksum(tmp_path / "ep1" / name) for name in ("__0_0.distcp", ".metadata")}
     assert same(read_checkpoint(tmp_path / "ep1"), CONTENT)
@@ -93,7 +93,9 @@ def test_what_is_in_which_file(tmp_path) -> None:
 
 def test_a_folder_replaces_another(tmp_path) -> None:
     for number in range(2):
-        write(divide({"state": {"model": {"weight": torch.full((2,), float(number))}}}), tmp_path / "ep1")
+        write_sharded(
+            shard_checkpoint({"state": {"model": {"weight": torch.full((2,), float(number))}}}), tmp_path / "ep1"
+        )
     assert read_checkpoint(tmp_path / "ep1")["state"]["model"]["weight"].tolist() == [1, 1]
     assert [path.name for path in tmp_path.iterdir()] == ["ep1"]
 
@@ -132,15 +134,15 @@ def test_where_one_process_fails_all_do_and_the_checkpoint_before_stays(step, tm
     assert [path.name for path in tmp_path.iterdir()] == ["ep0-ba0"]
 
 
-def apart(folder: str) -> list[str]:
+def per_rank_folder(folder: str) -> list[str]:
     """Each process has a folder of its own, as where they go to a store."""
     mine = Path(folder, str(dist.get_global_rank()), "ep1")
-    write(divide({"state": {"model": dict(run().model.state_dict())}}), mine, apart=True)
+    write_sharded(shard_checkpoint({"state": {"model": dict(run().model.state_dict())}}), mine, per_rank_folder=True)
     return sorted(path.name for path in mine.iterdir())
 
 
 def test_each_process_to_a_folder_of_its_own(tmp_path, two_ranks) -> None:
-    first, other = two_ranks.run(apart, str(tmp_path))
+    first, other = two_ranks.run(per_rank_folder, str(tmp_path))
     assert first == [".metadata", "__0_0.distcp", "composer.pt"]
     assert other == ["__1_0.distcp"]
     for path in (tmp_path / "1" / "ep1").iterdir():

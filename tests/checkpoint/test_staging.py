@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from composer.checkpoint import file_format, host_memory
-from composer.checkpoint.staging import Snapshot
+from composer.checkpoint.staging import HostCopy
 from composer.warnings import ComposerWarning
 from tests.checkpoint.content import same
 from tests.streams import FakeCuda, Runtime, side_stream
@@ -45,9 +45,9 @@ def leaves(node: Any) -> list[Tensor]:
 
 @given(st.lists(trees, min_size=1, max_size=3))
 def test_a_copy_is_equal_and_a_copy(contents) -> None:
-    snapshot = Snapshot()
+    host_copy = HostCopy()
     for content in contents:
-        copy = snapshot.take({"root": content})
+        copy = host_copy.copy({"root": content})
         assert same(copy, {"root": content})
         mine = {leaf.data_ptr() for leaf in leaves(content) if leaf.numel()}
         assert not mine & {leaf.data_ptr() for leaf in leaves(copy) if leaf.numel()}
@@ -58,23 +58,23 @@ def test_a_copy_is_equal_and_a_copy(contents) -> None:
 
 
 def test_memory_is_used_again() -> None:
-    snapshot, weight = Snapshot(), torch.ones(3)
-    first = snapshot.take({"a": weight})["a"]
+    host_copy, weight = HostCopy(), torch.ones(3)
+    first = host_copy.copy({"a": weight})["a"]
     weight.fill_(2.0)
-    second = snapshot.take({"a": weight})["a"]
+    second = host_copy.copy({"a": weight})["a"]
     assert second.data_ptr() == first.data_ptr()
     assert second.tolist() == [2.0, 2.0, 2.0]
-    assert snapshot.take({"a": torch.ones(4)})["a"].tolist() == [1.0] * 4
-    assert snapshot.take({"a": torch.ones(4, dtype=torch.int64)})["a"].dtype == torch.int64
+    assert host_copy.copy({"a": torch.ones(4)})["a"].tolist() == [1.0] * 4
+    assert host_copy.copy({"a": torch.ones(4, dtype=torch.int64)})["a"].dtype == torch.int64
 
 
 def test_tied_weights_stay_tied_until_they_are_not() -> None:
-    snapshot, weight = Snapshot(), torch.ones(2)
-    copy = snapshot.take({"a": weight, "b": weight})
+    host_copy, weight = HostCopy(), torch.ones(2)
+    copy = host_copy.copy({"a": weight, "b": weight})
     assert copy["a"] is copy["b"]
-    copy = snapshot.take({"a": weight, "b": torch.zeros(2)})
+    copy = host_copy.copy({"a": weight, "b": torch.zeros(2)})
     assert (copy["a"].tolist(), copy["b"].tolist()) == ([1.0, 1.0], [0.0, 0.0])
-    copy = snapshot.take({"a": weight, "b": weight})
+    copy = host_copy.copy({"a": weight, "b": weight})
     assert copy["a"] is copy["b"]
 
 
@@ -86,7 +86,7 @@ def test_views_and_strides() -> None:
         "column": whole[:, 1],
         "images": torch.rand(1, 2, 3, 3).to(memory_format=torch.channels_last),
     }
-    copy = Snapshot().take(content)
+    copy = HostCopy().copy(content)
     assert same(copy, content)
     assert copy["images"].is_contiguous(memory_format=torch.channels_last)
     assert copy["column"].untyped_storage().nbytes() == 12
@@ -95,7 +95,7 @@ def test_views_and_strides() -> None:
 def test_parameters_stay_so_and_share_their_memory() -> None:
     parameter, frozen = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2), requires_grad=False)
     leaf = torch.ones(2, requires_grad=True)
-    copy = Snapshot().take({"a": parameter, "b": parameter.detach(), "c": frozen, "d": leaf, "e": leaf * 1})
+    copy = HostCopy().copy({"a": parameter, "b": parameter.detach(), "c": frozen, "d": leaf, "e": leaf * 1})
     assert [type(value) for value in copy.values()] == [type(value) for value in (parameter, leaf, frozen, leaf, leaf)]
     assert [value.requires_grad for value in copy.values()] == [True, False, False, True, True]
     assert all(value.is_leaf and value.tolist() == [1, 1] for value in copy.values())
@@ -103,14 +103,14 @@ def test_parameters_stay_so_and_share_their_memory() -> None:
 
 
 def test_what_is_let_go_of_is_forgotten() -> None:
-    snapshot = Snapshot()
-    memory = [weakref.ref(tensor) for tensor in snapshot.take({"a": torch.ones(2), "b": torch.ones(3)}).values()]
-    snapshot.take({"a": torch.ones(2)})
+    host_copy = HostCopy()
+    memory = [weakref.ref(tensor) for tensor in host_copy.copy({"a": torch.ones(2), "b": torch.ones(3)}).values()]
+    host_copy.copy({"a": torch.ones(2)})
     assert [one() is None for one in memory] == [False, True]
-    snapshot.take({"a": torch.ones(1 << 20)})
-    (buffer,) = snapshot._buffers.values()
+    host_copy.copy({"a": torch.ones(1 << 20)})
+    (buffer,) = host_copy._buffers.values()
     assert buffer.num_bytes == 9 << 19  # grown, by an eighth more than was asked for
-    snapshot.take({"a": torch.ones(1)})
+    host_copy.copy({"a": torch.ones(1)})
     assert buffer.num_bytes == 9 << 19, "the larger one is kept"
 
 
@@ -119,7 +119,7 @@ def test_copies_from_a_device_are_complete_when_take_returns() -> None:
         weight = torch.ones(3).to("cuda")
         with side_stream() as side:
             side.wait_stream(device.streams[0])
-            copy = Snapshot().take({"weight": weight, "again": [weight], "bias": torch.zeros(2)})
+            copy = HostCopy().copy({"weight": weight, "again": [weight], "bias": torch.zeros(2)})
         assert side.clock[side.name] <= device.host[side.name], "the host did not wait for the copies"
         weight.add_(1)  # as the next step does: it may not write what is still being read
         assert (weight.sum().item(), copy["weight"].sum().item()) == (6, 3)
@@ -139,7 +139,7 @@ def test_every_accelerator_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(host_memory, "_host_memory", lambda size, kind: torch.empty(size, dtype=torch.uint8))
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
     monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
-    Snapshot().take({"a": torch.ones(2).as_subclass(There)})
+    HostCopy().copy({"a": torch.ones(2).as_subclass(There)})
     assert waited == [torch.device(kind, 0)]
 
 
@@ -155,7 +155,7 @@ def nbytes(tensors: list[Tensor]) -> int:
 
 def test_pinned_memory_is_the_sum_of_the_bytes() -> None:
     generator = random.Random(1)
-    snapshot, largest = Snapshot(), 0
+    host_copy, largest = HostCopy(), 0
     with FakeCuda(), Runtime.counted() as pinned:
         for _ in range(12):
             number = generator.randrange(1, 30)
@@ -163,33 +163,33 @@ def test_pinned_memory_is_the_sum_of_the_bytes() -> None:
                 (torch.rand(generator.randrange(3000), generator.randrange(1, 30)) * 9).to(generator.choice(DTYPES))
                 for _ in range(number)
             ]
-            copy = snapshot.take({"a": [tensor.to("cuda") for tensor in on_host]})["a"]
+            copy = host_copy.copy({"a": [tensor.to("cuda") for tensor in on_host]})["a"]
             assert all(map(same_bits, copy, on_host))
             assert not any(one.is_cuda for one in copy)
             assert len(pinned) == 1, "one buffer, and those of before are not pinned any more"
             largest = max(largest, nbytes(on_host) + 64 * number)
             assert nbytes(on_host) <= sum(pinned.values()) <= largest * 9 // 8 + mmap.PAGESIZE
-        del snapshot
+        del host_copy
         assert not pinned
 
 
 def test_the_first_buffer_has_no_slack() -> None:
     sizes = [(1 << 20) + 1, (1 << 21) + 1, 5]
     with FakeCuda(), Runtime.counted() as pinned:
-        snapshot = Snapshot()
-        snapshot.take({"a": [torch.ones(size, dtype=torch.uint8).to("cuda") for size in sizes]})
+        host_copy = HostCopy()
+        host_copy.copy({"a": [torch.ones(size, dtype=torch.uint8).to("cuda") for size in sizes]})
         assert sum(sizes) <= sum(pinned.values()) < sum(sizes) + 64 * len(sizes) + mmap.PAGESIZE
-        snapshot.take({"a": torch.ones(2)})
+        host_copy.copy({"a": torch.ones(2)})
         assert not pinned, "nothing of the device is saved any more"
 
 
 def test_a_set_that_grows_by_a_little_does_not_need_a_new_buffer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made, make = [], host_memory._host_memory
     monkeypatch.setattr(host_memory, "_host_memory", lambda size, kind: made.append(size) or make(size, kind))
-    snapshot = Snapshot()
+    host_copy = HostCopy()
     for number in range(100, 200):
         content = {"a": [torch.full((100,), float(each)) for each in range(number)]}
-        assert same(snapshot.take(content), content)
+        assert same(host_copy.copy(content), content)
     assert len(made) < 10
 
 
@@ -203,22 +203,22 @@ def test_old_memory_is_freed_before_new_is_made(monkeypatch: pytest.MonkeyPatch)
         return memory
 
     monkeypatch.setattr(host_memory, "_host_memory", noted)
-    snapshot = Snapshot()
-    copy = snapshot.take({"a": torch.ones(1000), "b": torch.ones(4)})
-    snapshot.take({"a": torch.ones(1000), "b": torch.ones(100_000)})
+    host_copy = HostCopy()
+    copy = host_copy.copy({"a": torch.ones(1000), "b": torch.ones(4)})
+    host_copy.copy({"a": torch.ones(1000), "b": torch.ones(100_000)})
     assert len(alive) == 2
     assert copy["a"].untyped_storage().nbytes() == 4000  # the one before: reused
 
 
 def test_sets_that_take_turns_keep_the_larger_buffer() -> None:
-    snapshot, large, small = Snapshot(), torch.rand(1 << 16), torch.rand(5)
+    host_copy, large, small = HostCopy(), torch.rand(1 << 16), torch.rand(5)
     with FakeCuda(), Runtime.counted() as pinned:
         addresses = set()
         for each in (large, small, large, small, small):
-            assert same_bits(snapshot.take({"a": each.to("cuda")})["a"], each)
+            assert same_bits(host_copy.copy({"a": each.to("cuda")})["a"], each)
             addresses |= pinned.keys()
         assert len(addresses) == len(pinned) == 1
-        del snapshot
+        del host_copy
 
 
 @pytest.mark.parametrize("allocator_pins", [True, False])
@@ -237,11 +237,11 @@ def test_memory_that_cannot_be_pinned_in_place(allocator_pins: bool, monkeypatch
     monkeypatch.setattr(Runtime, "refuses", 801)
     monkeypatch.setattr(torch, "empty", allocate)
     with FakeCuda(), Runtime.counted() as pinned:
-        snapshot = Snapshot()
+        host_copy = HostCopy()
         match = r"in place \(cudaHostRegister returned 801\)\. PyTorch's allocator pins it"
         with pytest.warns(ComposerWarning) as warned:
             for times in (1, 2, 3):  # each needs a new buffer
-                copy = snapshot.take({"a": on_host.repeat(times * 100).to("cuda")})["a"]
+                copy = host_copy.copy({"a": on_host.repeat(times * 100).to("cuda")})["a"]
                 assert same_bits(copy, on_host.repeat(times * 100))
                 assert Runtime.last_error == 0
         if not allocator_pins:
@@ -254,10 +254,10 @@ def test_memory_that_cannot_be_pinned_in_place(allocator_pins: bool, monkeypatch
 
 def test_memory_that_stays_pinned_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with FakeCuda(), Runtime.counted():
-        snapshot = Snapshot()
-        snapshot.take({"a": torch.ones(2).to("cuda")})
+        host_copy = HostCopy()
+        host_copy.copy({"a": torch.ones(2).to("cuda")})
         monkeypatch.setattr(Runtime, "refuses", 1)
-        del snapshot
+        del host_copy
         gc.collect()
         assert "cudaHostUnregister returned 1" in caplog.text
         assert Runtime.last_error == 0
@@ -272,9 +272,9 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 def test_every_dtype_and_a_file_of_it(dtype: torch.dtype, tmp_path: Path) -> None:
     big = (torch.rand(2, 5, 3) * 9).to(dtype)
     content = {"whole": big, "turned": big.transpose(0, 2), "none": big[:0], "one": big[0, 0, 0], "column": big[:, 1]}
-    snapshot = Snapshot()
+    host_copy = HostCopy()
     for _ in range(2):
-        copy = snapshot.take(content)
+        copy = host_copy.copy(content)
         file_format.write(copy, tmp_path / "a.pt")
         read = file_format.read(tmp_path / "a.pt")
         for found in (copy, read):
@@ -287,7 +287,7 @@ def test_every_dtype_and_a_file_of_it(dtype: torch.dtype, tmp_path: Path) -> Non
 def test_tensors_that_differ_by_a_bit_of_their_view() -> None:
     number = torch.tensor([1 + 2j])
     content = {"a": number, "b": number.conj(), "imag": number.imag, "negative": number.conj().imag}
-    copy = Snapshot().take(content)
+    copy = HostCopy().copy(content)
     assert {name: one.tolist() for name, one in copy.items()} == {
         "a": [1 + 2j], "b": [1 - 2j], "imag": [2.0], "negative": [-2.0],
     }  # fmt: skip
@@ -298,9 +298,9 @@ def test_tensors_that_are_not_dense() -> None:
     dense = torch.eye(3)
     compressed = [getattr(dense, f"to_sparse_{kind}")() for kind in ("csr", "csc")]
     odd = [dense.to_sparse(), *compressed, torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8)]
-    snapshot = Snapshot()
+    host_copy = HostCopy()
     for one in odd:
-        copy = snapshot.take({"a": one, "b": one, "c": dense})
+        copy = host_copy.copy({"a": one, "b": one, "c": dense})
         assert copy["a"] is copy["b"]
         assert copy["a"].layout == one.layout
         one.copy_(torch.quantize_per_tensor(-dense, 0.1, 0, torch.qint8)) if one.is_quantized else one.values().zero_()
@@ -311,7 +311,7 @@ def test_tensors_that_are_not_dense() -> None:
 
 def test_wide_views_take_their_elements() -> None:
     content = {"wide": torch.ones(1).expand(5), "skips": torch.arange(10.0)[::3], "b": torch.ones(2, 1, 3)[:, :, 1:]}
-    copy = Snapshot().take(content)
+    copy = HostCopy().copy(content)
     assert same(copy, content)
     assert {name: one.untyped_storage().nbytes() for name, one in copy.items()} == {"wide": 20, "skips": 16, "b": 16}
 
@@ -319,13 +319,13 @@ def test_wide_views_take_their_elements() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_device_copies_into_pinned_memory() -> None:
-    snapshot = Snapshot()
+    host_copy = HostCopy()
     for number in (3, 4, 1):
         tensors = [torch.rand(1000, 1001, device="cuda") for _ in range(number)]
         before = torch.cuda.memory_allocated()
-        copy = snapshot.take({"a": tensors})["a"]
+        copy = host_copy.copy({"a": tensors})["a"]
         assert all(one.is_pinned() for one in copy)
         assert all(torch.equal(one, other.cpu()) for one, other in zip(copy, tensors, strict=True))
         assert torch.cuda.memory_allocated() == before
-    del snapshot
+    del host_copy
     assert not copy[0].is_pinned()

@@ -39,7 +39,7 @@ def test_names_are_chosen_by_patterns() -> None:
 def test_mistakes_are_told() -> None:
     with pytest.raises(ValueError, match="Did you mean 'bf16'"):
         get_model_state_dict(network(), precision="bf61")
-    with pytest.raises(ValueError, match="not divided among processes"):
+    with pytest.raises(ValueError, match="not sharded"):
         get_model_state_dict(network(), sharded_state_dict=True)
 
 

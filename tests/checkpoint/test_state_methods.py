@@ -41,4 +41,4 @@ def test_it_says_what_to_import() -> None:
         "try:\n    State(model=torch.nn.Linear(1, 1)).state_dict()\nexcept RuntimeError as error:\n    print(error)"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
-    assert "need composer.trainer; import it before" in found.stdout, found.stderr
+    assert "require composer.trainer; import it first" in found.stdout, found.stderr

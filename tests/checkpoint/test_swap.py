@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from composer.checkpoint import swap as module
-from composer.checkpoint.sharded_reader import read_folder
-from composer.checkpoint.sharded_writer import divide, write
-from composer.checkpoint.swap import exchange
+from composer.checkpoint.sharded_reader import read_sharded
+from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
+from composer.checkpoint.swap import swap_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,11 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def can_exchange(folder: Path) -> bool:
     (folder / "one").mkdir()
     (folder / "other").touch()
-    return exchange(folder / "one", folder / "other")
+    return swap_paths(folder / "one", folder / "other")
 
 
 def save(folder: Path, value: float) -> None:
-    write(divide({"state": {"model": {"weight": torch.full((2,), value)}}}), folder)
+    write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.full((2,), value)}}}), folder)
 
 
 def test_an_exchange(tmp_path) -> None:
@@ -35,7 +35,7 @@ def test_an_exchange(tmp_path) -> None:
         pytest.skip("the system cannot exchange names")
     assert (tmp_path / "one").is_file() and (tmp_path / "other").is_dir()
     with pytest.raises(FileNotFoundError) as error:
-        exchange(tmp_path / "one", tmp_path / "absent")
+        swap_paths(tmp_path / "one", tmp_path / "absent")
     assert (error.value.filename, error.value.filename2) == (str(tmp_path / "one"), str(tmp_path / "absent"))
 
 
@@ -70,7 +70,7 @@ def test_what_has_the_name_is_replaced(way, before, tmp_path, monkeypatch) -> No
     else:
         folder.symlink_to(kept if before == "link" else tmp_path / "nothing")
     save(folder, 2.0)
-    assert read_folder(folder)["state"]["model"]["weight"].tolist() == [2.0, 2.0]
+    assert read_sharded(folder)["state"]["model"]["weight"].tolist() == [2.0, 2.0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ep1", "kept"]
     assert (kept / "file").exists() and not folder.is_symlink()
 

@@ -11,7 +11,7 @@ import torch
 from composer import State
 from composer.checkpoint import read_checkpoint, save_checkpoint
 from composer.checkpoint.load import safe_torch_load
-from composer.checkpoint.sharded_writer import divide, write
+from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 from composer.checkpoint.user_validation import ensure_valid
 
 VARIABLE = "CHECKPOINT_VALIDATION_FUNCTION"
@@ -52,16 +52,18 @@ def test_the_function_decides(monkeypatch) -> None:
     assert ensure_valid("a.pt", [(0, 4)]) == "a.pt"
     assert seen == [("a.pt", [(0, 4)])]
     monkeypatch.setenv(VARIABLE, f"{__name__}.refuse")
-    with pytest.raises(ValueError, match=r"The checkpoint 'a.pt' is not valid, as .*test_user_validation.refuse found"):
+    with pytest.raises(
+        ValueError, match=r"The checkpoint 'a.pt' is invalid: .*test_user_validation.refuse returned False"
+    ):
         ensure_valid("a.pt")
 
 
 def test_every_way_of_reading_asks(tmp_path, monkeypatch) -> None:
     path = save_checkpoint(State(model=torch.nn.Linear(1, 1)), str(tmp_path / "a.pt"))
-    write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+    write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     monkeypatch.setenv(VARIABLE, f"{__name__}.refuse")
     for read, of in ((read_checkpoint, path), (safe_torch_load, path), (read_checkpoint, tmp_path / "ep1")):
-        with pytest.raises(ValueError, match="is not valid"):
+        with pytest.raises(ValueError, match="is invalid"):
             read(of)
     monkeypatch.setenv(VARIABLE, f"{__name__}.accept")
     seen.clear()

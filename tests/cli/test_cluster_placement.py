@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.cli.cluster_placement import find_place, first_host, tasks_per_node
+from composer.cli.cluster_placement import find_placement, first_host, tasks_per_node
 
 
 def slurm(rank: int, tasks: list[int], **more: str) -> dict[str, str]:
@@ -34,7 +34,7 @@ def open_mpi(rank: int, size: int, local_rank: int, local_size: int, **more: str
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_slurm(tasks: list[int], data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, sum(tasks) - 1))
-    place = find_place(slurm(rank, tasks))
+    place = find_placement(slurm(rank, tasks))
     assert place is not None
     assert (place.rank, place.world_size, place.num_nodes) == (rank, sum(tasks), len(tasks))
     assert sum(tasks[: place.node_rank]) + place.local_rank == rank
@@ -43,53 +43,53 @@ def test_slurm(tasks: list[int], data: st.DataObject) -> None:
 
 
 def test_the_port_is_that_of_the_job() -> None:
-    ports = {find_place(slurm(rank, [2, 2])).port for rank in range(4)}
+    ports = {find_placement(slurm(rank, [2, 2])).port for rank in range(4)}
     [port] = ports
     assert 20000 <= port < 32000
-    assert find_place(slurm(0, [2, 2], SLURM_STEP_ID="1")).port != port
+    assert find_placement(slurm(0, [2, 2], SLURM_STEP_ID="1")).port != port
 
 
 def test_a_batch_script_is_no_place() -> None:
     environ = slurm(0, [1, 1])
     del environ["SLURM_STEP_NUM_TASKS"]
-    assert find_place(environ) is None
-    assert find_place({}) is None
+    assert find_placement(environ) is None
+    assert find_placement({}) is None
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.data())
 def test_mpi(num_nodes: int, local_size: int, data: st.DataObject) -> None:
     node, local_rank = data.draw(st.integers(0, num_nodes - 1)), data.draw(st.integers(0, local_size - 1))
-    place = find_place(open_mpi(node * local_size + local_rank, num_nodes * local_size, local_rank, local_size))
+    place = find_placement(open_mpi(node * local_size + local_rank, num_nodes * local_size, local_rank, local_size))
     assert place is not None
     assert (place.num_nodes, place.node_rank, place.local_rank) == (num_nodes, node, local_rank)
 
 
 def test_mpi_within_slurm() -> None:
-    place = find_place({**slurm(1, [1, 1]), **open_mpi(3, 4, 1, 2, PMIX_NAMESPACE="prterun-1@1")})
+    place = find_placement({**slurm(1, [1, 1]), **open_mpi(3, 4, 1, 2, PMIX_NAMESPACE="prterun-1@1")})
     assert place is not None
     assert (place.launcher, place.rank, place.host) == ("Open MPI", 3, None)
     assert place.port is not None
 
 
 def test_hydra() -> None:
-    place = find_place({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"})
+    place = find_placement({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"})
     assert place is not None
     assert (place.launcher, place.rank, place.local_rank, place.host, place.port) == ("MPICH", 1, 1, "127.0.0.1", None)
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "message"),
     [
-        (open_mpi(1, 6, 0, 2), "ranks fill one node after the other"),
-        (open_mpi(0, 5, 0, 2), "as many on each"),
-        (slurm(0, [1], SLURM_PROCID="x"), "SLURM_PROCID must be a whole number, but is 'x'"),
+        (open_mpi(1, 6, 0, 2), "Ranks must fill one node after the other"),
+        (open_mpi(0, 5, 0, 2), "equally many on each"),
+        (slurm(0, [1], SLURM_PROCID="x"), "SLURM_PROCID must be an integer, but is 'x'"),
         (slurm(0, [1], SLURM_NODEID="3"), "SLURM_NODEID is 3"),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "SLURM_NODEID is not set"),
     ],
 )
-def test_contradictions(environ: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        find_place(environ)
+def test_contradictions(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_placement(environ)
 
 
 def test_lists_of_slurm() -> None:

@@ -73,7 +73,7 @@ def test_the_folder_stays_where_something_is_in_it(capsys) -> None:
     logs.reify(envs())
     logs.files(1)[0].write_text("something")
     logs.close(keep=True)
-    assert capsys.readouterr().err == f"composer: what the ranks wrote is in {logs.folder}\n"
+    assert capsys.readouterr().err == f"composer: the output of the ranks is in {logs.folder}\n"
     assert logs.folder.exists()
     logs.close(keep=False)
     assert not logs.folder.exists()
@@ -83,14 +83,14 @@ def test_the_cause_is_not_who_was_told_to_end() -> None:
     logs = RankLogs(None, None)
     logs.reify(envs(count=4, size=4))
     logs.files(2)[1].write_text("".join(f"line {i}\n" for i in range(10_000)))
-    code, told = report(logs, failed(r0=143, r2=3, r1=-15, r3=-15))
+    code, message = report(logs, failed(r0=143, r2=3, r1=-15, r3=-15))
     assert code == 3
-    lines = told.splitlines()
+    lines = message.splitlines()
     assert lines[0] == f"composer: rank 2 (process 1002) failed with exit code 3. The end of {logs.files(2)[1]}:"
     assert lines[2].startswith("line ")
     assert lines[-2:] == ["line 9999", ""] or lines[-1] == "line 9999"
     assert 1000 < len(lines) < 3000
-    assert "rank 1" not in told
+    assert "rank 1" not in message
 
 
 def test_of_several_the_first_that_wrote() -> None:
@@ -99,9 +99,9 @@ def test_of_several_the_first_that_wrote() -> None:
     for rank, when in ((1, 200), (2, 100)):
         logs.files(rank)[1].write_text(f"error of {rank}")
         os.utime(logs.files(rank)[1], (when, when))
-    code, told = report(logs, failed(r0=1, r1=4, r2=7))
+    code, message = report(logs, failed(r0=1, r1=4, r2=7))
     assert code == 7
-    lines = [line for line in told.splitlines() if line.startswith("composer: ")]
+    lines = [line for line in message.splitlines() if line.startswith("composer: ")]
     assert lines[0].startswith("composer: rank 2 ")
     assert lines[1:] == [
         f"composer: then rank 1 failed with exit code 4: {logs.files(1)[1]}",
@@ -110,20 +110,20 @@ def test_of_several_the_first_that_wrote() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
-        (-9, "ended by SIGKILL, which the system sends where memory"),
-        (-11, "ended by SIGSEGV;"),
-        (-63, "ended by signal 63"),
+        (-9, "killed by SIGKILL, which the system sends when it is out of memory"),
+        (-11, "killed by SIGSEGV;"),
+        (-63, "killed by signal 63"),
     ],
 )
-def test_signals(code: int, told: str) -> None:
+def test_signals(code: int, message: str) -> None:
     logs = RankLogs(None, None)
     logs.reify(envs())
     left, text = report(logs, failed(r0=code))
     assert left == exit_code(code) == 128 - code
-    assert told in text
-    assert "what it wrote is above" in text
+    assert message in text
+    assert "its output is above" in text
     assert "it wrote nothing" in report(logs, failed(r1=1))[1]
 
 

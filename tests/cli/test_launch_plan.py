@@ -96,45 +96,45 @@ def test_one_process_a_rank_of_mpi() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "told"),
+    ("arguments", "environ", "message"),
     [
         (["-n", "0"], {}, "--nproc must be a number of ranks, 1 or more, or 'auto', but got '0'"),
         (["-n", "autto"], {}, "Did you mean 'auto'"),
-        (["-m"], {}, "exclude each other"),
-        (["-n", "1", "--stdout", "{rnk}"], {}, "but not 'rnk'. Did you mean 'rank'"),
-        (["-n", "1", "--stderr", "{"], {}, "--stderr='{' can fill in"),
+        (["-m"], {}, "mutually exclusive"),
+        (["-n", "1", "--stdout", "{rnk}"], {}, "unknown placeholder 'rnk'.* Did you mean 'rank'"),
+        (["-n", "1", "--stderr", "{"], {}, "--stderr='{' has the unknown placeholder"),
         (["-n", "1", "--max_restarts", "-1"], {}, "--max_restarts must be 0 or greater"),
         (["-n", "1", "--grace_period", "-1"], {}, "--grace_period must be 0 or greater"),
         (["-n", "1", "--monitor_interval", "0"], {}, "--monitor_interval must be greater than 0"),
         (["-n", "1", "--nnodes", "4:1"], {}, "--nnodes must be a number of nodes or a range"),
         (["-n", "1", "--rdzv_conf", "timeout"], {}, "--rdzv_conf must read like"),
-        (["-n", "1", "--node_rank", "1"], {}, "--node_rank=1 must be 0 on the only node"),
-        (["-n", "1", "--base_rank", "1"], {}, "--base_rank=1 must be 0 on the only node"),
+        (["-n", "1", "--node_rank", "1"], {}, "--node_rank=1 must be 0 on a single node"),
+        (["-n", "1", "--base_rank", "1"], {}, "--base_rank=1 must be 0 on a single node"),
         (["-n", "1", "--master_port", "70000"], {}, "--master_port=70000 must be between"),
-        (["-n", "1", "--master_port", "7", "--max_restarts", "1"], {}, "each restart takes a new port"),
-        (["-n", "1"], {"MASTER_PORT": "x"}, "MASTER_PORT must be a whole number, but is 'x'"),
+        (["-n", "1", "--master_port", "7", "--max_restarts", "1"], {}, "each restart uses a new port"),
+        (["-n", "1"], {"MASTER_PORT": "x"}, "MASTER_PORT must be an integer, but is 'x'"),
         (["-n", "4", "--world_size", "2"], {}, "--world_size=2 .WORLD_SIZE. is less than"),
-        (["-n", "4", "--world_size", "6", "--node_rank", "0"], {}, "no multiple of --nproc=4"),
-        (["-n", "4", "--world_size", "8", "--nnodes", "1"], {}, "contradict --world_size=8"),
-        (TWO_NODES, {}, "--node_rank, the number of this node from 0, is needed"),
-        ([*TWO_NODES, "--base_rank", "3"], {}, "--node_rank, the number of this node from 0, is needed"),
+        (["-n", "4", "--world_size", "6", "--node_rank", "0"], {}, "not a multiple of --nproc=4"),
+        (["-n", "4", "--world_size", "8", "--nnodes", "1"], {}, "conflict with --world_size=8"),
+        (TWO_NODES, {}, "--node_rank, the rank of this node from 0, is required"),
+        ([*TWO_NODES, "--base_rank", "3"], {}, "--node_rank, the rank of this node from 0, is required"),
         ([*TWO_NODES, "--node_rank", "2"], {}, "--node_rank=2 must be between 0 and 1"),
-        ([*TWO_NODES, "--node_rank", "1", "--base_rank", "0"], {}, "--base_rank=0 contradicts --node_rank=1"),
-        ([*TWO_NODES, "--node_rank", "1", "--max_restarts", "1"], {}, "give --rdzv_endpoint"),
+        ([*TWO_NODES, "--node_rank", "1", "--base_rank", "0"], {}, "--base_rank=0 conflicts with --node_rank=1"),
+        ([*TWO_NODES, "--node_rank", "1", "--max_restarts", "1"], {}, "use --rdzv_endpoint"),
         ([*TWO_NODES[:4], "--node_rank", "1", "--master_port", "1"], {}, "--master_addr"),
         ([*TWO_NODES[:4], "--node_rank", "1", "--master_addr", "a"], {}, "--master_port"),
-        (["-n", "1", "--nnodes", "1:2"], {}, "give --rdzv_endpoint HOST:PORT, the same on all"),
-        (["-n", "1", "--rdzv_endpoint", "a:1", "--node_rank", "0"], {}, "--node_rank is found out by the rendezvous"),
+        (["-n", "1", "--nnodes", "1:2"], {}, "require --rdzv_endpoint HOST:PORT, the same on all"),
+        (["-n", "1", "--rdzv_endpoint", "a:1", "--node_rank", "0"], {}, "--node_rank is assigned by the rendezvous"),
         (["-n", "4"], slurm(0, [2, 2]), "SLURM started 2 processes on this node.* but --nproc is 4"),
-        (["--max_restarts", "1"], slurm(0, [2, 2]), "--max_restarts needs one process a node"),
-        (["--grace_period", "0"], slurm(0, [2, 2]), "--grace_period needs one process a node"),
-        (["-n", "1", "--rdzv_backend", "static"], {}, "--rdzv_backend=static is --node_rank"),
-        (["-n", "1", "--rdzv_endpoint", "a:1", "--master_port", "1"], {}, "--master_port is found out"),
+        (["--max_restarts", "1"], slurm(0, [2, 2]), "--max_restarts requires one process per node"),
+        (["--grace_period", "0"], slurm(0, [2, 2]), "--grace_period requires one process per node"),
+        (["-n", "1", "--rdzv_backend", "static"], {}, "--rdzv_backend=static is not supported; use --node_rank"),
+        (["-n", "1", "--rdzv_endpoint", "a:1", "--master_port", "1"], {}, "--master_port is assigned"),
         ([], open_mpi(0, 4, 0, 2), "--master_addr"),
     ],
 )
-def test_contradictions(arguments: list[str], environ: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_contradictions(arguments: list[str], environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         plan(*arguments, **environ)
 
 
@@ -148,11 +148,11 @@ def test_programs(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCRIPTS", str(tmp_path))
     assert command("$SCRIPTS/train.py") == (sys.executable, str(script))
     assert command("-m", "package.train", "-x") == (sys.executable, "-m", "package.train", "-x")
-    for arguments, told in [
+    for arguments, message in [
         ([str(tmp_path / "no.py")], "there is no script"),
         (["checkpont"], "Did you mean 'checkpoint'"),
-        (["ls"], "give -c"),
+        (["ls"], "use -c"),
         (["-c", "no-such-command"], "there is no command 'no-such-command'"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             command(*arguments)

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from composer.cli import launch_rank
-from composer.cli.launch_rank import STDERR_FILE, STDOUT_FILE, become, expand, log_files, rank_environment, usable_cores
+from composer.cli.launch_rank import (
+    STDERR_FILE,
+    STDOUT_FILE,
+    exec_program,
+    expand,
+    log_files,
+    rank_environment,
+    usable_cores,
+)
 
 
 def start(*command: str, launcher: int | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -57,7 +65,7 @@ def test_without_its_launcher_it_does_not_begin() -> None:
 def test_an_error_leaves_the_process_as_it_was(tmp_path) -> None:
     before = signal.getsignal(signal.SIGPIPE)
     with pytest.raises(FileNotFoundError):
-        become([str(tmp_path / "none")], {})
+        exec_program([str(tmp_path / "none")], {})
     assert signal.getsignal(signal.SIGPIPE) == before
 
 

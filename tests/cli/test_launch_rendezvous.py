@@ -63,9 +63,9 @@ def test_only_loopback(options: list[str], environ: dict[str, str], tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     world_size = int(options[1])
-    told = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(world_size)]
-    assert told[0]["launcher"], "the launcher keeps the store"
-    for one in told:
+    message = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(world_size)]
+    assert message[0]["launcher"], "the launcher keeps the store"
+    for one in message:
         assert {address for address, _ in [*one["rank"], *one["launcher"]]} == {"127.0.0.1"}
         assert one["address"] == "127.0.0.1"
 
@@ -117,5 +117,5 @@ def test_each_attempt_has_an_empty_store() -> None:
 def test_a_taken_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(RuntimeError, match=rf"port {port} of this node is taken .*Leave --master_port"):
+        with pytest.raises(RuntimeError, match=rf"port {port} of this node is in use .*Leave out --master_port"):
             LoopbackRendezvous(port, "night").next_rendezvous()

@@ -174,7 +174,7 @@ def test_signals_are_passed_on(name: str, start, tmp_path) -> None:
     code, _, errors = launch.end()
     assert code == 128 + signal.Signals[name]
     assert [(tmp_path / f"saved{rank}").read_text() for rank in range(2)] == [name, name]
-    assert f"composer: ended by {name}\n" in errors
+    assert f"composer: stopped by {name}\n" in errors
     assert launch.nothing_is_left()
 
 
@@ -197,7 +197,7 @@ def test_a_rank_that_is_killed_ends_all(start, tmp_path) -> None:
     os.kill(pid, signal.SIGKILL)
     code, _, errors = launch.end()
     assert code == 128 + signal.SIGKILL
-    assert f"composer: rank 0 (process {pid}) was ended by SIGKILL" in errors
+    assert f"composer: rank 0 (process {pid}) was killed by SIGKILL" in errors
     assert launch.nothing_is_left()
     assert (tmp_path / "saved1").read_text() == "SIGTERM"
 
@@ -227,7 +227,7 @@ def test_a_rank_of_slurm_needs_no_launcher_above_it(start, tmp_path) -> None:
 def test_mistakes_leave_with_two(capsys, tmp_path) -> None:
     for arguments, told in [
         (["-n", "2", str(tmp_path / "none.py")], "there is no script"),
-        (["-n", "2", "-m", "-c", "x"], "exclude each other"),
+        (["-n", "2", "-m", "-c", "x"], "mutually exclusive"),
         (["--nproc=x", "-c", "true"], "--nproc must be a number of ranks"),
     ]:
         with pytest.raises(SystemExit) as left:
@@ -267,15 +267,15 @@ def test_the_launcher_leaves_signals_as_they_were() -> None:
 def _meeting(endpoint: str, **more: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     plan = Plan(("true",), 1, nodes=(1, 2), endpoint=endpoint, local_addr=None, **more)
-    settings["address"] = launcher._complete_meeting(plan, settings)
+    settings["address"] = launcher._complete_rendezvous(plan, settings)
     return settings
 
 
 def test_where_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch sees by itself that loopback is here, and the name of this machine; not that another address is."""
-    monkeypatch.setattr("composer.dist.rendezvous.interfaces.own_address", lambda host: f"towards {host}")
+    monkeypatch.setattr("composer.dist.rendezvous.interfaces.source_address", lambda host: f"towards {host}")
     monkeypatch.setattr(
-        "composer.dist.rendezvous.interfaces.is_own_address", lambda host, port: (host, port) == ("fd00::1", 7)
+        "composer.dist.rendezvous.interfaces.is_local_address", lambda host, port: (host, port) == ("fd00::1", 7)
     )
     assert _meeting("localhost:29500") == {"address": "towards localhost"}
     assert _meeting("[fd00::1]:7") == {"address": "towards fd00::1", "is_host": "true"}
@@ -287,9 +287,9 @@ def test_where_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_place_where_nodes_meet_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds: list[tuple[int, float]] = []
     monkeypatch.setattr("composer.dist.rendezvous.keepalive.set_keepalive", lambda *bound: bounds.append(bound))
-    launcher._bound_silence(Plan(("true",), 1))
-    launcher._bound_silence(Plan(("true",), 1, nodes=(2, 2), endpoint="a:7"))
-    launcher._bound_silence(Plan(("true",), 1, nodes=(1, 2), endpoint="a:8", rdzv_conf={"read_timeout": "5"}))
+    launcher._set_connection_timeout(Plan(("true",), 1))
+    launcher._set_connection_timeout(Plan(("true",), 1, nodes=(2, 2), endpoint="a:7"))
+    launcher._set_connection_timeout(Plan(("true",), 1, nodes=(1, 2), endpoint="a:8", rdzv_conf={"read_timeout": "5"}))
     assert bounds == [(7, 60.0), (8, 5.0)]
 
 
@@ -303,6 +303,6 @@ def test_grace_period() -> None:
         assert launcher._config(given, logs).shutdown_timeout == 7
     else:
         launcher._config(by_default, logs)
-        with pytest.raises(ValueError, match="--grace_period needs a newer version of torch"):
+        with pytest.raises(ValueError, match="--grace_period requires a newer version of torch"):
             launcher._config(given, logs)
     logs.close(keep=False)

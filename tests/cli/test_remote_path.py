@@ -18,10 +18,10 @@ def test_lists_what_is_there(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"), [("some/path", "is a path of this machine"), ("nosuchstore://bucket/run", "nosuchstore")]
+    ("uri", "message"), [("some/path", "is a local path"), ("nosuchstore://bucket/run", "nosuchstore")]
 )
-def test_what_cannot_be_read(uri: str, told: str, capsys) -> None:
+def test_what_cannot_be_read(uri: str, message: str, capsys) -> None:
     assert main([uri]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"composer: {uri} cannot be read: ")
-    assert told in error
+    assert message in error

@@ -82,7 +82,7 @@ def start(cable: Cable, tmp_path: Path) -> Iterator[Callable[..., list[Node]]]:
 
 
 def test_the_cable_is_pulled_and_put_back(start: Callable[..., list[Node]], cable: Cable, tmp_path: Path) -> None:
-    """Both sides end and say who did not come; the same commands then go on where the training was."""
+    """Both sides exit and name the missing ranks; the same commands then resume the run."""
     arguments = ["-n", "1", "--nnodes", "2", "--master_addr", FIRST, "--master_port", str(PORT)]
     places = ["--node_rank", "0"], ["--node_rank", "1"]
     hold(tmp_path, 7)
@@ -92,7 +92,7 @@ def test_the_cable_is_pulled_and_put_back(start: Callable[..., list[Node]], cabl
     go_on(tmp_path)
     for rank, node in enumerate(nodes):
         assert node.end() == 1
-        assert re.search(rf"AbsentRankError: Rank {1 - rank} did not come", node.output), node.output
+        assert re.search(rf"AbsentRankError: Rank {1 - rank} did not join the collective", node.output), node.output
         assert not is_alive(told(tmp_path, "start", rank)["pid"])
     assert not list(tmp_path.glob("end-*"))
 

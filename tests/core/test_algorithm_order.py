@@ -96,8 +96,8 @@ class TestArrange:
             return returned
 
         message = (
-            "algorithm_passes: bad must return a list of algorithms, such as those that it got in another order; at "
-            f"init it got [a, b] and returned {shown}."
+            "algorithm_passes: bad must return a list of algorithms, such as its input in another order; at "
+            f"init it received [a, b] and returned {shown}."
         )
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             arrange([A, B], Event.INIT, [bad])
@@ -164,7 +164,7 @@ class TestClaims:
             __traits__ = Traits(conflicts_with={"Averages": "both do it. Take one."})
 
         for order in ([Averages(), A, AveragesToo()], [AveragesToo(), Averages()], [Averages(), AveragesToo()] * 2):
-            with pytest.warns(NotIntendedUseWarning, match="composes badly with Averages.*: both do it. Take") as found:
+            with pytest.warns(NotIntendedUseWarning, match="conflicts with Averages.*: both do it. Take") as found:
                 Engine(State(model=torch.nn.Linear(1, 1)), algorithms=order)
             assert len(found) == 1
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Data that is dealt out to processes: each sample goes to one of them, in the steps of a single process."""
+"""Data sharded among ranks: each sample goes to one rank, in the steps of a single process."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def data(n: int) -> TensorDataset:
     return TensorDataset(torch.arange(n))
 
 
-class Own(Sampler[int]):
-    """Draws from a generator that every process has for itself."""
+class CustomSampler(Sampler[int]):
+    """Samples from a generator that differs between ranks."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -45,7 +45,7 @@ class Own(Sampler[int]):
         return self.n
 
 
-class OwnBatches(Sampler[list[int]]):
+class CustomBatches(Sampler[list[int]]):
     """Makes batches of different sizes."""
 
     def __init__(self, n: int) -> None:
@@ -68,17 +68,17 @@ LOADERS: dict[str, Any] = {
     "in order": lambda n, **size: DataLoader(data(n), **size),
     "shuffled": lambda n, **size: DataLoader(data(n), shuffle=True, **size),
     "weighted": lambda n, **size: DataLoader(data(n), sampler=WeightedRandomSampler(range(1, n + 1), 2 * n), **size),
-    "one's own": lambda n, **size: DataLoader(data(n), sampler=Own(n), **size),
+    "custom": lambda n, **size: DataLoader(data(n), sampler=CustomSampler(n), **size),
     "distributed": lambda n, **size: DataLoader(data(n), sampler=distributed(n, seed=5), **size),
     "distributed, in order": lambda n, **size: DataLoader(data(n), sampler=distributed(n, shuffle=False), **size),
 }
 
 
-def rest(loader: Any, share: DataShard, start: int = 0, **more: Any) -> list[list[int]]:
-    """The batches of a process, whose generators are at a place of their own."""
-    random.seed(100 + share.rank)
-    torch.manual_seed(100 + share.rank)
-    indices = SampleOrder(loader, share, **more)
+def rest(loader: Any, shard: DataShard, start: int = 0, **more: Any) -> list[list[int]]:
+    """The batches of a rank, whose random generators have different states."""
+    random.seed(100 + shard.rank)
+    torch.manual_seed(100 + shard.rank)
+    indices = SampleOrder(loader, shard, **more)
     indices.seed, indices.epoch, indices.start = 3, 1, start
     return [list(batch) for batch in indices]
 
@@ -88,7 +88,7 @@ def flat(batches: Iterable[list[int]]) -> list[int]:
 
 
 def steps(make: Any, n: int, size: int, parts: int, start: int = 0, drop_last: bool = False) -> list[list[int]]:
-    """What all processes together take in each step, by rank."""
+    """The samples that all ranks together consume in each step, by rank."""
     found = [rest(make(n, batch_size=size, drop_last=drop_last), DataShard(r, parts), start) for r in range(parts)]
     assert all(len(batch) <= size and batch for one in found for batch in one)
     return [flat(one[step] for one in found if step < len(one)) for step in range(max(len(one) for one in found))]
@@ -124,19 +124,19 @@ def test_WorldResize_the_samples_of_an_epoch_are_exact(kind, n, sizes, parts, st
 
 
 @given(n=st.integers(1, 30), size=st.integers(1, 4), parts=st.integers(1, 4))
-def test_whole_batches_go_round(n, size, parts) -> None:
+def test_complete_batches_are_sharded_round_robin(n, size, parts) -> None:
     one = rest(LOADERS["shuffled"](n, batch_size=size), DataShard())
     for rank in range(parts):
-        mine = rest(LOADERS["shuffled"](n, batch_size=size), DataShard(rank, parts), whole_batches=True)
+        mine = rest(LOADERS["shuffled"](n, batch_size=size), DataShard(rank, parts), shard_batches=True)
         assert mine == one[rank::parts]
-        mine = rest(LOADERS["weighted"](n, batch_size=size), DataShard(rank, parts), whole_batches=True)
+        mine = rest(LOADERS["weighted"](n, batch_size=size), DataShard(rank, parts), shard_batches=True)
         assert mine == rest(LOADERS["weighted"](n, batch_size=size), DataShard())[rank::parts]
 
 
 @given(n=st.integers(1, 30), parts=st.integers(1, 4))
-def test_batches_of_ones_own_go_round(n, parts) -> None:
+def test_custom_batches_are_sharded_round_robin(n, parts) -> None:
     def make() -> DataLoader[Any]:
-        return DataLoader(data(n), batch_sampler=OwnBatches(n))
+        return DataLoader(data(n), batch_sampler=CustomBatches(n))
 
     one = rest(make(), DataShard())
     assert sorted(flat(one)) == list(range(n))
@@ -190,20 +190,20 @@ class OwnLoader(DataLoader[Any]):
     """May do more than fetch what its sampler says."""
 
 
-def test_what_is_divided_already_stays_as_it_is() -> None:
-    share = DataShard(1, 2)
+def test_sharded_data_is_unchanged() -> None:
+    shard = DataShard(1, 2)
     loader = DataLoader(data(8), batch_size=2, sampler=Parted(1))
-    assert is_data_sharded(loader, share)
-    assert rest(loader, share) == [[1, 3], [5, 7]]
-    assert DataSpec(loader).__length_of__(share) == 2
+    assert is_data_sharded(loader, shard)
+    assert rest(loader, shard) == [[1, 3], [5, 7]]
+    assert DataSpec(loader).__length_of__(shard) == 2
     others = DataLoader(data(8), sampler=DistributedSampler(data(8), num_replicas=4, rank=3))
-    assert all(is_data_sharded(one, share) for one in (others, [1], DataLoader(Stream()), OwnLoader(data(4))))
+    assert all(is_data_sharded(one, shard) for one in (others, [1], DataLoader(Stream()), OwnLoader(data(4))))
     plain = DataLoader(data(8), batch_sampler=BatchSampler(RandomSampler(data(8)), 2, drop_last=False))
-    assert not is_data_sharded(plain, share)
-    assert list(EpochIterators(DataLoader(Stream(), None), 0, share).begin(epoch=0)) == [0, 1, 2]
+    assert not is_data_sharded(plain, shard)
+    assert list(EpochIterators(DataLoader(Stream(), None), 0, shard).begin(epoch=0)) == [0, 1, 2]
 
 
-def test_what_cannot_be_dealt_out_is_refused() -> None:
+def test_data_that_cannot_be_sharded_is_refused() -> None:
     with pytest.raises(ValueError, match=r"train_dataloader: a OwnLoader in 2 .*get_sampler\(dataset"):
         check_sharded_data(OwnLoader(data(4)), DataShard(0, 2), "train_dataloader")
     for loader in (OwnLoader(data(4), sampler=Parted(0)), OwnLoader(Stream()), DataLoader(data(4)), [1]):
@@ -212,7 +212,7 @@ def test_what_cannot_be_dealt_out_is_refused() -> None:
 
 
 def test_generators_of_each_process_are_left_alone() -> None:
-    loader = LOADERS["one's own"](9, batch_size=2)
+    loader = LOADERS["custom"](9, batch_size=2)
     random.seed(1)
     before = random.getstate()
     list(SampleOrder(loader, DataShard(0, 2)))
@@ -222,12 +222,12 @@ def test_generators_of_each_process_are_left_alone() -> None:
 # ----------------------------------------------------------------------------------------------- the place in a pass
 
 
-def passed(n: int, share: DataShard, size: int, batch: int = 0, saved: Any = None) -> Any:
+def passed(n: int, shard: DataShard, size: int, batch: int = 0, saved: Any = None) -> Any:
     loader = DataLoader(data(n), batch_size=size, shuffle=True)
-    return EpochIterators(loader, 3, share).begin(epoch=0, batch=batch, saved=saved)
+    return EpochIterators(loader, 3, shard).begin(epoch=0, batch=batch, saved=saved)
 
 
-def test_the_place_is_one_of_the_whole_job() -> None:
+def test_the_position_is_global() -> None:
     two = [passed(20, DataShard(rank, 2), 3) for rank in range(2)]
     done = [int(x) for one in two for _ in range(2) for x in next(one)[0]]
     saved = two[0].state_dict()
@@ -247,7 +247,7 @@ def test_a_place_without_a_number_is_that_of_the_batches() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(2, 1), (1, 2), (2, 4)])
-def test_a_place_in_ones_own_data_needs_as_many_processes(ranks, size) -> None:
+def test_a_position_in_separate_data_requires_the_same_number_of_ranks(ranks, size) -> None:
     place = {"kind": "replay", "rng": None}
     saved = place if ranks == 1 else {"kind": "replay", "ranks": [place] * ranks}
     with pytest.raises(ValueError, match=rf"saved by {ranks} rank.* now {size} rank.*spin_dataloaders=False"):

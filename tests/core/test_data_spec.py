@@ -86,7 +86,7 @@ class TestSpec:
 
     def test_a_data_set_in_place_of_a_loader(self):
         dataset = TensorDataset(rows(3))
-        message = f"dataloader: got the data set {dataset!r} itself; give a DataLoader(dataset, batch_size=...) of it."
+        message = f"dataloader: got the dataset {dataset!r} itself; give DataLoader(dataset, batch_size=...) instead."
         with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
             ensure_data_spec(dataset)
 

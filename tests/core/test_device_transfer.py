@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from composer import trees
 from composer.core import device_transfer
-from composer.core.device_transfer import Sent, send
+from composer.core.device_transfer import Transfer, start_transfer
 from tests.streams import FakeCuda, RaceError
 
 Pair = collections.namedtuple("Pair", "x y")
@@ -39,10 +39,10 @@ def move(batch: Any) -> Any:
 
 def test_on_the_cpu_the_batch_is_there_at_once() -> None:
     batch = [torch.ones(2), "text"]
-    sent = send(batch, torch.device("cpu"), lambda batch: [*batch, 1])
-    assert sent.receive()[0] is batch[0]
-    assert sent.receive()[1:] == ["text", 1]
-    assert Sent(batch, torch.device("cpu")).receive() is batch
+    sent = start_transfer(batch, torch.device("cpu"), lambda batch: [*batch, 1])
+    assert sent.wait()[0] is batch[0]
+    assert sent.wait()[1:] == ["text", 1]
+    assert Transfer(batch, torch.device("cpu")).wait() is batch
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_on_the_cpu_the_batch_is_there_at_once() -> None:
 def test_dense_tensors_are_copied_beside_the_step_without_a_race(batch: Any) -> None:
     with FakeCuda() as device:
         for _ in range(3):
-            received = send(batch, CUDA, move).receive()
+            received = start_transfer(batch, CUDA, move).wait()
             total = sum((leaf * 2).sum() for leaf in trees.leaves(received) if isinstance(leaf, torch.Tensor))
             del received
         assert total.item() > 0
@@ -79,31 +79,33 @@ def test_dense_tensors_are_copied_beside_the_step_without_a_race(batch: Any) -> 
     ids=["object", "object beside a tensor", "packed sequence", "COO", "CSR", "nested", "subclass"],
 )
 @pytest.mark.filterwarnings("ignore:.*(Sparse|nested tensors):UserWarning")
-def test_what_the_allocator_cannot_be_told_of_is_copied_on_the_current_stream(make: Any) -> None:
+def test_unsupported_tensors_are_copied_on_the_current_stream(make: Any) -> None:
     batch = make()
     with FakeCuda() as device:
         on = []
-        sent = send(batch, CUDA, lambda batch: on.append(device.current[-1].name) or batch)
+        sent = start_transfer(batch, CUDA, lambda batch: on.append(device.current[-1].name) or batch)
         assert on == ["default"]
-        assert sent.receive() is batch
+        assert sent.wait() is batch
         assert len(device.streams) == 1
 
 
-def test_an_object_of_its_own_kind_is_safe_to_use_at_once() -> None:
+def test_a_custom_object_can_be_used_immediately() -> None:
     with FakeCuda():
-        assert (send(Graph(torch.ones(2)), CUDA, move).receive().edges + 1).sum().item() == 4
+        assert (start_transfer(Graph(torch.ones(2)), CUDA, move).wait().edges + 1).sum().item() == 4
 
 
 def test_what_lies_on_a_device_already_is_not_read_by_the_side_stream() -> None:
     with FakeCuda():
         made_there = torch.ones(2).to(CUDA) + 1
-        received = send([made_there, torch.ones(2)], CUDA, lambda batch: [batch[0] * 1, batch[1].to(CUDA)]).receive()
+        received = start_transfer(
+            [made_there, torch.ones(2)], CUDA, lambda batch: [batch[0] * 1, batch[1].to(CUDA)]
+        ).wait()
         assert (received[0] + received[1]).sum().item() == 6
 
 
 def test_the_model_of_streams_sees_what_would_be_wrong_without_waiting() -> None:
     with FakeCuda(), pytest.raises(RaceError):
-        sent = send(torch.ones(2), CUDA, move)
+        sent = start_transfer(torch.ones(2), CUDA, move)
         sent._batch + 1
 
 
@@ -111,6 +113,6 @@ def test_the_model_of_streams_sees_what_would_be_wrong_without_waiting() -> None
 def test_copies_are_complete_when_they_are_received() -> None:
     device = torch.device("cuda", 0)
     hosts = [torch.full((4096, 1024), float(i)).pin_memory() for i in range(8)]
-    sent = [send(host, device, lambda host: host.to(device, non_blocking=True)) for host in hosts]
-    sums = [each.receive().sum(dtype=torch.float64) for each in sent]
+    sent = [start_transfer(host, device, lambda host: host.to(device, non_blocking=True)) for host in hosts]
+    sums = [each.wait().sum(dtype=torch.float64) for each in sent]
     assert [total.item() for total in sums] == [4096 * 1024.0 * i for i in range(8)]

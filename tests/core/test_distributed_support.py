@@ -6,6 +6,6 @@ from composer.core import Sharding
 
 
 @pytest.mark.parametrize("sharding", Sharding)
-def test_only_those_that_need_whole_weights_refuse_divided_ones(sharding):
-    assert sharding.supports_sharded_weights == (sharding.value != "whole_weights")
+def test_sharded_weights_are_refused_only_by_full_weights(sharding):
+    assert sharding.supports_sharded_weights == (sharding.value != "full_weights")
     assert Sharding(sharding.value) is sharding

@@ -44,7 +44,7 @@ class TestRunEvent:
             Engine(state_of()).run_event("batch_ends")
         with pytest.raises(ValueError, match="Unknown event"):
             Engine(state_of()).run_marker_only_event("batch_ends")
-        with pytest.raises(TypeError, match="An event is given as Event or str, not NoneType: None"):
+        with pytest.raises(TypeError, match="An event must be an Event or a str, not NoneType: None"):
             Engine(state_of()).run_event(None)
 
     def test_a_marker_calls_nobody(self):
@@ -73,7 +73,7 @@ class TestRunEvent:
 
 class TestOrder:
     @pytest.mark.parametrize("event", list(Event))
-    def test_algorithms_callbacks_loggers_and_the_reverse_of_kinds_at_init(self, event):
+    def test_algorithms_callbacks_loggers_and_the_reverse_at_init(self, event):
         seen = []
         state = state_of()
         make = {"a": Algorithm, "b": Algorithm, "c": Callback, "d": Callback, "l": LoggerDestination}
@@ -92,7 +92,7 @@ class TestOrder:
         engine.run_event("after_loss")
         assert [name for name, _ in seen] == ["second", "first", "first", "second"]
 
-    def test_kinds_go_before_the_users_order(self):
+    def test_slots_go_before_the_users_order(self):
         seen = []
         made = [listener(Callback, "c", seen), listener(LoggerDestination, "l", seen)]
         for callbacks in itertools.permutations(made):

@@ -110,9 +110,9 @@ def plain(batches: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_kinds(name) -> None:
+def test_types(name) -> None:
     kind, make = KINDS[name]
-    assert EpochIterators(make(), seed=0).kind == kind
+    assert EpochIterators(make(), seed=0).resume_by == kind
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if "workers" not in name])
@@ -142,7 +142,7 @@ def test_the_end_of_a_pass_whose_length_nobody_knows() -> None:
     assert list(EpochIterators(DataLoader(Stream(), None), seed=0).begin(epoch=0, batch=BATCHES, saved=saved)) == []
 
 
-def test_a_state_that_counts_samples_is_told_how_many() -> None:
+def test_a_state_that_counts_samples_receives_their_number() -> None:
     running = EpochIterators(DataLoader(Counting(), None), seed=0).begin(epoch=0)
     assert running.state_dict(7)["state"] == {"place": 7, "from_beginning": True}
 
@@ -155,10 +155,10 @@ def test_a_place_that_is_only_a_number_of_batches(name, saved) -> None:
     assert plain(EpochIterators(make(), seed=3).begin(epoch=0, batch=2, saved=saved)) == whole[2:]
 
 
-def test_another_kind_of_data_is_refused() -> None:
+def test_another_type_of_data_is_refused() -> None:
     saved = EpochIterators(Loader(), seed=0).begin(epoch=0).state_dict()
     with pytest.raises(
-        ValueError, match="saved by the state_dict of the loader, but the data given now goes by fetching"
+        ValueError, match="saved by the state_dict of the loader, but the current data resumes by fetching"
     ):
         EpochIterators([1, 2], seed=0).begin(epoch=0, batch=1, saved=saved)
 
@@ -171,7 +171,7 @@ class Random:
 
 
 @given(st.integers(1, 20), st.integers(0, 1000))
-def test_fetching_again_draws_the_same_numbers(done, seed) -> None:
+def test_fetching_again_samples_the_same_values(done, seed) -> None:
     torch.manual_seed(seed)
     running = EpochIterators(Random(), seed=0).begin(epoch=0)
     for _ in range(done):
@@ -182,13 +182,13 @@ def test_fetching_again_draws_the_same_numbers(done, seed) -> None:
     assert list(EpochIterators(Random(), seed=0).begin(epoch=0, batch=done, saved=saved)) == rest
 
 
-def test_fetching_again_is_told(caplog) -> None:
+def test_fetching_again_is_logged(caplog) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
     EpochIterators([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
     assert "Fetching the first 2 batches again" in caplog.text
 
 
-def test_samplers_of_several_processes_are_told_the_epoch() -> None:
+def test_set_epoch_of_distributed_samplers() -> None:
     class Told:
         def __init__(self) -> None:
             self.epochs: list[int] = []
@@ -208,7 +208,7 @@ def test_samplers_of_several_processes_are_told_the_epoch() -> None:
 
 
 def test_held_batches_are_not_lost() -> None:
-    running = EpochIterator("dataset", iter([1, 2]), owner=Stream())
+    running = EpochIterator("dataset", iter([1, 2]), stateful=Stream())
     assert not running._is_over()
     assert not running._is_over()
     assert list(running) == [1, 2]
@@ -268,7 +268,7 @@ def test_a_place_before_a_batch_that_came_back_is_not_known(caplog: pytest.LogCa
     running = factory.begin(epoch=0)
     factory.rewind(running, 0, 0, (next(running),))
     assert running.state_dict() == {"kind": "loader", "state": {"place": 1}}
-    assert "A run that resumes from here leaves that batch out" in caplog.text
+    assert "A run that resumes from here skips that batch" in caplog.text
     counting = DataLoader(Counting(), None)
     factory = EpochIterators(counting, seed=0)
     running = factory.begin(epoch=0)
@@ -290,12 +290,12 @@ class OwnPlaceLoader(DataLoader[Any]):
 
 def test_a_count_of_all_samples_goes_before_the_place_of_a_loader() -> None:
     factory = EpochIterators(OwnPlaceLoader(Counting(), None), seed=0)
-    assert (factory.kind, factory.is_own) == ("dataset", False)
+    assert (factory.resume_by, factory.is_per_rank) == ("dataset", False)
     saved = factory.begin(epoch=0).state_dict(2)
     assert list(EpochIterators(OwnPlaceLoader(Counting(), None), seed=0).begin(0, 2, saved)) == [2, 3, 4]
 
 
-def test_data_and_loaders_are_told_the_epoch() -> None:
+def test_set_epoch_of_data_and_loaders() -> None:
     class Told(Plain):
         def __init__(self) -> None:
             super().__init__()
@@ -339,19 +339,19 @@ def test_the_state_between_two_passes() -> None:
     factory = EpochIterators(loader, seed=0)
     ended = factory.begin(epoch=0)
     assert list(ended) == [10, 11]
-    ended.leave()
-    place = factory.place_after(ended, 2, 2, sized=False)
+    ended.stop()
+    place = factory.position_after(ended, 2, 2, sized=False)
     assert place == {"kind": "loader", "state": {"passes": 1}, "over": True, "ended": 2}
     later = EpochIterators(Drawing(), seed=0)
-    later.go_after(0, place)
+    later.restore_after(0, place)
     assert list(later.begin(epoch=1)) == list(factory.begin(epoch=1)) == [20, 21]
 
 
 def test_between_two_passes_other_data_begin_anew(caplog) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
     factory = EpochIterators([1, 2], seed=0)
-    factory.go_after(0, {"kind": "loader", "state": {}, "ended": 2})
-    assert "it begins anew" in caplog.text
+    factory.restore_after(0, {"kind": "loader", "state": {}, "ended": 2})
+    assert "it starts from the beginning" in caplog.text
     assert list(factory.begin(epoch=1)) == [1, 2]
     ended = factory.begin(epoch=2)
-    assert factory.place_after(ended, 2, 2) is None
+    assert factory.position_after(ended, 2, 2) is None

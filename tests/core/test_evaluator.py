@@ -58,8 +58,8 @@ class TestSelect:
 
     def test_what_is_no_expression(self):
         message = (
-            "Evaluator 'test': metric_names has 'F1(', which is not a regular expression: missing ), unterminated "
-            "subpattern at position 2. Put a backslash before characters that are meant as such: 'F1\\\\('."
+            "Evaluator 'test': metric_names has 'F1(', which is not a valid regular expression: missing ), "
+            "unterminated subpattern at position 2. Escape special characters: 'F1\\\\('."
         )
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             evaluator_of(metric_names=["F1("]).__select__({"F1(macro)": MeanMetric()})
@@ -75,7 +75,7 @@ class TestArguments:
 
     @pytest.mark.parametrize("size", [0, -1, 0.5, "many"])
     def test_microbatch_size(self, size):
-        message = f"device_eval_microbatch_size must be a positive whole number, or 'auto' to find it; got {size!r}."
+        message = f"device_eval_microbatch_size must be a positive integer, or 'auto' to determine it; got {size!r}."
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             evaluator_of(device_eval_microbatch_size=size)
         assert evaluator_of(device_eval_microbatch_size=3).device_eval_microbatch_size == 3

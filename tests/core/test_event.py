@@ -99,7 +99,7 @@ def test_unknown_names(given, message):
 
 @pytest.mark.parametrize("given", [3, None, 0.5])
 def test_other_types(given):
-    message = f"An event is given as Event or str, not {type(given).__name__}: {given!r}"
+    message = f"An event must be an Event or a str, not {type(given).__name__}: {given!r}"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         Event(given)
 
@@ -129,7 +129,7 @@ def test_canonical_names():
     assert Event.INIT.canonical_name == "init"
 
 
-def test_kinds():
+def test_types():
     assert {e for e in Event if e.is_eval} == {e for e in Event if e.value.split("_")[0] == "eval"}
     assert len([e for e in Event if e.is_eval]) == 10
     assert len([e for e in Event if e.is_predict]) == 6

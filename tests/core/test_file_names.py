@@ -30,7 +30,7 @@ def test_the_tables_have_what_names_may_have() -> None:
 def test_a_mistyped_placeholder_is_answered_with_the_right_one() -> None:
     with pytest.raises(ValueError, match="Did you mean 'epoch'"):
         format_name_with_dist_and_time("{epch}", "night", Timestamp())
-    with pytest.raises(ValueError, match="does not change in training"):
+    with pytest.raises(ValueError, match="does not change during training"):
         PartialFilePath("a.pt", "{epoch}")
 
 

@@ -33,7 +33,7 @@ class Broken(Callback):
         raise ValueError("broken")
 
 
-def test_the_owner_of_each_kind_of_handler():
+def test_the_owner_of_each_type_of_handler():
     seen = []
 
     class ByEvent(Callback):

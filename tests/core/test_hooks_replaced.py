@@ -84,7 +84,7 @@ def test_in_the_middle_of_a_fit(replace):
         assert seen.count("new") == 2
 
 
-def test_a_method_that_is_taken_away_again():
+def test_a_method_that_is_removed_again():
     callback = Plain()
     callback.batch_end = noted("own")
     engine = Engine(state_of(), callbacks=callback)

@@ -13,7 +13,7 @@ import webdataset
 from torch.utils.data import BatchSampler, ChainDataset, DataLoader, IterableDataset, Sampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from composer.core.infinite_data import PassWatch, refuse_endless, why_endless
+from composer.core.infinite_data import LongEpochWatch, refuse_endless, why_endless
 from composer.warnings import ComposerWarning
 
 DATA = [1, 2, 3]
@@ -225,7 +225,7 @@ def test_to_look_reads_nothing():
 
 @pytest.mark.parametrize("limit", [{"batches": 3}, {"seconds": 0.0}])
 def test_a_long_pass_is_warned_of_once(limit, recwarn):
-    watch = PassWatch("It may be endless.", **limit)
+    watch = LongEpochWatch("It may be endless.", **limit)
     for number in range(1, 9):
         if number == limit.get("batches", 1):
             with pytest.warns(ComposerWarning, match=r"^It may be endless\.$"):

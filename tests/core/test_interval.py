@@ -177,7 +177,7 @@ def test_epochs_are_counted(length, epochs, interval):
 
 @settings(deadline=None)
 @given(total=st.integers(1, 150), percent=st.integers(1, 100), length=st.integers(1, 60))
-def test_share_of_batches(total, percent, length):
+def test_fraction_of_batches(total, percent, length):
     period = -(-total * percent // 100)
     fired = fit(create_interval_scheduler(f"{percent / 100}dur", False), f"{total}ba", [1] * length)
     assert batches(fired) == list(range(period, total + 1, period))
@@ -185,12 +185,12 @@ def test_share_of_batches(total, percent, length):
     assert batches(fired) == sorted({*range(period, total + 1, period), total})
 
 
-def test_share_of_epochs_is_in_batches():
+def test_fraction_of_epochs_is_in_batches():
     assert batches(fit(create_interval_scheduler("0.25dur"), "2ep", [1] * 10)) == [5, 10, 15, 20]
     assert batches(fit(create_interval_scheduler("0.3dur"), "2ep", [1] * 10)) == [6, 12, 18, 20]
 
 
-def test_share_is_the_decimal_that_was_written():
+def test_fraction_is_the_decimal_that_was_written():
     assert 100 * 0.07 > 7
     assert batches(fit(create_interval_scheduler("0.07dur", False), "100ba", [1] * 100))[:3] == [7, 14, 21]
 
@@ -199,7 +199,7 @@ def test_share_is_the_decimal_that_was_written():
     ("max_duration", "expected"),
     [("100sp", [3, 5, 8, 10]), ("1000tok", [3, 5, 8, 10]), ("10sec", [3, 6, 9, 10])],  # 2.5 seconds are rounded up
 )
-def test_share_of_other_units(max_duration, expected):
+def test_fraction_of_other_units(max_duration, expected):
     fired = fit(create_interval_scheduler("0.25dur"), max_duration, [10] * 100, sized=False)
     assert batches(fired) == expected
 
@@ -211,12 +211,12 @@ def test_share_of_other_units(max_duration, expected):
         ("2iter", True, "iterations.*'1iter'"),
     ],
 )
-def test_share_that_cannot_be_counted(max_duration, sized, match):
+def test_fraction_that_cannot_be_counted(max_duration, sized, match):
     with pytest.raises(RuntimeError, match=match):
         fit(create_interval_scheduler("0.5dur"), max_duration, [1] * 3, sized=sized)
 
 
-def test_share_without_max_duration():
+def test_fraction_without_max_duration():
     clock = Clock(None, None, Timestamp(batch=1), Timestamp())
     with pytest.raises(RuntimeError, match="needs max_duration"):
         create_interval_scheduler("0.5dur")(clock, Event.BATCH_CHECKPOINT)

@@ -185,7 +185,7 @@ def test_methods_of_the_object_alone():
     mine.epoch_end.assert_called_once_with(engine.state, engine.logger)
 
 
-def test_a_mock_is_taken():
+def test_a_mock_is_accepted():
     Engine(state_of(), callbacks=mock.Mock(spec=Callback))
 
 

@@ -152,7 +152,7 @@ def test_a_loader_with_a_generator_of_its_own() -> None:
     assert worker.exitcode == 0
 
 
-def test_to_go_on_draws_no_number_where_the_iterator_begins_late() -> None:
+def test_resuming_samples_nothing_if_the_iterator_begins_late() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)

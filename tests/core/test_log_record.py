@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from composer.core import _log_record
-from composer.core._log_record import Entry, read, snapshot
+from composer.core._log_record import LogRecord, copy_to_host, copy_value
 from composer.core.timestamp import Timestamp
 from tests.streams import FakeCuda, RaceError, side_stream
 
 
-def logged(as_numbers: bool) -> Entry:
+def logged(as_numbers: bool) -> LogRecord:
     """An entry of device tensors that are changed after they were logged."""
     values: dict[str, Any] = {"loss": torch.ones(()).to("cuda"), "norm": torch.ones(1).to("cuda")}
     values |= {"vector": torch.ones(3).to("cuda"), "nested": [torch.ones(2).to("cuda")]}
-    metrics = {name: value if name == "nested" else snapshot(value) for name, value in values.items()}
-    entry = Entry(metrics, 1, Timestamp(), as_numbers)
+    metrics = {name: value if name == "nested" else copy_value(value) for name, value in values.items()}
+    entry = LogRecord(metrics, 1, Timestamp(), as_numbers)
     for name in ("loss", "norm", "vector"):
         values[name].add_(1)
     return entry
@@ -28,7 +28,7 @@ def logged(as_numbers: bool) -> Entry:
 def test_what_is_read_is_complete(as_numbers: bool) -> None:
     with FakeCuda():
         entry = logged(as_numbers)
-        read([entry])
+        copy_to_host([entry])
         found = entry.metrics
         assert not any(value.is_cuda for value in (found["vector"], found["nested"][0]))
         assert (float(found["loss"]), float(found["norm"])) == (1.0, 1.0)
@@ -43,7 +43,7 @@ def test_the_model_sees_a_copy_that_nobody_waits_for(name: str, monkeypatch: pyt
     with FakeCuda(), pytest.raises(RaceError, match="'host' uses what stream 'default' may not have finished"):
         entry = logged(as_numbers=False)
         entry.metrics = {name: entry.metrics[name]}
-        read([entry])
+        copy_to_host([entry])
         entry.metrics[name].sum().item()
 
 
@@ -51,5 +51,5 @@ def test_the_model_sees_values_of_a_stream_that_nobody_waits_for() -> None:
     with FakeCuda(), pytest.raises(RaceError):
         with side_stream():
             value = torch.ones(()).to("cuda")
-        entry = Entry({"loss": value}, 1, Timestamp(), as_numbers=True)
-        read([entry])
+        entry = LogRecord({"loss": value}, 1, Timestamp(), as_numbers=True)
+        copy_to_host([entry])

@@ -113,7 +113,7 @@ class TestDestinations:
         base.upload_file(state_of(), "name", Path("file"), overwrite=False)
         base.__suspend__()
         assert not base.can_upload_files()
-        message = "LoggerDestination keeps no files, so 'weights.pt' cannot be fetched."
+        message = "LoggerDestination does not store files, so 'weights.pt' cannot be downloaded."
         with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
             base.download_file("weights.pt", "here")
 
@@ -282,7 +282,7 @@ class TestQueue:
         assert not got["curve"][0].requires_grad
         assert type(got["curve"][1][0]) is torch.Tensor
 
-    def test_values_do_not_share_memory(self):
+    def test_values_have_separate_memory(self):
         keeps = Keeps()
         logger = logger_of(keeps, deferred=True)
         for step in range(10):

@@ -50,7 +50,7 @@ class TestNamed:
     def test_positional_only(self, method, names):
         assert call(method, ", ".join(["self", *names, "/"])) == as_given(names)
 
-    def test_a_parameter_with_a_default_of_its_own_keeps_it(self, method, names):
+    def test_a_parameter_with_a_custom_default_keeps_it(self, method, names):
         assert call(method, ", ".join(["self", *names, "verbose=True"])) == {**as_given(names), "verbose": True}
         assert call(method, ", ".join(["self", *names, "*", "verbose=True"])) == {**as_given(names), "verbose": True}
         defaults = [f"{name}=None" for name in names]

@@ -75,11 +75,11 @@ def test_evaluators_and_logged_values(name) -> None:
     [
         (
             {"monitor": "Accc"},
-            r"'Accc' is no metric of this run\. Did you mean 'eval/Acc'\? There are 'eval/Acc', 'train",
+            r"'Accc' is not a metric of this run\. Did you mean 'eval/Acc'\? The metrics are 'eval/Acc', 'train",
         ),
         ({"monitor": "metrics/eval/Ac"}, "Did you mean 'eval/Acc'"),
-        ({"monitor": "eval/Ac", "dataloader_label": "eval"}, "is no metric of the data 'eval'. Did you mean 'Acc'"),
-        ({"monitor": "Acc", "dataloader_label": "evla"}, "names no data of this run. Did you mean 'eval'"),
+        ({"monitor": "eval/Ac", "dataloader_label": "eval"}, "is not a metric of the data 'eval'. Did you mean 'Acc'"),
+        ({"monitor": "Acc", "dataloader_label": "evla"}, "is not a label of the data of this run. Did you mean 'eval'"),
         ({"monitor": "train/Acc", "dataloader_label": "eval"}, "of other data than dataloader_label='eval'"),
     ],
 )

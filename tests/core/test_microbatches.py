@@ -117,7 +117,7 @@ class TestCount:
     )
     def test_what_it_cannot_tell(self, batch, found):
         message = (
-            f"Cannot tell the number of samples of a batch: found {found}. Give "
+            f"Cannot determine the number of samples of a batch: found {found}. Give "
             f"DataSpec(dataloader, get_num_samples_in_batch=...)."
         )
         with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
@@ -209,13 +209,13 @@ class TestSplit:
         assert [part[0].data_ptr() for part in split((x, x), 2)] == [x.data_ptr(), x[2:].data_ptr()]
 
     @pytest.mark.parametrize("size", [3, 4, 100])
-    def test_a_batch_that_fits_is_whole(self, size):
+    def test_a_batch_that_fits_is_not_split(self, size):
         (part,) = split({"x": rows(3), "y": ["a", "b", "c"]}, size)
         assert plain(part) == {"x": [0, 1, 2], "y": ["a", "b", "c"]}
 
     @pytest.mark.parametrize("size", [0, -1, 0.5, 2.0, "2", None])
     def test_what_is_no_size(self, size):
-        message = f"microbatch_size must be a positive whole number; got {size!r}."
+        message = f"microbatch_size must be a positive integer; got {size!r}."
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             split(rows(3), size)
 
@@ -225,7 +225,7 @@ class TestSplit:
     def test_a_shorter_tensor_goes_to_all_with_a_warning(self):
         message = (
             "A tensor in the batch has 1 rows, but there are 4 samples; every microbatch gets all of it. Give "
-            "DataSpec(dataloader, split_batch=...) if it is to be split."
+            "DataSpec(dataloader, split_batch=...) to split it."
         )
         with pytest.warns(ComposerWarning, match=f"^{re.escape(message)}$"):
             parts = split({"scale": rows(1), "x": rows(4)}, 2)
@@ -234,7 +234,7 @@ class TestSplit:
     @pytest.mark.parametrize("batch", [*EMPTY, {"x": [[1], [2]], "y": [0]}], ids=str)
     def test_nothing_to_split(self, batch):
         message = (
-            f"Cannot split a batch of type {type(batch).__name__} in which there is neither a tensor nor a list of "
+            f"Cannot split a batch of type {type(batch).__name__}: it contains neither a tensor nor a list of "
             f"samples, or lists of different lengths. Give DataSpec(dataloader, split_batch=...)."
         )
         with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
@@ -251,7 +251,7 @@ class TestOlderNames:
     def test_the_default(self):
         assert data_spec._default_split_batch is data_spec.default_split_batch
         assert plain(data_spec.default_split_batch([rows(3), rows(3)], 2)) == [[[0, 1], [0, 1]], [[2], [2]]]
-        with pytest.raises(ValueError, match="microbatch_size must be a positive whole number"):
+        with pytest.raises(ValueError, match="microbatch_size must be a positive integer"):
             data_spec.default_split_batch(rows(3), 1.5)
 
     def test_parts(self):

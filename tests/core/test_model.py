@@ -114,7 +114,7 @@ def test_copies_and_files_leave_out_what_belongs_to_a_run(kind, copied):
     assert torch.equal(other(BATCH), model(BATCH))
 
 
-def test_deep_copies_share_nothing_but_the_logger():
+def test_deep_copies_have_only_the_logger_in_common():
     model = with_run(Modern)
     model.linear.twin, model.notes = model.linear, {"of": [model.linear.weight]}
     memo = {}
@@ -135,7 +135,7 @@ def test_the_logger_is_no_part_of_the_state_dict():
     assert list(with_run(Early).state_dict()) == ["linear.weight", "linear.bias"]
 
 
-def test_a_copy_of_a_compiled_model_runs_its_own_weights() -> None:
+def test_a_copy_of_a_compiled_model_runs_the_copied_weights() -> None:
     model = Regression()
     model.compile(backend="eager")
     twin = copy.deepcopy(model)

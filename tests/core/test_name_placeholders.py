@@ -16,7 +16,7 @@ from composer.core.name_placeholders import (
     check_remote_name,
     check_run_name,
     check_template,
-    differs_by_process,
+    differs_by_rank,
     format_name,
     placeholders,
     with_braces,
@@ -66,10 +66,10 @@ def test_a_further_value_goes_before_one_of_the_timestamp() -> None:
     ("template", "message"),
     [
         ("{epoh}", r"'\{epoh\}' has the unknown placeholder \{epoh\}\. Did you mean 'epoch'\?"),
-        ("{}", r"has the unknown placeholder \{\}\. Known are batch, "),
+        ("{}", r"has the unknown placeholder \{\}\. Known placeholders are batch, "),
         ("{run_name.title}", r"unknown placeholder \{run_name\.title\}\. Did you mean 'run_name'\?"),
         ("{batch:{widht}d}", r"unknown placeholder \{widht\}"),
-        ("{epoch", r"is no name with placeholders: expected '}' before end of string\. Write \{\{ for a brace\."),
+        ("{epoch", r"has invalid placeholders: expected '}' before end of string\. Write \{\{ for a literal brace\."),
     ],
 )
 def test_mistakes(template: str, message: str) -> None:
@@ -78,7 +78,7 @@ def test_mistakes(template: str, message: str) -> None:
 
 
 def test_a_time_where_there_is_none() -> None:
-    with pytest.raises(ValueError, match=r"has the placeholder \{batch\}, but does not change in training"):
+    with pytest.raises(ValueError, match=r"has the placeholder \{batch\}, but does not change during training"):
         format_name("{batch}", "run")
     assert check_template("filename", "{batch}", timed=True) == "{batch}"
     assert check_template("filename", "{mine}", more=["mine"]) == "{mine}"
@@ -99,7 +99,7 @@ def test_a_time_where_there_is_none() -> None:
     ],
 )
 def test_differs_by_process(template: str, differs: bool) -> None:
-    assert differs_by_process(template) is differs
+    assert differs_by_rank(template) is differs
 
 
 @given(st.text())
@@ -130,7 +130,7 @@ ESCAPES = [
 
 @pytest.mark.parametrize("name", [*ESCAPES, "", " ", "/", "a\x7f"])
 def test_names_of_runs_that_lead_elsewhere(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^RUN_NAME=.* A run is named by text such as"):
+    with pytest.raises(ValueError, match=r"^RUN_NAME=.* Give a name such as"):
         check_run_name("RUN_NAME", name)
     with pytest.raises(ValueError, match="run_name="):
         format_name("{run_name}/x", name)
@@ -169,7 +169,7 @@ def test_names_of_files_that_lead_elsewhere(name: str) -> None:
         "é",
     ],
 )
-def test_names_of_runs_are_taken_literally(name: str) -> None:
+def test_run_names_are_literal(name: str) -> None:
     assert check_run_name("run_name", name) == name
     template = "{run_name}/ep{epoch:02d}-{{x}}-{run_name!s:>3}"
     once = format_name(template, name, Timestamp(epoch=3))

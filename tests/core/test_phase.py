@@ -11,7 +11,7 @@ def test_starts_empty_at_time_zero():
     assert (phase.label, phase.loader, phase.length, phase.iterator, phase.repeated) == (None,) * 5
 
 
-def test_phases_share_nothing():
+def test_phases_are_independent():
     first, second = Phase(TrainerMode.TRAIN), Phase(TrainerMode.TRAIN)
     first.timestamp = first.timestamp.to_next_batch()
     assert second.timestamp.batch == 0

@@ -45,7 +45,7 @@ def test_only_rank_0_says_it(monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO, "composer")
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     notices = Notices(lambda text: pytest.fail(text))
-    notices.tell("resumed", urgent=True)
+    notices.report("resumed", urgent=True)
     assert notices.texts == caplog.records == []
 
 
@@ -55,14 +55,14 @@ def test_what_is_urgent_is_on_stderr_once_without_console_and_without_logging(
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     monkeypatch.setattr(logging.getLogger("composer"), "handlers", [])
-    Notices(lambda text: shown).tell("interrupted", urgent=urgent)
+    Notices(lambda text: shown).report("interrupted", urgent=urgent)
     assert capfd.readouterr().err.count("interrupted") == on_stderr
 
 
-def test_passwords_in_uris_are_not_told() -> None:
+def test_passwords_in_uris_are_masked() -> None:
     notices = Notices(lambda text: True)
-    notices.tell("resumed from sftp://me:SECRET@host/run/ep1.pt at epoch 1, batch 4")
-    notices.tell("resumed from oci://bucket@namespace/ep1:2.pt")
+    notices.report("resumed from sftp://me:SECRET@host/run/ep1.pt at epoch 1, batch 4")
+    notices.report("resumed from oci://bucket@namespace/ep1:2.pt")
     assert notices.texts == [
         "resumed from sftp://me:***@host/run/ep1.pt at epoch 1, batch 4", "resumed from oci://bucket@namespace/ep1:2.pt"
     ]  # fmt: skip
@@ -80,7 +80,7 @@ def test_a_console_that_fails_does_not_keep_the_others_from_it() -> None:
     assert console.lines == ["resumed"]
 
 
-def test_a_nan_loss_is_told_once_where_losses_are_read(caplog) -> None:
+def test_a_nan_loss_is_reported_once(caplog) -> None:
     class Reader(LoggerDestination):
         def __due__(self, state) -> bool:
             return True

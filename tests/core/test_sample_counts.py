@@ -70,19 +70,19 @@ def test_parts_of_samples() -> None:
 
 
 @pytest.mark.parametrize("size", [2.0, np.int64(2), np.float64(2), torch.tensor(2)])
-def test_every_form_of_a_whole_size(size) -> None:
+def test_every_form_of_an_integer_size(size) -> None:
     assert trained(spec(), device_train_microbatch_size=size).state.device_train_microbatch_size == 2
     assert Evaluator(label="a", dataloader=spec(), device_eval_microbatch_size=size).microbatch_size == 2
 
 
 @pytest.mark.parametrize("size", [0.5, 2.5, 0, -1, -0.5, float("nan"), float("inf"), True, "2"])
 def test_other_sizes_are_refused(size) -> None:
-    with pytest.raises(ValueError, match="device_train_microbatch_size must be a positive whole number"):
+    with pytest.raises(ValueError, match="device_train_microbatch_size must be a positive integer"):
         trained(spec(), device_train_microbatch_size=size)
-    with pytest.raises(ValueError, match="device_eval_microbatch_size must be a positive whole number"):
+    with pytest.raises(ValueError, match="device_eval_microbatch_size must be a positive integer"):
         Evaluator(label="a", dataloader=spec(), device_eval_microbatch_size=size)
 
 
 def test_a_split_into_nothing_is_named() -> None:
-    with pytest.raises(ValueError, match="split_batch returned no microbatch of a batch with 4 samples"):
+    with pytest.raises(ValueError, match="split_batch returned no microbatch for a batch with 4 samples"):
         trained(spec(split_batch=lambda batch, size: []), device_train_microbatch_size=2)

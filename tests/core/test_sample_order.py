@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from composer.core import sample_order as module
-from composer.core.sample_order import SampleOrder, SeededIndices, resumable
+from composer.core.sample_order import SampleOrder, SeededIndices, resumable_loader
 
 
 def data(n: int) -> TensorDataset:
@@ -121,7 +121,7 @@ def test_epochs_and_seeds_differ_and_repeat(kind) -> None:
     assert a_pass(SAMPLERS[kind](40, batch_size=4), epoch=1, seed=2) == passes[3]
 
 
-def test_a_generator_of_ones_own_says_the_order() -> None:
+def test_a_custom_generator_determines_the_order() -> None:
     def loader(seed: int) -> DataLoader[Any]:
         return DataLoader(data(20), 4, shuffle=True, generator=torch.Generator().manual_seed(seed))
 
@@ -177,7 +177,7 @@ def drawn(workers: int, start: int = 0, **options: Any) -> list[Any]:
     loader = DataLoader(Numbers(), 3, shuffle=True, num_workers=workers, **options)
     made = SampleOrder(loader)
     made.seed, made.start = 3, start
-    return [[part.tolist() for part in batch] for batch in resumable(loader, made, seed=3)]
+    return [[part.tolist() for part in batch] for batch in resumable_loader(loader, made, seed=3)]
 
 
 def test_numbers_in_workers_depend_on_the_batch_alone() -> None:
@@ -192,7 +192,7 @@ def test_seeds_travel_with_the_indices() -> None:
     assert (type(made), list(made), made.seed) == (SeededIndices, [3, 1], 9)
 
 
-def test_going_through_indices_here_draws_and_seeds_nothing() -> None:
+def test_iterating_indices_in_the_main_process_samples_and_seeds_nothing() -> None:
     before = torch.get_rng_state()
     assert list(SeededIndices([3, 1], seed=9)) == [3, 1]
     assert torch.equal(torch.get_rng_state(), before)
@@ -209,7 +209,7 @@ def test_a_loader_keeps_its_settings() -> None:
         data(9), 2, num_workers=2, collate_fn=collate, worker_init_fn=init, timeout=5, prefetch_factor=3,
         persistent_workers=True, drop_last=True, multiprocessing_context="fork",
     )  # fmt: skip
-    made = resumable(loader, SampleOrder(loader), seed=0)
+    made = resumable_loader(loader, SampleOrder(loader), seed=0)
     kept = (
         "num_workers",
         "collate_fn",
@@ -224,8 +224,8 @@ def test_a_loader_keeps_its_settings() -> None:
     assert len(made) == len(loader) == 4
 
 
-def test_beginning_a_pass_draws_nothing() -> None:
+def test_beginning_an_epoch_samples_nothing() -> None:
     loader = DataLoader(data(9), 2, shuffle=True)
     before = torch.get_rng_state()
-    assert len(list(resumable(loader, SampleOrder(loader), seed=0))) == 5
+    assert len(list(resumable_loader(loader, SampleOrder(loader), seed=0))) == 5
     assert torch.equal(torch.get_rng_state(), before)

@@ -102,11 +102,11 @@ class TestMaxDuration:
             (
                 "0.5dur",
                 ValueError,
-                "max_duration=0.5dur is a share of itself; give epochs, batches,",
+                "max_duration=0.5dur is a fraction of itself; give epochs, batches,",
             ),
             (-1, ValueError, "max_duration must not be negative; got '-1ep'."),
             ("-2ba", ValueError, "max_duration must not be negative; got '-2ba'."),
-            (1.5, TypeError, "A time in epoch units must be a whole number"),
+            (1.5, TypeError, "A time in epoch units must be an integer"),
             ("soon", ValueError, "soon"),
             ([1], TypeError, "[1]"),
         ],
@@ -174,7 +174,7 @@ class TestMaxDuration:
 
 
 class TestData:
-    def test_set_and_taken_away(self):
+    def test_set_and_removed(self):
         data = loader()
         state = state_of(train_dataloader=data)
         assert state.dataloader is state.train_dataloader is data
@@ -220,7 +220,7 @@ class TestData:
 
     def test_length_beyond_the_data(self):
         state = state_of(train_dataloader=loader())
-        message = "The data has 3 batches in a pass, fewer than the 4 asked for; 3 are used."
+        message = "The data has 3 batches per epoch, fewer than dataloader_len=4; 3 are used."
         with pytest.warns(ComposerWarning, match=f"^{re.escape(message)}$") as caught:
             state.dataloader_len = 4
         assert state.dataloader_len == Time(3, "ba")
@@ -328,7 +328,7 @@ class TestCopies:
 
 
 class TestNamesOfTheDivision:
-    def test_nothing_is_divided(self):
+    def test_nothing_is_sharded(self):
         state = state_of()
         assert (state.fsdp_config, state.tp_config, state.fsdp_state_dict_type) == (None, None, None)
         assert (state.fsdp_enabled, state.fsdp_config_version, state.load_monolith_rank0_only) == (False, 0, False)
@@ -375,7 +375,7 @@ class TestDataOfOnesOwn:
 
 
 class TestPrecisionContext:
-    def test_casts_are_kept_unless_told_otherwise(self):
+    def test_casts_are_cached_unless_disabled(self):
         state = state_of(precision="amp_bf16")
         found = []
         for state.caches_casts in (True, False):

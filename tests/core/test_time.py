@@ -91,7 +91,7 @@ class TestConstruction:
         assert type(Time(1, "dur").value) is float
 
     @pytest.mark.parametrize("value", [3.0, np.int64(3), np.float32(3), Fraction(3)])
-    def test_whole_numbers_of_other_types(self, value):
+    def test_integers_of_other_types(self, value):
         time = Time(value, "ba")
         assert time.value == 3
         assert type(time.value) is int
@@ -221,7 +221,7 @@ class TestComparison:
 
 class TestArithmetic:
     @pytest.mark.parametrize("other", [Time(3, "ba"), "3ba", 3])
-    def test_with_each_kind(self, other):
+    def test_with_each_type(self, other):
         time = Time(10, "ba")
         assert time + other == Time(13, "ba")
         assert other + time == Time(13, "ba")
@@ -252,17 +252,17 @@ class TestArithmetic:
         assert Time(10**18 + 1, "tok") * 3 == Time(3 * 10**18 + 3, "tok")
 
     @pytest.mark.parametrize("share", [Time(0.5, "dur"), "0.5dur"])
-    def test_share_of_a_time(self, share):
+    def test_fraction_of_a_time(self, share):
         assert Time(11, "ep") * share == Time(5, "ep")
         assert share * Time(11, "ep") == Time(5, "ep")
         assert Time(0.5, "dur") * share == Time(0.25, "dur")
 
     @pytest.mark.parametrize("other", [Time(40, "ba"), "40ba"])
-    def test_ratio_is_a_share(self, other):
+    def test_ratio_is_a_fraction(self, other):
         assert Time(10, "ba") / other == Time(0.25, "dur")
         assert other / Time(10, "ba") == Time(4, "dur")
 
-    def test_number_over_time_is_a_share(self):
+    def test_number_over_time_is_a_fraction(self):
         assert 5 / Time(10, "ba") == Time(0.5, "dur")
 
     def test_product_of_two_counts(self):
@@ -306,7 +306,7 @@ class TestArithmetic:
         assert ((a - a % b) % b).value == 0
 
     @given(st.integers(0, 10**9), st.floats(0, 1))
-    def test_share_never_exceeds_the_whole(self, count, share):
+    def test_fraction_never_exceeds_the_total(self, count, share):
         time = Time(count, "sp")
         assert 0 <= (time * share).value <= count
         assert time * share == time * Time(share, "dur") == Time(share, "dur") * time

@@ -98,7 +98,7 @@ class TestParsing:
             Time.from_timestring("5epp")
 
     def test_fraction_of_a_counted_unit(self):
-        with pytest.raises(TypeError, match=r"epoch units must be a whole number, but got 1\.5"):
+        with pytest.raises(TypeError, match=r"epoch units must be an integer, but got 1\.5"):
             Time.from_timestring("1.5ep")
 
     def test_overflow(self):
@@ -140,7 +140,7 @@ class TestInput:
     def test_number_takes_the_unit(self, unit):
         assert Time.from_input(3, unit) == ensure_time(3, unit) == Time(3, "ep")
 
-    def test_share(self):
+    def test_fraction_of_a_run(self):
         assert ensure_time(0.25, "dur") == Time(0.25, "dur")
 
     def test_string_keeps_its_unit(self):

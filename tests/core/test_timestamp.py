@@ -67,7 +67,7 @@ class TestConstruction:
         assert names == list(FIELDS)
 
     @pytest.mark.parametrize(("name", "unit"), COUNTERS.items())
-    def test_counter_from_each_kind(self, name, unit):
+    def test_counter_from_each_type(self, name, unit):
         expected = Timestamp(**{name: 5})
         for value in (Time(5, unit), f"5{unit}", 5.0, np.int64(5)):
             timestamp = Timestamp(**{name: value})
@@ -176,11 +176,11 @@ class TestSteps:
 
     @pytest.mark.parametrize("duration", [0.25, datetime.timedelta(seconds=0.25), np.float64(0.25)])
     @pytest.mark.parametrize("step", ["to_next_batch", "to_next_epoch", "to_next_iteration"])
-    def test_duration_of_each_kind(self, step, duration):
+    def test_duration_of_each_type(self, step, duration):
         assert getattr(Timestamp(), step)(duration=duration).total_wct == datetime.timedelta(milliseconds=250)
 
     @pytest.mark.parametrize("samples", [32, 32.0, Time(32, "sp"), "32sp", np.int64(32)])
-    def test_samples_of_each_kind(self, samples):
+    def test_samples_of_each_type(self, samples):
         after = Timestamp().to_next_batch(samples)
         assert after == Timestamp(batch=1, batch_in_epoch=1, sample=32, sample_in_epoch=32)
 
@@ -260,7 +260,7 @@ class TestReading:
             lambda t: t.has_reached(Time(0.5, "dur")),
         ],
     )
-    def test_share_is_unknown(self, read):
+    def test_fraction_is_unknown(self, read):
         with pytest.raises(ValueError, match=r"'dur'.*get_elapsed_duration"):
             read(Timestamp())
 

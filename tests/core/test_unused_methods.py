@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 
-from composer.core.unused_methods import own_attributes, own_methods, parameters_of
+from composer.core.unused_methods import added_attributes, added_methods, parameters_of
 
 
 class Base:
@@ -15,10 +15,10 @@ class Base:
 
 
 def unused(kind):
-    return {name for name, *_ in own_methods(kind, Base)}
+    return {name for name, *_ in added_methods(kind, Base)}
 
 
-def test_what_own_code_uses_is_left_out():
+def test_methods_used_by_the_class_are_left_out():
     def decorated(function):
         @functools.wraps(function)
         def wrapper(*given):
@@ -70,7 +70,7 @@ def test_what_own_code_uses_is_left_out():
             super().only_itself()
 
     assert unused(Mine) == {"helper", "static", "of_class", "only_itself"}
-    assert list(own_attributes(Mine, Base)) == ["size", "value", "cached"]
+    assert list(added_attributes(Mine, Base)) == ["size", "value", "cached"]
 
 
 def test_names_that_are_looked_up():
@@ -127,7 +127,7 @@ def test_parents_count_and_the_interface_of_another_package_does_not():
         def on_theirs(self): ...
         def mine(self): ...
 
-    found = {name: classes for name, _, classes in own_methods(Mine, Base)}
+    found = {name: classes for name, _, classes in added_methods(Mine, Base)}
     assert found.keys() == {"mine", "mixed_in", "of_parent"}
     assert found["mine"] == [Mine]
     assert found["of_parent"] == [Mine, Mixin, Parent]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from composer.datasets.tensor_loader import TensorLoader
 from composer.warnings import ComposerWarning
 from tests.common import FEATURES, weights
-from tests.trainer.many import run_of
+from tests.trainer.multi_rank import run_of
 
 N = 22
 
@@ -149,7 +149,7 @@ def _train(batch_size: int, folder: str, stop: str | None, load: str | None) -> 
         more |= {"save_folder": folder, "save_interval": "1ba", "save_filename": "at{batch}.pt"}
     trainer, watch = run_of("double", tensors(batch_size), max_duration=stop or "2ep", **more)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The states of random numbers were saved by", ComposerWarning)
+        warnings.filterwarnings("ignore", "The random state was saved with", ComposerWarning)
         trainer.fit()
     found = weights(trainer), watch.numbers
     trainer.close()

@@ -24,7 +24,7 @@ world: list[Any] = []
 
 
 @atexit.register
-def tell() -> None:
+def post_error() -> None:
     """Registered before composer is imported, so called last."""
     gc.collect()
     group = world[0]
@@ -78,7 +78,7 @@ def main(how: str) -> Any:
         ThreadPoolExecutor(1).submit(pickle.dumps, Saving())
     if how == "forked" and not os.fork():
         sys.exit()  # as a child that does not know of the group
-    group_exit._PATIENCE = group_exit._PATIENCE_AFTER_ERROR = 1.0 if how in ("stuck", "error") else 30.0
+    group_exit._TIMEOUT = group_exit._TIMEOUT_AFTER_ERROR = 1.0 if how in ("stuck", "error") else 30.0
     holder = Holder() if how == "late" else None
     if how in ("late", "stuck", "error") and first:
         # Nobody waits for it, and the other is late, or does not come while this one exits.

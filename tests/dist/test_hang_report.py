@@ -1,4 +1,4 @@
-"""Who did not come, and where it is: with threads in place of processes, and with two processes."""
+"""Hang reports name the missing ranks with their stacks; threads stand in for ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 from composer import dist
 from composer.dist import _hang_watcher, hang_report
 from composer.dist._hang_watcher import HangWatcher
-from composer.dist.hang_report import AbsentRankError, Together, start_hang_watcher
+from composer.dist.hang_report import AbsentRankError, InCollective, start_hang_watcher
 from tests.dist.waiting import LONG, wait_for
 
 TIMED_OUT = RuntimeError("[gloo/tcp/buffer.cc] Timed out waiting 300000ms for recv operation to complete")
@@ -24,20 +24,20 @@ CLOSED = RuntimeError("[gloo/tcp/pair.cc] Connection closed by peer [127.0.0.1]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_hang_watcher, "_PATIENCE", LONG)
-    monkeypatch.setattr(_hang_watcher, "_SETTLING", 0.1)
+    monkeypatch.setattr(_hang_watcher, "_RESPONSE_TIMEOUT", LONG)
+    monkeypatch.setattr(_hang_watcher, "_GRACE_PERIOD", 0.1)
 
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """A process group of one, while which the threads of roll calls run."""
+    """A process group of size 1, during which the watcher threads run."""
     dist.initialize_dist("cpu")
     yield
     torch_dist.destroy_process_group()
 
 
-class Several:
-    """Roll calls of several ranks in this process; a rank's training is a thread."""
+class ThreadRanks:
+    """Hang watchers of thread_ranks ranks in this process; each rank trains in a thread."""
 
     def __init__(self, size: int, timeout: float = 0.5) -> None:
         self.store = torch_dist.HashStore()
@@ -76,11 +76,11 @@ class Several:
 
 
 @pytest.fixture
-def several() -> Iterator[Callable[..., Several]]:
-    made: list[Several] = []
+def thread_ranks() -> Iterator[Callable[..., ThreadRanks]]:
+    made: list[ThreadRanks] = []
 
-    def make(*args: Any) -> Several:
-        made.append(Several(*args))
+    def make(*args: Any) -> ThreadRanks:
+        made.append(ThreadRanks(*args))
         return made[-1]
 
     yield make
@@ -88,31 +88,31 @@ def several() -> Iterator[Callable[..., Several]]:
         one.end()
 
 
-def test_one_that_hangs_is_named_with_its_stack_to_all_that_gave_up(patient, group, several, capfd) -> None:
-    ranks = several(3)
+def test_a_rank_that_hangs_is_named_with_its_stack_on_all_ranks_that_timed_out(patient, group, thread_ranks, capfd) -> None:
+    ranks = thread_ranks(3)
     ranks.rank(1, ranks.is_elsewhere)
     ranks.rank(0, lambda call: call.explain(TIMED_OUT))
-    wait_for(lambda: ranks.store.check(["composer/roll-call/note/0"]))
+    wait_for(lambda: ranks.store.check(["composer/hang-report/error/0"]))
     ranks.rank(2, lambda call: call.explain(CLOSED))
     wait_for(lambda: {0, 2} <= set(ranks.results))
     assert ranks.results[0] == ranks.results[2]
     missing, text = ranks.results[0]
     assert missing == [1]
     assert text.startswith("Rank 1 on ")
-    assert " did not come. Stack in step 7:\n" in text
+    assert " did not join the collective. Stack in step 7:\n" in text
     assert "in is_elsewhere" in text
     ranks.end()
-    told = capfd.readouterr().err
-    assert told.count("rank 1 is here") == 1
-    assert "in is_elsewhere" in told
-    assert "rank 0 is here" not in told
+    stderr = capfd.readouterr().err
+    assert stderr.count("rank 1 is here") == 1
+    assert "in is_elsewhere" in stderr
+    assert "rank 0 is here" not in stderr
 
 
-def test_one_that_failed_is_the_reason(patient, several) -> None:
-    ranks, error = several(3, LONG), ValueError("the data are\nbad")
+def test_a_rank_that_failed_is_the_cause(patient, thread_ranks) -> None:
+    ranks, error = thread_ranks(3, LONG), ValueError("the data are\nbad")
     error.add_note("Raised by the loader.")
-    ranks.rank(1, lambda call: call.tell(error))
-    ranks.rank(2, lambda call: call.tell(CLOSED, waited=True))
+    ranks.rank(1, lambda call: call.post_error(error))
+    ranks.rank(2, lambda call: call.post_error(CLOSED, waited=True))
     ranks.rank(0, lambda call: call.explain(CLOSED))
     wait_for(lambda: 0 in ranks.results)
     missing, text = ranks.results[0]
@@ -120,29 +120,29 @@ def test_one_that_failed_is_the_reason(patient, several) -> None:
     assert text == "Rank 1 failed: ValueError: the data are\nbad\nRaised by the loader."
 
 
-def test_one_without_an_answer_has_ended(monkeypatch, several) -> None:
-    monkeypatch.setattr(_hang_watcher, "_PATIENCE", 0.3)
-    ranks = several(4)
-    ranks.rank(1, lambda call: call.tell(TIMED_OUT, waited=True), answers=False)
+def test_a_rank_that_does_not_respond_has_exited(monkeypatch, thread_ranks) -> None:
+    monkeypatch.setattr(_hang_watcher, "_RESPONSE_TIMEOUT", 0.3)
+    ranks = thread_ranks(4)
+    ranks.rank(1, lambda call: call.post_error(TIMED_OUT, waited=True), answers=False)
     ranks.rank(0, lambda call: call.explain(TIMED_OUT), answers=False)
     wait_for(lambda: 0 in ranks.results)
     missing, text = ranks.results[0]
     assert missing == [2, 3]
-    assert text == "Ranks 2, 3 did not come and gave no answer in 0.3 s: ended, stopped or busy."
+    assert text == "Ranks 2, 3 did not join the collective and did not respond within 0.3 s: exited, stopped or busy."
 
 
-def test_ranks_outside_of_the_group_are_not_waited_for(patient, several) -> None:
-    ranks = several(4, LONG)
-    ranks.rank(3, lambda call: call.tell(TIMED_OUT, waited=True))
+def test_ranks_outside_of_the_group_are_not_waited_for(patient, thread_ranks) -> None:
+    ranks = thread_ranks(4, LONG)
+    ranks.rank(3, lambda call: call.post_error(TIMED_OUT, waited=True))
     ranks.rank(1, lambda call: call.explain(TIMED_OUT, [1, 3]))
     wait_for(lambda: 1 in ranks.results)
     missing, text = ranks.results[1]
     assert missing == []
-    assert "All processes gave up waiting for each other.\nRank 1: RuntimeError: [gloo" in text
+    assert "All ranks timed out waiting for each other.\nRank 1: RuntimeError: [gloo" in text
 
 
-def test_one_that_waits_too_has_come(patient, group, several) -> None:
-    ranks = several(3)
+def test_a_rank_that_also_waits_is_not_missing(patient, group, thread_ranks) -> None:
+    ranks = thread_ranks(3)
 
     def waits(call: HangWatcher) -> None:
         call.waits = True
@@ -155,33 +155,33 @@ def test_one_that_waits_too_has_come(patient, group, several) -> None:
     assert ranks.results[0][0] == [2]
 
 
-def test_a_store_that_is_gone_is_said_to_be(monkeypatch, several) -> None:
+def test_an_unreachable_store_is_reported(monkeypatch, thread_ranks) -> None:
     def gone(*args: Any, **more: Any) -> None:
         raise torch_dist.DistNetworkError("Broken pipe")
 
-    ranks = several(2)
-    ranks.rank(1, lambda call: (setattr(call, "tell", gone), call.explain(CLOSED))[1], answers=False)
+    ranks = thread_ranks(2)
+    ranks.rank(1, lambda call: (setattr(call, "post_error", gone), call.explain(CLOSED))[1], answers=False)
     wait_for(lambda: 1 in ranks.results)
     missing, text = ranks.results[1]
     assert missing == [0]
-    assert "which rank 0 or the launcher on its node keeps: it has ended" in text
+    assert "cannot be reached: that process has exited (see its output)" in text
 
 
-def test_a_stalled_run_is_reported_once_before_anything_fails(patient, group, several, caplog) -> None:
+def test_a_stalled_run_is_reported_once_before_anything_fails(patient, group, thread_ranks, caplog) -> None:
     caplog.set_level(logging.WARNING, "composer.dist")
-    ranks = several(2)
+    ranks = thread_ranks(2)
     ranks.rank(0, ranks.is_elsewhere)
     ranks.rank(1, ranks.is_elsewhere)
-    wait_for(lambda: bool(caplog.records) and ranks.store.check(["composer/roll-call/place/0/1"]))
+    wait_for(lambda: bool(caplog.records) and ranks.store.check(["composer/hang-report/stack/0/1"]))
     ranks.end()
     assert len(caplog.records) == 1
     report = caplog.records[0].getMessage()
-    assert "processes that wait for another fail after 0.5 s" in report
+    assert "collectives time out after 0.5 s" in report
     assert "Ranks 0, 1. Stack in step 7:" in report
     assert "in is_elsewhere" in report
 
 
-def test_the_report_says_where_the_flight_recorder_writes(monkeypatch) -> None:
+def test_the_report_names_the_files_of_the_flight_recorder(monkeypatch) -> None:
     monkeypatch.setattr(_hang_watcher.torch_dist, "get_backend_config", lambda: "cpu:gloo,cuda:nccl")
     assert _hang_watcher._flight_recorder() == []
     for name, value in (
@@ -196,55 +196,55 @@ def test_the_report_says_where_the_flight_recorder_writes(monkeypatch) -> None:
     assert _hang_watcher._flight_recorder() == []
 
 
-def test_who_makes_progress_is_not_asked_and_reports_nothing(patient, caplog) -> None:
+def test_a_rank_with_progress_does_not_respond_or_report(patient, caplog) -> None:
     store = torch_dist.HashStore()
     call = HangWatcher(store, 0, 2, timeout=10.0)
-    place = "composer/roll-call/place/0/0"
+    key = "composer/hang-report/stack/0/0"
     call.step = 3
-    store.set("composer/roll-call/roll/0", "")
+    store.set("composer/hang-report/request/0", "")
     for now in (0, 4.9, 9.8, 14.7):
-        call.beats += 1
-        call._look(now)
-        call._look(now + 4.8)
-        assert not store.check([place])
-    call._look(14.7 + 5)
-    assert store.check([place])
-    call._look(14.7 + 30)  # it has answered: who asked says what is to be said
+        call.progress_count += 1
+        call._poll(now)
+        call._poll(now + 4.8)
+        assert not store.check([key])
+    call._poll(14.7 + 5)
+    assert store.check([key])
+    call._poll(14.7 + 30)  # it has responded; the requester logs the report
     assert not caplog.records
 
 
-def test_where_no_step_is_noted_nothing_is_reported(patient, caplog) -> None:
+def test_without_a_recorded_step_nothing_is_reported(patient, caplog) -> None:
     call = HangWatcher(torch_dist.HashStore(), 0, 1, timeout=10.0)
-    call._look(0)
-    call._look(100)
+    call._poll(0)
+    call._poll(100)
     assert not caplog.records
     call.step = 3
-    call._look(101)
-    call._look(102)
-    assert [record.getMessage().partition(";")[0] for record in caplog.records] == ["No step ended in 101 s"]
-    call.beats += 1
-    call._look(103)
-    call._look(110.9)
+    call._poll(101)
+    call._poll(102)
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == ["No step has completed in 101 s"]
+    call.progress_count += 1
+    call._poll(103)
+    call._poll(110.9)
     assert len(caplog.records) == 1
-    call._look(111)
+    call._poll(111)
     assert len(caplog.records) == 2
 
 
-def test_what_was_told_is_forgotten_when_training_goes_on(several) -> None:
-    ranks = several(2)
-    ranks.rank(1, lambda call: call.tell(ValueError("caught")), answers=False)
+def test_a_posted_error_is_withdrawn_when_training_continues(thread_ranks) -> None:
+    ranks = thread_ranks(2)
+    ranks.rank(1, lambda call: call.post_error(ValueError("caught")), answers=False)
     wait_for(lambda: 1 in ranks.results)
-    assert b"caught" in ranks.store.get("composer/roll-call/note/1")
+    assert b"caught" in ranks.store.get("composer/hang-report/error/1")
     ranks.calls[1].begin()
-    assert ranks.store.get("composer/roll-call/note/1") == b""
+    assert ranks.store.get("composer/hang-report/error/1") == b""
 
 
-def test_alone_nobody_is_asked(monkeypatch) -> None:
+def test_a_single_process_requests_nothing(monkeypatch) -> None:
     before = threading.active_count()
     start_hang_watcher(1.0)
     dist.note_step(3)
     assert threading.active_count() == before
-    for scope in (dist.name_absent_ranks(), Together()):
+    for scope in (dist.name_absent_ranks(), InCollective()):
         with pytest.raises(RuntimeError, match="gloo") as caught, scope:
             raise TIMED_OUT
         assert caught.value is TIMED_OUT
@@ -252,84 +252,84 @@ def test_alone_nobody_is_asked(monkeypatch) -> None:
 
 
 class Fake:
-    """A roll call whose answer is known."""
+    """A hang watcher with a fixed report."""
 
     def __init__(self, missing: list[int]) -> None:
-        self.missing, self.asked, self.told = missing, 0, []
-        self.waits, self.beats, self.step = False, 0, None
+        self.missing, self.requests, self.posted = missing, 0, []
+        self.waits, self.progress_count, self.step = False, 0, None
 
     def begin(self) -> None:
-        self.told.clear()
+        self.posted.clear()
 
     def mark(self, *, waits: bool) -> None:
         self.waits = waits
-        self.beats += 1
+        self.progress_count += 1
 
-    def tell(self, error: BaseException) -> None:
-        self.told.append(error)
+    def post_error(self, error: BaseException) -> None:
+        self.posted.append(error)
 
     def explain(self, error: BaseException, ranks: Any = None) -> tuple[list[int], str]:
-        self.asked += 1
+        self.requests += 1
         return self.missing, "what is known"
 
 
-@pytest.mark.parametrize("scope", [dist.name_absent_ranks, Together])
+@pytest.mark.parametrize("scope", [dist.name_absent_ranks, InCollective])
 @pytest.mark.parametrize("error", [TIMED_OUT, torch_dist.DistBackendError("NCCL error"), CLOSED])
-def test_errors_of_communication_name_the_absent(monkeypatch, group, scope, error) -> None:
+def test_communication_errors_name_the_missing_ranks(monkeypatch, group, scope, error) -> None:
     monkeypatch.setattr(hang_report, "_current", fake := Fake([3]))
-    expected = pytest.raises(AbsentRankError, match="what is known\nThe wait ended with: ")
+    expected = pytest.raises(AbsentRankError, match="what is known\nThe collective failed with: ")
     with expected as caught, dist.name_absent_ranks(), scope():
         raise error
     assert caught.value.ranks == (3,)
     assert caught.value.__cause__ is error
-    assert fake.asked == 1
+    assert fake.requests == 1
 
 
-def test_where_all_gave_up_the_error_stays_and_is_asked_about_once(monkeypatch, group) -> None:
+def test_if_all_ranks_timed_out_the_error_stays_with_one_report(monkeypatch, group) -> None:
     monkeypatch.setattr(hang_report, "_current", fake := Fake([]))
     error = RuntimeError("gloo timed out")
-    with pytest.raises(RuntimeError, match="gloo timed out") as caught, dist.name_absent_ranks(), Together():
+    with pytest.raises(RuntimeError, match="gloo timed out") as caught, dist.name_absent_ranks(), InCollective():
         raise error
     assert caught.value is error
-    assert error.__notes__ == ["Roll call: what is known"]
-    assert (fake.asked, fake.told) == (1, [])
+    assert error.__notes__ == ["Hang report: what is known"]
+    assert (fake.requests, fake.posted) == (1, [])
 
 
-def test_other_errors_are_told_to_the_others(monkeypatch, group) -> None:
+def test_other_errors_are_posted_to_the_other_ranks(monkeypatch, group) -> None:
     monkeypatch.setattr(hang_report, "_current", fake := Fake([3]))
     for error in (RuntimeError("size mismatch"), ValueError("gloo is in the text, and it is no such error")):
         with contextlib.suppress(RuntimeError, ValueError), dist.name_absent_ranks():
             dist.note_step(4)
             assert fake.step == 4
             raise error
-        assert fake.told == [error]
+        assert fake.posted == [error]
         assert fake.step is None
-    assert fake.asked == 0
+    assert fake.requests == 0
 
 
 def test_the_error_survives_pickling() -> None:
-    error = pickle.loads(pickle.dumps(AbsentRankError("Rank 1 did not come.", [1])))
-    assert (str(error), error.ranks) == ("Rank 1 did not come.", (1,))
+    error = pickle.loads(pickle.dumps(AbsentRankError("Rank 1 did not join the collective.", [1])))
+    assert (str(error), error.ranks) == ("Rank 1 did not join the collective.", (1,))
 
 
-def test_collectives_of_other_threads_say_nothing_of_the_training(monkeypatch) -> None:
-    """As those of a thread that writes a checkpoint."""
+def test_collectives_of_other_threads_are_not_recorded(monkeypatch) -> None:
+    """For example, of a thread that writes a checkpoint."""
     call = HangWatcher(torch_dist.HashStore(), 0, 2, 5.0)
     monkeypatch.setattr(hang_report, "_current", call)
     seen = []
 
     def write() -> None:
-        with Together():
-            seen.append((call.waits, call.beats))
-        seen.append((call.waits, call.beats))
+        with InCollective():
+            seen.append((call.waits, call.progress_count))
+        seen.append((call.waits, call.progress_count))
 
-    with Together():
-        assert (call.waits, call.beats) == (True, 1)
+    with InCollective():
+        assert (call.waits, call.progress_count) == (True, 1)
         thread = threading.Thread(target=write)
         thread.start()
         thread.join()
         assert seen == [(True, 1)] * 2
-    assert (call.waits, call.beats) == (False, 2)
+    assert (call.waits, call.progress_count) == (False, 2)
     thread = threading.Thread(target=write)
     thread.start()
     thread.join()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from composer.hparams.build import check
-from composer.hparams.config_tree import parse_value, spelled
+from composer.hparams.config_tree import expanded, parse_value
 from tests.docs.blocks import DOCS, blocks
 from tests.hparams import configured
 
@@ -28,8 +28,8 @@ def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys)
     without_data = re.sub(r"^train_dataloader:\n(?:  .*\n)*", "", whole, flags=re.M)
     assert without_data != whole
     (tmp_path / "run.yaml").write_text(without_data)  # the script gives the data
-    check(spelled(parse_value(whole)), {})
-    check(spelled(parse_value(optimizers)), {"model": None})
+    check(expanded(parse_value(whole)), {})
+    check(expanded(parse_value(optimizers)), {"model": None})
     names: dict[str, Any] = {}
     for block in blocks("hyperparameters.md"):
         block.run(names)
@@ -57,4 +57,4 @@ def test_options_of_the_page_exist() -> None:
 def test_mistakes_read_as_on_the_page(config: dict[str, object], line: str) -> None:
     assert f"composer train: error: {line}\n" in PAGE
     with pytest.raises(ValueError, match=re.escape(line)):
-        check(spelled(config), {"model": None})
+        check(expanded(config), {"model": None})

@@ -1,4 +1,4 @@
-"""The pages that are made of the packages: nothing public is missing, and what they say is what the code says."""
+"""Generated pages: nothing public is missing, and they agree with the code."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import doctest
 import inspect
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
-from composer import algorithms, callbacks, functional, loggers
+from composer import Trainer, algorithms, callbacks, functional, loggers
 from composer.core.callback import Callback
 from composer.core.logger_destination import LoggerDestination
-from docs import curves, figures, schedules, text
+from docs import choosing, curves, figures, schedules, text
+from docs.docstrings import TRAINER_GROUPS
 from docs.hooks import made_pages, on_config, on_page_markdown
-from docs.methods import bad_company, public_methods
-from docs.reference import own_names, public_modules
+from docs.methods import CONDITIONS, conflicts, public_methods
+from docs.reference import exports, public_modules
 from tests.algorithms.cases import public_classes
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +31,7 @@ def pages():
 
 @pytest.fixture(scope="module")
 def documented(pages):
-    """The objects whose reference stands on a page -> the page."""
+    """The pages that contain the reference of each object, by its path."""
     found: dict[str, list[str]] = {}
     for path, content in pages.items():
         for name in re.findall(r"^::: ([\w.]+)$", content, flags=re.M):
@@ -70,7 +74,7 @@ def test_every_callback_and_logger_has_a_page(pages, documented, package, base):
     for name in package.__all__:
         value = getattr(package, name)
         if not value.__module__.startswith(f"{package.__name__}."):
-            continue  # a base class, which is in the reference
+            continue  # a base class, which the API reference contains
         (page,) = documented[_where(value, name)]
         assert page.startswith(f"{folder}/")
         if isinstance(value, type) and issubclass(value, base):
@@ -78,14 +82,42 @@ def test_every_callback_and_logger_has_a_page(pages, documented, package, base):
 
 
 def test_everything_public_is_documented_once(documented):
-    missing = [
-        f"{module.__name__}.{name}"
-        for module in public_modules()
-        for name in own_names(module)
-        if f"{module.__name__}.{name}" not in documented
-    ]
-    assert not missing
+    assert [name for name in exports() if name not in documented] == []
     assert {name: places for name, places in documented.items() if len(places) > 1} == {}
+
+
+def test_everything_that_a_package_exports_is_public():
+    """Whatever a package lists in ``__all__`` and this library defines is in the reference."""
+    known = set(exports())
+    missing: list[str] = []
+    for package in public_modules():
+        if hasattr(package, "__path__"):
+            values = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
+            for name, value in values.items():
+                module = getattr(value, "__module__", None)
+                is_own = inspect.isclass(value) or inspect.isroutine(value)
+                if is_own and str(module).startswith("composer.") and f"{module}.{value.__name__}" not in known:
+                    missing.append(f"{package.__name__}.{name}")
+    assert missing == []
+
+
+def test_the_reference_shows_public_names_only(documented):
+    in_reference = {name for name, places in documented.items() if places[0].startswith("reference/")}
+    assert in_reference <= set(exports())
+    assert "composer.trainer.trainer.Trainer" in in_reference
+    # Only those that a package exports from a private module.
+    assert {name for name in documented if "._" in name} <= set(exports())
+
+
+def test_the_arguments_of_trainer_are_grouped_in_the_order_of_the_signature():
+    names = list(inspect.signature(Trainer).parameters)
+    places = [names.index(first) for first in TRAINER_GROUPS]
+    assert places == sorted(places)
+    assert places[0] == 0
+    shown = text.grouped_arguments(inspect.cleandoc(Trainer.__doc__), TRAINER_GROUPS)
+    assert re.findall(r"^Args: (.+)$", shown, flags=re.M) == list(TRAINER_GROUPS.values())
+    assert "Args:\n" not in shown
+    assert re.findall(r"^    (\w+): ", shown.partition("Attributes:")[0], flags=re.M) == names[:-1]
 
 
 def test_links_between_made_pages_lead_somewhere(pages):
@@ -98,17 +130,53 @@ def test_links_between_made_pages_lead_somewhere(pages):
 def test_every_method_page_says_when_and_how(pages):
     for method in public_methods():
         page = pages[f"methods/{method.file}"]
-        for heading in (*text.SECTIONS, "Beside other methods", "Reference"):
+        for heading in (*text.SECTIONS, "Combining with other methods", "Reference"):
             assert re.search(rf"^## {heading}\n\n\S", page, flags=re.M), f"{method.name}: {heading}"
 
 
-def test_bad_company_is_told_on_both_pages(pages):
-    company = bad_company()
-    assert (
-        company["MixUp"]["CutMix"] == company["CutMix"]["MixUp"] == algorithms.CutMix.__traits__.conflicts_with["MixUp"]
-    )
+def test_conflicts_are_shown_on_both_pages(pages):
+    pairs = conflicts()
+    assert pairs["MixUp"]["CutMix"] == pairs["CutMix"]["MixUp"] == algorithms.CutMix.__traits__.conflicts_with["MixUp"]
     assert "[CutMix](cutmix.md)" in pages["methods/mixup.md"]
     assert "[MixUp](mixup.md)" in pages["methods/cutmix.md"]
+
+
+def test_conflicts_that_depend_on_arguments_say_so(pages):
+    without = [
+        algorithms.MixUp(),
+        algorithms.CutMix(),
+        algorithms.Alibi(64, train_sequence_length_scaling=1.0),
+        algorithms.StochasticDepth("Block", stochastic_method="sample"),
+    ]
+    depending = {
+        (type(one).__name__, other)
+        for one in without
+        for other in set(type(one).__traits__.conflicts_with) - set(one.__traits__.conflicts_with)
+    }
+    assert depending == set(CONDITIONS)
+    files = {method.name: method.file for method in public_methods()}
+    for (one, other), condition in CONDITIONS.items():
+        assert f"[{other}]({files[other]}) ({condition})" in pages[f"methods/{files[one]}"]
+        assert f"[{one}]({files[one]}) ({condition})" in pages[f"methods/{files[other]}"]
+        assert f"[{other}]({files[other]}) ({condition})" in pages["methods/index.md"]
+
+
+def test_choosing_methods_compares_every_method(pages):
+    files = {method.name: method.file for method in public_methods()}
+    assert set(choosing.CHOICES) == set(files)
+    page = choosing.with_choices((ROOT / "docs" / "choosing_methods.md").read_text(), files)
+    tables = page.partition("## Vision")[2].partition("## Which methods conflict")[0]
+    assert sorted(re.findall(r"^\| \[(\w+)\]\(methods/", tables, flags=re.M)) == sorted(files)
+    assert sorted(re.findall(r"^\| \[(\w+)\]\(", pages["methods/index.md"], flags=re.M)) == sorted(files)
+
+
+def test_step_times_are_relative_to_the_step_without_a_method(tmp_path):
+    assert "Not measured" in choosing.with_choices("<!-- choose: steps -->", {}, tmp_path)
+    size = "ResNet-18, 8 x 3 x 96 x 96"
+    rows = [[f"step: no method, {size}", 200.0], [f"step: SAM, {size}, both", 500.0], ["step: GyroDropout, 3", 9.0]]
+    (tmp_path / "methods.json").write_text(json.dumps({"rows": rows}))
+    shown = choosing.with_choices("<!-- choose: steps -->", {}, tmp_path)
+    assert shown.endswith("| no method | 200 | 1.00× |\n| SAM | 500 | 2.50× |")
 
 
 def test_navigation_is_filled():
@@ -153,27 +221,35 @@ def test_costs_are_those_of_the_results(tmp_path):
         ["batch: mixup_batch, 256 x 3 x 32 x 32", 3.0, 4.0, 0.75, 0.01],
         ["batch: mixup_batch, 8 x 4", 1.25, "fails", "-", "-"],
         ["images: augmix_image", "fails", 2.0, "-", "-"],
+        ["own: pack_sequences, 9 documents; beside it padding them", 8.0, 2.0, 4.0, 0.1],
     ]
     assert figures.costs(tmp_path) == {}
     (tmp_path / "methods.json").write_text(json.dumps({"columns": [], "rows": rows}))
-    times = "3 ms, 0.75 times what MosaicML Composer 0.32.1 takes"
+    times = "3 ms, 0.75× the time of MosaicML Composer 0.32.1"
     assert figures.costs(tmp_path) == {
-        "mixup_batch": f"`mixup_batch`, 256 x 3 x 32 x 32: {times}; `mixup_batch`, 8 x 4: 1.25 ms."
+        "mixup_batch": f"`mixup_batch`, 256 x 3 x 32 x 32: {times}; `mixup_batch`, 8 x 4: 1.25 ms.",
+        "pack_sequences": "`pack_sequences`, 9 documents: 8 ms, 4.00× the time of padding them.",
     }
 
 
 def test_figures_take_the_place_of_their_mark(tmp_path):
     page = "Before.\n\n<!-- figures: vision -->\n\nAfter."
     assert "Not measured" in figures.with_figures(page, tmp_path)
+    ratios = ["0.50", "0.40 to 0.60", "-", "-"]
     results = {
-        "columns": ["time to target", "seconds"],
-        "rows": [["vision: baseline", 1.23456], ["vision: recipe", "never"], ["language: recipe", 9.0]],
+        "rows": [
+            ["vision: baseline", 3.456, 0.5, 9.0, "5 of 5", "-", "-", "-", "-", 0.97, 0.002],
+            ["vision: recipe", 1.234, 0.1, 9.0, "5 of 5", *ratios, 0.98, 0.003],
+            ["language: recipe", "never", "-", 7.77, "0 of 5", "-", "-", "-", "-", 2.0, 0.1],
+        ],
         "notes": ["vision: digits.", "language: bytes.", "One thread."],
     }
     (tmp_path / "time_to_target.json").write_text(json.dumps(results))
     shown = figures.with_figures(page, tmp_path)
-    assert "| baseline | 1.23 |\n| recipe | never |\n\nvision: digits.\n\nAfter." in shown
-    assert "9" not in shown
+    assert "| baseline | 3.46 ± 0.50 | 5 of 5 |  |  | 0.970 ± 0.002 |\n" in shown
+    assert "| recipe | 1.23 ± 0.10 | 5 of 5 | 0.50× (0.40–0.60) |  | 0.980 ± 0.003 |\n\nDigits.\n\nAfter." in shown
+    assert "bytes" not in shown
+    assert "| never | 0 of 5 |" in figures.with_figures("<!-- figures: language -->", tmp_path)
     assert "figures:" not in shown
     assert on_page_markdown("Plain.", page=None) == "Plain."
 
@@ -224,7 +300,7 @@ class Documented:
 
 def test_examples_of_the_helpers_run():
     failures, tries = doctest.testmod(text)
-    assert (failures, tries) == (0, 3)
+    assert (failures, tries) == (0, 4)
 
 
 def test_parts_of_a_docstring():

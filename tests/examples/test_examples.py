@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.slow
 
 # The whole length takes a while and shows nothing more about whether the code is right.
-SHORTER = {'max_duration="5ep"': 'max_duration="3ba"', "in data:": "in list(data)[:3]:"}
+SHORTER = {'max_duration="10ep"': 'max_duration="30ba"'}
 
 
 def run(*arguments: str, cwd: Path, timeout: float = 240) -> str:
@@ -45,7 +45,7 @@ def test_several_processes(tmp_path: Path) -> None:
     """Two that divide the weights, and one that goes on from their checkpoint."""
     script = [str(ROOT / "examples/distributed/digits.py"), "--strategy", "fsdp", "--width", "32"]
     run("-m", "composer", "-n", "2", *script, "--duration", "20ba", cwd=tmp_path)
-    told = "ignore:The states of random numbers were saved by 2 ranks"
+    told = "ignore:The random state was saved with 2 ranks"
     printed = run("-W", told, *script, "--duration", "40ba", cwd=tmp_path)
     assert re.search(r"^0 epochs, 2560 samples: accuracy 0\.\d+$", printed, re.MULTILINE), printed
 
@@ -66,11 +66,9 @@ def test_readme(tmp_path: Path) -> None:
         assert source.count(whole) == 1, f"the README says {whole!r} {source.count(whole)} times"
         source = source.replace(whole, shorter)
     source += (
-        "\nassert type(network[3]).__name__ == 'BlurMaxPool2d'\n"
-        "assert network[0].weight.is_contiguous(memory_format=torch.channels_last)\n"
-        "assert loss.isfinite()\n"
-        "Trainer(model=trainer.state.model, train_dataloader=data, max_duration='2ba', optimizers=optimizer,"
-        " algorithms=GradientNoise(), progress_bar=False).fit()\n"
+        "\nassert loss.isfinite()\n"
+        "Trainer(model=trainer.state.model, train_dataloader=DataLoader(train, batch_size=32), max_duration='2ba',"
+        " optimizers=optimizer, algorithms=GradientNoise(), progress_bar=False).fit()\n"
     )
     (tmp_path / "readme.py").write_text(source)
     printed = run("readme.py", cwd=tmp_path)

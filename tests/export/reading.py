@@ -1,4 +1,4 @@
-"""Running what was exported, by the programs that the formats are for."""
+"""Run exported models with the runtimes that the formats are for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.jit.script, torch.fx.symbolic_trace and torch.export.export of classifiers that methods have changed."""
+"""torch.jit.script, torch.fx.symbolic_trace and torch.export.export of classifiers changed by algorithms."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class OwnModel(ComposerModel):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_models_of_ones_own(way: str) -> None:
+def test_custom_models(way: str) -> None:
     model, sample = OwnModel(), (torch.randn(3, 4), torch.zeros(3))
     model.logger = object()  # type: ignore[assignment]
     torch.testing.assert_close(WAYS[way](model, sample)(sample), model(sample))

@@ -1,4 +1,4 @@
-"""export_for_inference: every argument, and files that the programs they are for run as torch does."""
+"""export_for_inference: every argument, and files that their runtimes run as torch does."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_fixed_sizes(tmp_path: Path) -> None:
         net(torch.randn(2, 3, 8, 8))
 
 
-def test_a_sample_of_one_row_is_told_of(tmp_path: Path) -> None:
+def test_a_sample_of_one_row_warns(tmp_path: Path) -> None:
     with pytest.warns(ComposerWarning, match="tensor with one row"):
         export_for_inference(network(), "torch_export", str(tmp_path / "net"), sample_input=torch.randn(1, 3, 8, 8))
 
@@ -157,7 +157,7 @@ def test_scripts_are_made_of_code_without_a_sample(tmp_path: Path) -> None:
     torch.testing.assert_close(load_script(tmp_path / "net.pt")(x), net.eval()(x))
 
 
-def test_what_cannot_be_scripted_is_traced_or_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_scripted_is_traced_or_rejected(tmp_path: Path) -> None:
     net, batch = OfDicts(), {"x": torch.randn(2, 3), "shift": torch.tensor(2.0)}
     with pytest.raises(RuntimeError, match="OfDicts cannot be scripted, and without sample_input it cannot be traced"):
         export_for_inference(net, "torchscript", str(tmp_path / "net"))
@@ -250,7 +250,7 @@ def test_uris(tmp_path: Path) -> None:
     torch.testing.assert_close(load_program(tmp_path / "net.pt2")(x), trained(x))
 
 
-def test_weights_beside_a_file_that_is_too_large_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_next_to_a_file_that_is_too_large_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("composer.export.formats._LARGEST_IN_ONE_FILE", 8)
     net, x = nn.Linear(64, 64), torch.randn(3, 64)
     export_for_inference(net, "onnx", str(tmp_path / "deep/net.onnx"), sample_input=x)
@@ -288,26 +288,26 @@ def test_a_compiled_model_is_unwrapped(tmp_path: Path) -> None:
     torch.testing.assert_close(load_program(tmp_path / "net.pt2")(x), model(x))
 
 
-def test_a_sharded_model_is_refused(tmp_path: Path) -> None:
+def test_a_sharded_model_raises(tmp_path: Path) -> None:
     from torch import distributed
     from torch.distributed.tensor import distribute_module
 
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         mesh = distributed.init_device_mesh("cpu", (1,))
-        with pytest.raises(ValueError, match=r"model is sharded over several processes\. Save a checkpoint"):
+        with pytest.raises(ValueError, match=r"model is sharded across ranks\. Save a checkpoint"):
             export_for_inference(distribute_module(nn.Linear(2, 1), mesh), "torchscript", str(tmp_path / "net.pt"))
     finally:
         distributed.destroy_process_group()
 
 
-def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_zero_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("composer.export.inference.dist.get_global_rank", lambda: 1)
     export_for_inference(nn.Linear(2, 1), "torchscript", str(tmp_path / "net.pt"))
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_left_where_it_fails(tmp_path: Path) -> None:
+def test_nothing_is_left_on_failure(tmp_path: Path) -> None:
     (tmp_path / "net.pt2").write_text("the last one")
 
     class Fails(nn.Module):
@@ -324,14 +324,14 @@ def test_nothing_is_left_where_it_fails(tmp_path: Path) -> None:
     [
         ({"save_format": "torch_exprt"}, "save_format must be one of .* Did you mean 'torch_export'"),
         ({"save_path": "memori://bucket/net.pt2"}, "memori.*Did you mean 'memory'"),
-        ({"sample_input": None}, "sample_input must be given for the format torch_export"),
+        ({"sample_input": None}, "sample_input is required for the format torch_export"),
         ({"input_names": ["a", "b"]}, r"input_names=\['a', 'b'\] must be .* each of 1 input, by default called input"),
         ({"dynamic_axes": {"inptu": [0]}}, "dynamic_axes has 'inptu', but the inputs are 'input'. Did you mean"),
         ({"dynamic_axes": {"input": [2]}}, r"dynamic_axes\['input'\] has dim 2, but that input has shape \(3, 2\)"),
         ({"model": nn.DataParallel(nn.Linear(2, 1))}, "model is wrapped in DataParallel; export model.module"),
     ],
 )
-def test_values_that_are_refused(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_values_that_raise(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     defaults = {
         "model": nn.Linear(2, 1),
         "save_format": "torch_export",
@@ -345,19 +345,19 @@ def test_values_that_are_refused(arguments: dict[str, Any], message: str, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sample_input": (torch.ones(2), torch.ones(2))}, r"sample_input does not fit Linear.*\(\(x, y\), \{\}\)"),
+        ({"sample_input": (torch.ones(2), torch.ones(2))}, r"sample_input does not match Linear.*\(\(x, y\), \{\}\)"),
         ({"transforms": "quantize"}, "transforms must be functions of a model, but got 'quantize'"),
         ({"transforms": [print]}, "transforms must return the module to export, but .*print.* returned None"),
         ({"surgery_algs": [3]}, "surgery_algs must be functions of a model, but got 3"),
     ],
 )
-def test_types_that_are_refused(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_types_that_raise(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     defaults = {"sample_input": torch.ones(3, 2)}
     with pytest.raises(TypeError, match=message):
         export_for_inference(nn.Linear(2, 1), "torch_export", str(tmp_path / "n.pt2"), **(defaults | arguments))
 
 
-def test_options_without_effect_are_told_of(tmp_path: Path) -> None:
+def test_options_without_effect_warn(tmp_path: Path) -> None:
     with pytest.warns(NoEffectWarning, match="dynamic_axes, onnx_opset_version has no effect on the format torchscr"):
         export_for_inference(
             nn.Linear(2, 1), "torchscript", str(tmp_path / "a"), dynamic_axes={}, onnx_opset_version=20

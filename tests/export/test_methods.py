@@ -1,4 +1,4 @@
-"""Models that methods have changed, and kinds of models: each export does what the model does, for any batch size."""
+"""Models changed by algorithms, and types of models: each export computes what the model does, for any batch size."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_lengths_may_vary_too(tmp_path: Path) -> None:
 
 
 def _exported(folder: str) -> tuple[bool, bool]:
-    """Export the model of two processes; whether the file is what the model does."""
+    """Export the model of two ranks; whether the file is what the model does."""
     path = Path(folder, "net.pt2")
     trainer = trainer_of(classifier(), labelled_data())
     trainer.fit()
@@ -156,5 +156,5 @@ def _exported(folder: str) -> tuple[bool, bool]:
 
 
 @pytest.mark.slow
-def test_the_model_of_several_processes(two_ranks, tmp_path: Path) -> None:
+def test_the_model_of_multiple_ranks(two_ranks, tmp_path: Path) -> None:
     assert two_ranks.run(_exported, str(tmp_path)) == [(True, True)] * 2

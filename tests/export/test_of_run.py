@@ -1,4 +1,4 @@
-"""The model of a run: with layers replaced and weights averaged, as it is evaluated."""
+"""Export of the model of a run: with replaced layers and averaged weights, as in evaluation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_last_batch_is_the_sample(tmp_path: Path) -> None:
 
 def test_before_training_a_sample_is_needed(tmp_path: Path) -> None:
     trainer = trainer_of(classifier(), labelled_data())
-    with pytest.raises(ValueError, match="sample_input must be given for the format torch_export"):
+    with pytest.raises(ValueError, match="sample_input is required for the format torch_export"):
         trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"))
     trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"), sample_input=labelled_data()[0])
     assert (tmp_path / "net.pt2").exists()
@@ -60,7 +60,7 @@ def test_the_name_may_tell_the_time(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["night-ba4.pt2"]
 
 
-def test_averaged_weights_are_exported_and_training_goes_on_with_its_own(tmp_path: Path) -> None:
+def test_averaged_weights_are_exported_and_training_continues_with_its_own(tmp_path: Path) -> None:
     trainer = trained(algorithms=EMA(half_life="4ba"))
     before, batch = weights(trainer), labelled_data(1, 5, seed=7)[0]
     evaluated = trainer.predict([batch])[0]

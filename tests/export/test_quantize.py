@@ -43,7 +43,9 @@ def test_is_exported_to_torchscript_only(tmp_path: Path) -> None:
     export_for_inference(net, "torchscript", str(path), transforms=quantize_dynamic)
     torch.testing.assert_close(load_script(path)(x), quantize_dynamic(net)(x))
     for form in ("onnx", "torch_export"):
-        with pytest.raises(ValueError, match=f"quantize_dynamic has no {form} form; export it to torchscript"):
+        with pytest.raises(
+            ValueError, match=f"quantize_dynamic cannot be exported to {form}; export it to torchscript"
+        ):
             export_for_inference(net, form, str(path), sample_input=x, transforms=quantize_dynamic)
 
 
@@ -67,14 +69,14 @@ def test_weights_have_127_steps_on_either_side(wide: nn.Module, activations: boo
     assert 0 < (small(x) - wide(x)).abs().mean() < 0.03 * wide(x).abs().mean()
 
 
-def test_only_what_is_chosen_is_quantised(wide: nn.Module) -> None:
+def test_only_what_is_chosen_is_quantized(wide: nn.Module) -> None:
     pytest.importorskip("torchao")
     assert quantize_int8(wide, choose=lambda module, name: name == "2", inplace=True) is wide
     assert type(wide[0].weight) is nn.Parameter
     assert [name for name, _ in wide[2].named_parameters()] != ["weight", "bias"]
 
 
-def test_quantised_weights_are_exported(wide: nn.Module, tmp_path: Path) -> None:
+def test_quantized_weights_are_exported(wide: nn.Module, tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     x, path = torch.randn(5, 32), tmp_path / "net"
     expected = quantize_int8(wide)(x)
@@ -89,14 +91,14 @@ def test_quantised_weights_are_exported(wide: nn.Module, tmp_path: Path) -> None
     assert torch.int8 in {tensor.dtype for tensor in program.state_dict.values()}
 
 
-def test_quantised_activations_are_exported_by_torch_only(wide: nn.Module, tmp_path: Path) -> None:
+def test_quantized_activations_are_exported_by_torch_only(wide: nn.Module, tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     x, path = torch.randn(5, 32), tmp_path / "net"
     both = functools.partial(quantize_int8, activations=True)
     export_for_inference(wide, "torch_export", str(path), sample_input=x[:2], transforms=both)
     torch.testing.assert_close(load_program(path)(x), both(wide)(x))
-    with pytest.raises(ValueError, match=r"quantize_int8\(activations=True\) has no onnx form"):
+    with pytest.raises(ValueError, match=r"quantize_int8\(activations=True\) cannot be exported to onnx"):
         export_for_inference(wide, "onnx", str(path), sample_input=x, transforms=both)
     for transform in (both, quantize_int8):
-        with pytest.raises(ValueError, match="has no torchscript form; export it to torch_export"):
+        with pytest.raises(ValueError, match="cannot be exported to torchscript; export it to torch_export"):
             export_for_inference(wide, "torchscript", str(path), sample_input=x, transforms=transform)

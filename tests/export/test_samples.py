@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from composer.export.samples import as_sample, checked_names, names_of, varying
+from composer.export.samples import as_sample, checked_names, dynamic_shapes, names_of
 
 X, Y = torch.zeros(2, 3), torch.ones(2)
 
@@ -59,7 +59,7 @@ def test_sizes_that_vary() -> None:
     from torch.export import Dim
 
     sample = as_sample((X, Y))
-    dims = varying(sample, ["x", "y"], {"x": {0: "n", 1: "c"}, "y": [0], "out": {0: "n"}}, ["out"])
+    dims = dynamic_shapes(sample, ["x", "y"], {"x": {0: "n", 1: "c"}, "y": [0], "out": {0: "n"}}, ["out"])
     assert dims == {"x": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, "y": {0: Dim.DYNAMIC}}
-    assert varying(sample, ["x", "y"], {}) == {}
-    assert varying(as_sample((X, torch.tensor(1.0))), ["x", "y"], None) == {"x": {0: Dim.AUTO}}
+    assert dynamic_shapes(sample, ["x", "y"], {}) == {}
+    assert dynamic_shapes(as_sample((X, torch.tensor(1.0))), ["x", "y"], None) == {"x": {0: Dim.AUTO}}

@@ -106,7 +106,7 @@ def test_states_of_random_numbers_hold_the_device() -> None:
     first = torch.rand(100, device=device)
     rng.set_local_rng_state(state)
     assert torch.equal(first, torch.rand(100, device=device))
-    with rng.preserved():
+    with rng.preserve_rng_state():
         torch.rand(7, device=device)
     again = torch.rand(100, device=device)
     assert not torch.equal(first, again)

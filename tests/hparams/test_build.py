@@ -12,7 +12,7 @@ from composer import Trainer
 from composer.hparams import ConfigError, trainer_from_config
 from composer.hparams._yaml import dump
 from composer.hparams.build import check
-from composer.hparams.config_tree import spelled
+from composer.hparams.config_tree import expanded
 from composer.models import ComposerClassifier
 from tests.common import classifier, weights
 from tests.hparams.configured import HERE, config, make_loader, make_model
@@ -53,7 +53,7 @@ def test_what_the_program_makes_itself() -> None:
     trainer = trainer_from_config(rest, model=model, train_dataloader=data)
     trainer.fit()
     assert trainer.state.model is model
-    with pytest.raises(ConfigError, match=r"^model: the program gives this argument itself"):
+    with pytest.raises(ConfigError, match=r"^model: the program passes this argument itself"):
         trainer_from_config(config(), model=model)
     with pytest.raises(ConfigError, match=r"no argument 'modle'\. Did you mean 'model'"):
         trainer_from_config({}, modle=model)
@@ -71,7 +71,7 @@ LOADER = {"class_path": "DataLoader", "init_args": {"batch_size": 4, "dataset": 
     ],
     ids=["DataLoader", "a class of one's own", "DataSpec"],
 )
-def test_kinds_of_data(loader: dict[str, Any], batches: int) -> None:
+def test_types_of_data(loader: dict[str, Any], batches: int) -> None:
     evaluator = {"class_path": "Evaluator", "init_args": {"label": "test", "dataloader": loader}}
     trainer = trainer_from_config(config(train_dataloader=loader, eval_dataloader=[evaluator], max_duration="1ep"))
     trainer.fit()
@@ -108,10 +108,10 @@ def test_one_schedule_of_torch_is_for_every_optimizer() -> None:
     trainer.fit()
     rates = [group["lr"] for optimizer in trainer.state.optimizers for group in optimizer.param_groups]
     assert rates == pytest.approx([2.5e-4] * len(rates))
-    with pytest.raises(ConfigError, match="schedulers: 3 schedules of torch for 2 optimizers"):
+    with pytest.raises(ConfigError, match="schedulers: got 3 torch schedulers for 2 optimizers"):
         trainer_from_config({**both, "schedulers": [step] * 3})
     without = {name: value for name, value in both.items() if name != "optimizers"}
-    with pytest.raises(ConfigError, match="schedulers: a schedule of torch needs optimizers"):
+    with pytest.raises(ConfigError, match="schedulers: a torch scheduler requires optimizers"):
         trainer_from_config(without)
 
 
@@ -131,7 +131,7 @@ def test_schedules_that_wait_in_others() -> None:
         ({"epochs": 3}, "Use max_duration='10ep'"),
         ({"seed": "x"}, r"seed: 'x' \(str\) is not of the type int \| None"),
         ({"algorithms": {"MixUp": {"alpah": 1}}}, r"algorithms.alpah: MixUp has no such argument. .*'alpha'"),
-        ({"algorithms": ["LRMonitor"]}, "is no Algorithm, which algorithms takes"),
+        ({"algorithms": ["LRMonitor"]}, "is not a subclass of Algorithm, required by algorithms"),
         ({"max_duration": "2epp"}, "2epp"),
         ({"save_folder": 3.5}, "save_folder: 3.5"),
     ],
@@ -148,9 +148,9 @@ def test_faults_of_the_users_code_keep_their_traceback() -> None:
 
 
 def test_a_configuration_with_its_defaults_describes_the_same(tmp_path: Path) -> None:
-    written = spelled(config(algorithms=["EMA"], schedulers={"CosineAnnealingScheduler": {"alpha_f": 0.1}}))
+    written = expanded(config(algorithms=["EMA"], schedulers={"CosineAnnealingScheduler": {"alpha_f": 0.1}}))
     whole = check(written, {}).tree()
-    assert check(spelled(whole), {}).tree() == whole
+    assert check(expanded(whole), {}).tree() == whole
     assert whole["algorithms"][0]["init_args"]["half_life"] == "1000ba"
     assert whole["save_interval"] == "1ep"
     trainer = trainer_from_config(whole)
@@ -173,23 +173,23 @@ EFFECT = {"class_path": f"{__name__}.effect", "init_args": {"name": "called"}}
     ("more", "told"),
     [
         ({"seed": "x"}, "seed: 'x'"),
-        ({"eval_dataloader": {"class_path": "no_such_package.X"}}, "there is no module 'no_such_package'"),
+        ({"eval_dataloader": {"class_path": "no_such_package.X"}}, "no module named 'no_such_package'"),
         ({"eval_dataloader": {"class_path": "os.no_such_name"}}, "'os.no_such_name' does not exist"),
         ({"eval_dataloader": {"class_path": "os.sep"}}, "neither a class nor a function"),
         ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "init_args": {"count": "many"}}},
             "'many' .* type int"),
         ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "args": ["many"]}}, r"args\.0: 'many' .* type int"),
-        ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "args": [1, 2, 3]}}, "takes 2 arguments by place"),
+        ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "args": [1, 2, 3]}}, "takes 2 positional arguments"),
         ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "args": [1], "init_args": {"count": 1}}},
-            "by place too"),
+            "given by position"),
         ({"eval_dataloader": {"class_path": f"{HERE}.make_loader", "init_args": {"cuont": 1}}}, "Did you mean 'count'"),
         ({"eval_dataloader": {"class_path": "builtins.dict", "init_args": {"a": 1}}}, "cannot be checked"),
         ({"callbacks": {"class_path": "torch.nn.Linear", "init_args": {"in_features": 1, "out_features": 1}}},
-            "is no Callback"),
-        ({"algorithms": {"class_path": "LRMonitor"}}, "is no Algorithm, which algorithms takes"),
-        ({"model": {"class_path": "torch.nn.Identity"}}, "is no ComposerModel"),
+            "is not a subclass of Callback"),
+        ({"algorithms": {"class_path": "LRMonitor"}}, "is not a subclass of Algorithm, required by algorithms"),
+        ({"model": {"class_path": "torch.nn.Identity"}}, "is not a subclass of ComposerModel"),
         ({"schedulers": {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1}},
-            "optimizers": None}, "needs optimizers"),
+            "optimizers": None}, "requires optimizers"),
         ({"nonsense": 1}, "no argument 'nonsense'"),
     ],
     ids=range(15),

@@ -39,7 +39,7 @@ def test_what_the_script_defines(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("nosuch.Thing", "there is no module 'nosuch'"),
+        ("nosuch.Thing", "no module named 'nosuch'"),
         (f"{HERE}.Pointts", "does not exist. Did you mean 'Points'"),
         ("torch.nosuch.Thing", "'torch.nosuch.Thing' does not exist"),
         (f"{HERE}.HERE", "is neither a class nor a function"),

@@ -106,19 +106,19 @@ def test_help_of_classes(arguments: list[str], title: str, argument: str, run: s
     ("arguments", "message"),
     [
         (["--max_duratoin", "2ep"], "Trainer has no argument 'max_duratoin'. Did you mean 'max_duration'?"),
-        (["--seed"], "--seed needs a value."),
+        (["--seed"], "--seed requires a value."),
         (["--seed", "x"], "seed: 'x' (str) is not of the type int | None."),
-        (["--callbacks", "[LRMonitr]"], "callbacks.0: there is no class 'LRMonitr'. Did you mean 'LRMonitor'?"),
-        (["-x"], "there is no option '-x'"),
+        (["--callbacks", "[LRMonitr]"], "callbacks.0: unknown class 'LRMonitr'. Did you mean 'LRMonitor'?"),
+        (["-x"], "unknown option '-x'"),
         (["nosuch.yaml"], "nosuch.yaml: No such file or directory"),
-        (["--optimizers", "{SGD"], "--optimizers: this is no YAML"),
-        (["--algorithms.Mixup.alpha", "3"], "there are: 0 (EMA), 1 (MixUp). Did you mean 'MixUp'?"),
+        (["--optimizers", "{SGD"], "--optimizers: invalid YAML"),
+        (["--algorithms.Mixup.alpha", "3"], "its entries: 0 (EMA), 1 (MixUp). Did you mean 'MixUp'?"),
         (["--algorithms.MixUp.alpha", "-3"], "algorithms.1: alpha must be 0 or greater, but got -3"),
-        (["--help", "MixUpp"], "--help: there is no class 'MixUpp'. Did you mean 'MixUp'?"),
+        (["--help", "MixUpp"], "--help: unknown class 'MixUpp'. Did you mean 'MixUp'?"),
         (["--max_duration", "null"], "max_duration must be given."),
     ],
 )
-def test_mistakes_are_told_in_a_line(arguments: list[str], message: str, run: str, capsys) -> None:
+def test_errors_are_printed_in_one_line(arguments: list[str], message: str, run: str, capsys) -> None:
     left_with(2, run, *arguments)
     said = capsys.readouterr().err
     assert message in said

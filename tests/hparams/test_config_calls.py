@@ -43,7 +43,7 @@ def test_values_get_the_types_of_the_signature() -> None:
     assert made.values({}) == {"a": 0.001, "b": (3, 4), "c": "42", "d": True, "e": "2ep"}
 
 
-def test_only_what_is_given_is_passed_and_defaults_are_told() -> None:
+def test_only_given_arguments_are_passed_and_defaults_are_recorded() -> None:
     made = call(f"{HERE}.make_model", width=4)
     assert made.values({}) == {"width": 4}
     assert made.tree() == {"width": 4, "bias": True}
@@ -70,7 +70,7 @@ def test_what_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("path", "arguments", "message"),
     [
-        ("torch.nn.Linear", {"in_features": 2}, "here: Linear needs the argument 'out_features'"),
+        ("torch.nn.Linear", {"in_features": 2}, "here: Linear requires the argument 'out_features'"),
         ("torch.nn.Linear", {**LINEAR["init_args"], "bais": 1}, "here.bais: Linear has no such argument. .*'bias'"),
         ("torch.nn.Linear", {"in_features": "x", "out_features": 1}, r"here.in_features: 'x' \(str\) is not of .* int"),
         (f"{HERE}.make_model", {"width": 1.5}, r"here.width: 1.5 \(float\) is not of the type int\."),
@@ -98,7 +98,7 @@ def test_values_that_ours_and_torchs_refuse_are_mistakes_of_the_configuration() 
     with pytest.raises(ValueError, match="a fault of the user's") as error:
         call(f"{HERE}.Faulty").make({})
     assert not isinstance(error.value, ConfigError)
-    assert error.value.__notes__ == [f"Raised in the making of here ({HERE}.Faulty) of the configuration."]
+    assert error.value.__notes__ == [f"Raised while creating here ({HERE}.Faulty) from the configuration."]
 
 
 PUBLIC = [

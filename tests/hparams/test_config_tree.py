@@ -16,10 +16,10 @@ from composer.hparams.config_tree import (
     ConfigError,
     changes,
     check_not_masked,
+    expanded,
     merged,
     parse_value,
     read,
-    spelled,
     with_value,
 )
 
@@ -55,7 +55,7 @@ def test_values(text: str, value: object) -> None:
 
 
 def test_a_key_that_stands_twice_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="'lr' stands twice"):
+    with pytest.raises(ConfigError, match="duplicate key 'lr'"):
         parse_value("{lr: 1, lr: 2}")
 
 
@@ -66,7 +66,11 @@ def test_what_is_saved_reads_as_it_was(tree: Any) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("- 1", "there must be arguments of the trainer"), ("a: [1", "this is no YAML"), (None, "No such file")],
+    [
+        ("- 1", "a configuration must be a mapping of trainer arguments"),
+        ("a: [1", "invalid YAML"),
+        (None, "No such file"),
+    ],
 )
 def test_files_that_are_refused(content: str | None, message: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
@@ -101,13 +105,13 @@ def test_errors_travel_between_processes() -> None:
 )
 def test_forms_of_an_object(written: dict[str, Any]) -> None:
     call = {"class_path": "composer.algorithms.MixUp", "init_args": {"alpha": 0.5}}
-    assert spelled({"algorithms": written}) == {"algorithms": call}
-    assert spelled({"algorithms": [written]}) == {"algorithms": [call]}
-    assert spelled(spelled({"algorithms": [written]})) == {"algorithms": [call]}
+    assert expanded({"algorithms": written}) == {"algorithms": call}
+    assert expanded({"algorithms": [written]}) == {"algorithms": [call]}
+    assert expanded(expanded({"algorithms": [written]})) == {"algorithms": [call]}
 
 
 def test_a_name_alone_is_an_object_only_where_objects_stand() -> None:
-    tree = spelled({"algorithms": "EMA", "callbacks": [{"LRMonitor": None}], "run_name": "EMA", "device": "cpu"})
+    tree = expanded({"algorithms": "EMA", "callbacks": [{"LRMonitor": None}], "run_name": "EMA", "device": "cpu"})
     assert tree["algorithms"] == {"class_path": "composer.algorithms.EMA", "init_args": {}}
     assert tree["callbacks"] == [{"class_path": "composer.callbacks.LRMonitor", "init_args": {}}]
     assert (tree["run_name"], tree["device"]) == ("EMA", "cpu")
@@ -115,7 +119,9 @@ def test_a_name_alone_is_an_object_only_where_objects_stand() -> None:
 
 def test_calls_deep_inside_are_spelled_out() -> None:
     inner = {"class_path": "DataLoader", "init_args": {"dataset": {"class_path": "a.B"}}}
-    tree = spelled({"eval_dataloader": [{"class_path": "Evaluator", "init_args": {"label": "t", "dataloader": inner}}]})
+    tree = expanded(
+        {"eval_dataloader": [{"class_path": "Evaluator", "init_args": {"label": "t", "dataloader": inner}}]}
+    )
     (evaluator,) = tree["eval_dataloader"]
     assert evaluator["class_path"] == "composer.core.Evaluator"
     loader = evaluator["init_args"]["dataloader"]
@@ -126,17 +132,17 @@ def test_calls_deep_inside_are_spelled_out() -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"algorithms": ["MixUpp"]}, r"algorithms\.0: there is no class 'MixUpp'\. Did you mean 'MixUp'\?"),
+        ({"algorithms": ["MixUpp"]}, r"algorithms\.0: unknown class 'MixUpp'\. Did you mean 'MixUp'\?"),
         ({"algorithms": [{"a": 1, "b": 2}]}, r"algorithms\.0: an object is 'Name', .* got a, b"),
         ({"model": {"class_path": "a.B", "init_arg": {}}}, "model: .* no 'init_arg'; .* Did you mean 'init_args'"),
-        ({"model": {"class_path": "a.B", "init_args": 3}}, "model: class_path is a name, init_args has names"),
-        ({"model": {"class_path": 3}}, "model: class_path is a name"),
-        ({"model": {"class_path": "a.B", "args": 3}}, "args is a list"),
+        ({"model": {"class_path": "a.B", "init_args": 3}}, "model: class_path must be a string, init_args a mapping"),
+        ({"model": {"class_path": 3}}, "model: class_path must be a string"),
+        ({"model": {"class_path": "a.B", "args": 3}}, "args a list"),
     ],
 )
 def test_what_is_no_call(tree: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        spelled(tree)
+        expanded(tree)
 
 
 # ---------------------------------------------------------------------------------------- merging and changing
@@ -162,7 +168,7 @@ def test_a_call_of_another_class_takes_the_place_of_the_first() -> None:
 
 
 def tree() -> dict[str, Any]:
-    return spelled({"algorithms": ["EMA", {"MixUp": {"alpha": 0.2}}, "EMA"], "seed": 1})
+    return expanded({"algorithms": ["EMA", {"MixUp": {"alpha": 0.2}}, "EMA"], "seed": 1})
 
 
 @pytest.mark.parametrize("key", ["algorithms.1.alpha", "algorithms.MixUp.alpha", "algorithms.1.init_args.alpha"])
@@ -185,10 +191,13 @@ def test_values_that_were_not_there() -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("algorithms.3.alpha", r"'3' is no one entry of the list; there are: 0 \(EMA\), 1 \(MixUp\), 2 \(EMA\)"),
-        ("algorithms.EMA.half_life", "'EMA' is no one entry"),
+        (
+            "algorithms.3.alpha",
+            r"'3' is not a unique entry of the list; its entries: 0 \(EMA\), 1 \(MixUp\), 2 \(EMA\)",
+        ),
+        ("algorithms.EMA.half_life", "'EMA' is not a unique entry"),
         ("algorithms.Mixup.alpha", "Did you mean 'MixUp'"),
-        ("seed.a", "there is the value 1, which has no 'a'"),
+        ("seed.a", "the value 1 has no 'a'"),
     ],
 )
 def test_places_that_are_not_there(key: str, message: str) -> None:
@@ -224,20 +233,20 @@ def _self_containing() -> list[Any]:
 @pytest.mark.parametrize(
     ("tree", "told"),
     [
-        ({1: 2}, "^the name of an argument must be text, but is 1 "),
+        ({1: 2}, "^argument names must be strings; got 1 "),
         ({None: 2}, "must be text, but is None"),
         ({"model": {"class_path": "torch.nn.Linear", "init_args": {1: 2}}}, "^model.init_args: .* must be text"),
         ({"callbacks": _self_containing()}, "^callbacks.* contains itself"),
         ({"save_folder": _self_containing()}, "^save_folder.* contains itself"),
         ({"seed": 10**5000}, "^seed: the number has too many digits"),
-        ({"model": ".mydata.Boom"}, "^model: '.mydata.Boom' is no import path"),
-        ({"model": "torch..nn"}, "^model: 'torch..nn' is no import path"),
+        ({"model": ".mydata.Boom"}, "^model: '.mydata.Boom' is not an import path"),
+        ({"model": "torch..nn"}, "^model: 'torch..nn' is not an import path"),
     ],
     ids=range(8),
 )
 def test_what_is_no_tree(tree: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        spelled(tree)
+        expanded(tree)
 
 
 def test_only_what_may_be_a_secret_was_masked() -> None:

@@ -61,10 +61,10 @@ def test_without_a_place_it_is_only_logged(tmp_path: Path, monkeypatch: pytest.M
     assert not list(tmp_path.iterdir())
 
 
-def test_a_resumed_run_that_differs_is_told_and_both_are_kept(tmp_path: Path) -> None:
+def test_a_resumed_run_that_differs_warns_and_both_are_kept(tmp_path: Path) -> None:
     arguments = {"save_folder": str(tmp_path), "autoresume": True, "run_name": "night"}
     trainer_from_config(config(**arguments)).fit()
-    with pytest.warns(ComposerWarning, match="differs from that of config.yaml") as warned:
+    with pytest.warns(ComposerWarning, match="differs from config.yaml") as warned:
         resumed = trainer_from_config(
             config(**arguments, optimizers={"SGD": {"lr": 0.2}}) | {"max_duration": "4ba", "seed": 1}
         )

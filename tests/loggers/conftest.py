@@ -20,7 +20,7 @@ OFFLINE = {
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch):
-    """A clock that only the test moves."""
+    """A clock controlled by the test."""
     clock = types.SimpleNamespace(now=1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     clock.tick = lambda seconds=1.0: setattr(clock, "now", clock.now + seconds)
@@ -36,7 +36,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep trackers to this machine, to folders that go away, and quiet."""
+    """Keep trackers offline, in temporary folders, and quiet."""
     for name, value in OFFLINE.items():
         monkeypatch.setenv(name, value)
     for name in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "COMET_API_KEY", "WANDB_RUN_ID"):

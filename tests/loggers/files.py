@@ -1,4 +1,4 @@
-"""Runs of a logger that writes to a folder, for the tests of each of them."""
+"""Runs of loggers that write to a folder, shared by their tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.loggers.loop import Loop
 
 
 class Uploads(LoggerDestination):
-    """Keeps the text of each file that it gets, by name."""
+    """Stores the text of each uploaded file, by name."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -27,7 +27,7 @@ class Uploads(LoggerDestination):
 
 
 def in_own_folder(make: Callable[[str], Any]) -> Callable[[], Any]:
-    """Make loggers that write below a folder of their own, which goes with them."""
+    """Make loggers that write to separate temporary folders, which are removed with them."""
 
     def make_one() -> Any:
         folder = tempfile.TemporaryDirectory()
@@ -46,7 +46,7 @@ def run(logger: LoggerDestination, *others: LoggerDestination, **options: Any) -
 
 
 def resumed(make: Callable[[], LoggerDestination], stop: int, crash: int) -> None:
-    """Train for ``crash`` of eight batches, close nothing, go back to batch ``stop`` and train to the end."""
+    """Train for ``crash`` of eight batches without closing, resume at batch ``stop`` and train to the end."""
     torn = make()
     loop = Loop([torn], f"{stop}ba").init()
     loop.fire("after_load")

@@ -12,7 +12,7 @@ from composer.core.timestamp import Timestamp
 
 
 class Loop:
-    """Trains nothing: the loss of batch k (from 0) is 1 / (k + 1), the accuracy of an evaluation 0.5."""
+    """Trains no model: the loss of batch k (from 0) is 1 / (k + 1), the accuracy of an evaluation 0.5."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class Loop:
         state.phase = state.train_phase
         return self
 
-    def _pass(self, phase: Phase, kind: str, batches: int) -> None:
+    def _pass(self, phase: Phase, loop_name: str, batches: int) -> None:
         phase.timestamp = Timestamp()
-        self.fire(f"{kind}_start")
+        self.fire(f"{loop_name}_start")
         for _ in range(batches):
             self.tick()
             phase.timestamp = phase.timestamp.to_next_batch(samples=8)
-            self.fire(f"{kind}_batch_end")
+            self.fire(f"{loop_name}_batch_end")
 
     def close(self) -> None:
         self.engine.close()

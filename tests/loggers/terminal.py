@@ -1,4 +1,4 @@
-"""A terminal to write to, and what it shows."""
+"""A fake terminal, and the text that it displays."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def screen(text: str) -> list[str]:
-    """What a terminal shows in the end: erase line, move up, carriage return and newline are all that is used."""
+    """Return the final screen of a terminal, from erase line, move up, carriage return and newline only."""
     rows, row = [""], 0
     for piece in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
         if piece == "\n":
@@ -30,5 +30,5 @@ def screen(text: str) -> list[str]:
 
 
 def bare(line: str) -> str:
-    """A line without the drawn bar and with single spaces."""
+    """Return a line without the graphical bar and with single spaces."""
     return " ".join(re.sub("[━╸╺]", " ", line).split())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer.loggers import _background
-from composer.loggers._background import BackgroundWriter, TryAgain
+from composer.loggers._background import BackgroundWriter, RetryLater
 from composer.warnings import ComposerWarning
 
 
@@ -20,7 +20,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Tracker:
-    """Takes records; waits while ``gate`` is closed, and fails as ``failures`` tell."""
+    """Receives records; waits while ``gate`` is closed, and fails as set in ``failures``."""
 
     def __init__(self, *failures: Exception) -> None:
         self.batches: list[list] = []
@@ -37,12 +37,12 @@ class Tracker:
         self.batches.append(records)
 
     @property
-    def taken(self) -> list:
+    def received(self) -> list:
         return [record for batch in self.batches for record in batch]
 
 
 def blocked(**arguments) -> tuple[Tracker, BackgroundWriter]:
-    """A writer that holds the record 0 in a delivery that has not ended."""
+    """Return a writer with record 0 in an unfinished delivery."""
     tracker = Tracker()
     tracker.gate.clear()
     writer = BackgroundWriter("Slow", tracker, **arguments)
@@ -75,7 +75,7 @@ def test_no_thread_before_the_first_record_nor_after_the_end() -> None:
     writer.close()
     writer.put(2)
     writer.close()
-    assert tracker.taken == [1, 2]
+    assert tracker.received == [1, 2]
 
 
 def test_put_does_not_wait() -> None:
@@ -86,20 +86,20 @@ def test_put_does_not_wait() -> None:
     assert not writer.flush(timeout=0.01)
     tracker.gate.set()
     assert writer.flush()
-    assert tracker.taken == list(range(1000))
+    assert tracker.received == list(range(1000))
     writer.close()
 
 
-def test_a_lost_connection_is_tried_again() -> None:
-    tracker = Tracker(ConnectionError("down"), TimeoutError("late"), TryAgain(0.002))
+def test_a_lost_connection_is_retried() -> None:
+    tracker = Tracker(ConnectionError("down"), TimeoutError("late"), RetryLater(0.002))
     writer = BackgroundWriter("Example", tracker, max_batch=2)
     writer.put(*range(5))
     assert writer.flush()
     writer.close()
-    assert tracker.taken == list(range(5))
+    assert tracker.received == list(range(5))
 
 
-def test_the_caller_learns_of_a_long_outage_once_and_loses_nothing() -> None:
+def test_a_long_outage_is_raised_once_without_losing_records() -> None:
     tracker = Tracker(*[ConnectionError("down")] * 20)
     writer = BackgroundWriter("Example", tracker, patience=0.0)
     writer.put(1)
@@ -108,16 +108,16 @@ def test_the_caller_learns_of_a_long_outage_once_and_loses_nothing() -> None:
     writer.put(2)
     assert writer.flush()
     writer.close()
-    assert tracker.taken == [1, 2]
+    assert tracker.received == [1, 2]
 
 
-def test_a_record_that_is_refused_alone_is_dropped() -> None:
-    taken = []
+def test_a_record_that_fails_alone_is_dropped() -> None:
+    received = []
 
     def deliver(records: list[int]) -> None:
         if 3 in records:
             raise ValueError("refused 3")
-        taken.extend(records)
+        received.extend(records)
 
     writer = BackgroundWriter("Example", deliver)
     writer.put(*range(6))
@@ -125,10 +125,10 @@ def test_a_record_that_is_refused_alone_is_dropped() -> None:
         writer.flush()
     writer.put(6)
     writer.close()
-    assert taken == [0, 1, 2, 4, 5, 6]
+    assert received == [0, 1, 2, 4, 5, 6]
 
 
-def test_put_raises_only_after_it_has_taken_its_records() -> None:
+def test_put_raises_only_after_queuing_its_records() -> None:
     tracker = Tracker(ValueError("refused"))
     writer = BackgroundWriter("Example", tracker)
     writer.put(1)
@@ -137,22 +137,22 @@ def test_put_raises_only_after_it_has_taken_its_records() -> None:
     with pytest.raises(ValueError, match="refused"):
         writer.put(2)
     writer.close()
-    assert tracker.taken == [2]
+    assert tracker.received == [2]
 
 
-def test_what_overflows_is_thinned_with_one_warning() -> None:
+def test_a_full_queue_drops_records_with_one_warning() -> None:
     tracker, writer = blocked(capacity=8, names=lambda record: ("rare",) if record == 1 else ("common",))
     writer.put(1, 2)
     writer.put("kept", keep=True)
-    with pytest.warns(ComposerWarning, match=r"Slow takes longer to deliver values than it takes to log") as caught:
+    with pytest.warns(ComposerWarning, match=r"Slow delivers values more slowly than they are logged") as caught:
         for record in range(3, 103):
             writer.put(record)
             assert len(writer._waiting) <= 8 + 2
     assert len(caught) == 1
     tracker.gate.set()
     writer.close()
-    assert {0, 1, "kept", 102} <= set(tracker.taken)
-    numbers = [record for record in tracker.taken if record != "kept"]
+    assert {0, 1, "kept", 102} <= set(tracker.received)
+    numbers = [record for record in tracker.received if record != "kept"]
     assert numbers == sorted(numbers)
     assert len(numbers) <= 11
 
@@ -162,30 +162,30 @@ def test_what_overflows_is_thinned_with_one_warning() -> None:
     st.integers(1, 10),
     st.integers(1, 5),
 )
-def test_the_newest_of_each_name_and_what_is_kept_arrive_in_order(puts, capacity: int, max_batch: int) -> None:
+def test_the_newest_of_each_name_and_kept_records_are_delivered_in_order(puts, capacity: int, max_batch: int) -> None:
     tracker, writer = blocked(capacity=capacity, max_batch=max_batch, names=lambda r: r[0] if r else ())
-    writer._thinned = True  # no warning
+    writer._has_warned = True  # no warning
     records = [(name, number) for number, (name, _) in enumerate(puts)]
     for record, (_, keep) in zip(records, puts, strict=True):
         writer.put(record, keep=keep)
     tracker.gate.set()
     writer.close()
-    taken = tracker.taken[1:]
-    assert taken == [record for record in records if record in set(taken)]
+    received = tracker.received[1:]
+    assert received == [record for record in records if record in set(received)]
     needed = {record for record, (_, keep) in zip(records, puts, strict=True) if keep}
     needed |= set(dict(records).items())  # the last of each name
-    assert needed <= set(taken)
+    assert needed <= set(received)
 
 
-def test_everything_arrives_while_there_is_room() -> None:
+def test_everything_is_delivered_below_capacity() -> None:
     tracker, writer = blocked(capacity=100)
     writer.put(*range(1, 101))
     tracker.gate.set()
     writer.close()
-    assert tracker.taken == list(range(101))
+    assert tracker.received == list(range(101))
 
 
-def test_the_time_of_closing_is_bounded_and_told() -> None:
+def test_closing_is_bounded_and_reports_lost_records() -> None:
     tracker, writer = blocked(close_timeout=0.1)
     writer.put(1, 2)
     begun = time.monotonic()
@@ -196,13 +196,13 @@ def test_the_time_of_closing_is_bounded_and_told() -> None:
     tracker.gate.set()
     stuck.join(10)
     assert not stuck.is_alive()
-    assert tracker.taken == [0]  # what was in work, when it could be
+    assert tracker.received == [0]  # what was in work, when it could be
     writer.put(3)
     writer.close()
-    assert tracker.taken == [0, 3]
+    assert tracker.received == [0, 3]
 
 
-def test_closing_during_an_outage_tells_the_reason() -> None:
+def test_closing_during_an_outage_reports_the_error() -> None:
     tracker = Tracker(*[ConnectionError("down")] * 1000)
     writer = BackgroundWriter("Example", tracker, close_timeout=0.05)
     writer.put(1)
@@ -210,7 +210,7 @@ def test_closing_during_an_outage_tells_the_reason() -> None:
         writer.close()
 
 
-def test_closing_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_retries_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_background, "_FIRST_PAUSE", 50.0)
     monkeypatch.setattr(_background, "_LONGEST_PAUSE", 50.0)
     tracker = Tracker(ConnectionError("down"))
@@ -219,17 +219,17 @@ def test_closing_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     while tracker.failures:
         time.sleep(0.001)
     writer.close()
-    assert tracker.taken == [1]
+    assert tracker.received == [1]
 
 
-def test_an_error_that_nobody_saw_is_told_at_the_end() -> None:
+def test_an_unraised_error_is_reported_on_close() -> None:
     writer = BackgroundWriter("Example", Tracker(ValueError("refused")))
     writer.put(1)
     with pytest.warns(ComposerWarning, match=r"failed to deliver some records before .*: ValueError: refused"):
         writer.close()
 
 
-def test_where_no_thread_can_start_closing_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_delivers_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
@@ -239,7 +239,7 @@ def test_where_no_thread_can_start_closing_delivers(monkeypatch: pytest.MonkeyPa
     writer.put(1)
     writer.put(2)
     writer.close()
-    assert tracker.taken == [1, 2]
+    assert tracker.received == [1, 2]
 
 
 def test_the_time_of_closing_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from composer.loggers._capture import Capture
 
 @pytest.fixture(autouse=True)
 def _capsys(capsys: pytest.CaptureFixture[str]) -> None:
-    """Give the test streams that stay the same throughout."""
+    """Use capsys in every test, so that the streams stay the same throughout."""
 
 
 def capture(*names: str) -> tuple[list[tuple[str, str]], Capture]:
@@ -56,7 +56,7 @@ def test_one_stream_only() -> None:
     assert lines == [("stderr", "b")]
 
 
-def test_who_holds_the_stream_already_is_heard() -> None:
+def test_existing_references_to_a_stream_are_captured() -> None:
     handler = logging.StreamHandler()
     lines, found = capture()
     handler.emit(logging.makeLogRecord({"msg": "logged"}))
@@ -78,7 +78,7 @@ def test_two_captures_end_in_any_order(capsys, first: int) -> None:
     assert "write" not in vars(sys.stdout)
 
 
-def test_of_a_line_that_is_overwritten_the_last_state_counts() -> None:
+def test_the_last_state_of_an_overwritten_line_is_captured() -> None:
     lines, found = capture()
     for percent in (0, 50, 100):
         sys.stderr.write(f"\r{percent} %")
@@ -88,7 +88,7 @@ def test_of_a_line_that_is_overwritten_the_last_state_counts() -> None:
     assert lines == [("stderr", "100 %"), ("stderr", "windows")]
 
 
-def test_colours_are_left_out() -> None:
+def test_colors_are_removed() -> None:
     lines, found = capture()
     print("\x1b[1;31mred\x1b[0m \x1b]8;;https://x.org\x1b\\link\x1b]8;;\x1b\\")
     print("\x1b[?25h")
@@ -96,7 +96,7 @@ def test_colours_are_left_out() -> None:
     assert lines == [("stdout", "red link")]
 
 
-def test_what_is_printed_above_a_live_display_comes_once() -> None:
+def test_output_above_a_live_display_is_captured_once() -> None:
     streams = (sys.stdout, sys.stderr)
     lines, found = capture()
     with Live("bar 1\nbar 2", console=Console(file=sys.stderr, force_terminal=True), auto_refresh=False) as live:
@@ -112,7 +112,7 @@ def test_what_is_printed_above_a_live_display_comes_once() -> None:
     assert "write" not in vars(sys.stdout)
 
 
-def test_replaced_streams_are_not_hoarded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_streams_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = (sys.stdout, sys.stderr)
     lines, found = capture("stdout")
     others = [io.StringIO() for _ in range(5)]
@@ -133,7 +133,7 @@ def test_a_process_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines == [("stderr", "a")]
 
 
-def test_lines_of_several_threads_stay_whole() -> None:
+def test_lines_of_several_threads_are_not_interleaved() -> None:
     lines, found = capture()
     threads = [
         threading.Thread(target=lambda n=n: [sys.stdout.write(f"{n}" * 5 + "\n") for _ in range(200)]) for n in range(4)
@@ -146,7 +146,7 @@ def test_lines_of_several_threads_stay_whole() -> None:
     assert sorted(line for _, line in lines) == sorted(f"{n}" * 5 for n in range(4) for _ in range(200))
 
 
-def test_a_stream_that_does_not_let_itself_be_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     class Fixed:
         __slots__ = ()
 
@@ -155,5 +155,5 @@ def test_a_stream_that_does_not_let_itself_be_heard(monkeypatch: pytest.MonkeyPa
         def flush(self) -> None: ...
 
     monkeypatch.setattr(sys, "stdout", Fixed())
-    with pytest.raises(TypeError, match="give FileLogger capture_stdout=False"):
+    with pytest.raises(TypeError, match=r"pass FileLogger\(capture_stdout=False\)"):
         capture("stdout")

@@ -12,7 +12,7 @@ from composer._lazy import MissingConditionalImportError
 from composer.loggers import CometMLLogger
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import CometArchive, as_rank, go_on, interrupt, marks
+from tests.loggers.trackers import CometArchive, as_rank, interrupt, marks, resume_with
 
 pytestmark = marks("comet_ml", "`sentry_sdk.Hub` is deprecated", "The default datetime adapter is deprecated")
 
@@ -90,9 +90,9 @@ def test_everything_is_in_the_archive(tmp_path) -> None:
     assert logger._staging._folder is None
 
 
-def test_goes_on_with_the_experiment_of_the_checkpoint(tmp_path) -> None:
+def test_resumes_the_experiment_of_the_checkpoint(tmp_path) -> None:
     first, second = offline(tmp_path / "1"), offline(tmp_path / "2")
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     key = second.state_dict()["key"]
     loop.logger.log_metrics({"x": 1.0}, step=50)
     loop.close()
@@ -104,11 +104,11 @@ def test_goes_on_with_the_experiment_of_the_checkpoint(tmp_path) -> None:
 
 def test_another_name_begins_another_experiment(tmp_path) -> None:
     first, second = disabled(), disabled()
-    loop = go_on(first, second, run_name="other")
+    loop = resume_with(first, second, run_name="other")
     assert first._key != second._key
     loop.close()
     first, second = disabled(), CometMLLogger(project_name="audio", exp_kwargs={**OFFLINE, "disabled": True})
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     assert first._key != second._key
     loop.close()
 
@@ -192,13 +192,13 @@ def test_download(tmp_path, monkeypatch) -> None:
     target = tmp_path / "deep" / "model.pt"
     logger.download_file("ep1.pt", str(target))
     assert target.read_text() == "content of 2"  # the newest
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("ep1.pt", str(target))
     logger.download_file("ep1.pt", str(target), overwrite=True)
     with pytest.raises(FileNotFoundError, match="The experiment abc has no asset 'missing'"):
         logger.download_file("missing", str(tmp_path / "x"))
     other = CometMLLogger(exp_kwargs={"api_key": "secret", "experiment_key": "gone"})
-    with pytest.raises(FileNotFoundError, match="There is no experiment 'gone'"):
+    with pytest.raises(FileNotFoundError, match="The experiment 'gone' does not exist"):
         other.download_file("ep1.pt", str(tmp_path / "x"))
     with pytest.raises(RuntimeError, match="has no experiment yet"):
         CometMLLogger().download_file("x", str(tmp_path / "x"))

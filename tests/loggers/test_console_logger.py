@@ -73,7 +73,7 @@ def test_an_evaluation_reports_each_tenth_and_its_end_once(length, batches) -> N
     assert lines == [f"[Eval batch={batch}/{length}] Eval on eval data" for batch in batches]
 
 
-def test_only_what_is_due_is_fetched() -> None:
+def test_values_are_read_only_when_due() -> None:
     console = ConsoleLogger("50ba", io.StringIO())
     loop = Loop([console], "1000ba", length=1000)
     due = []
@@ -104,12 +104,12 @@ def test_tables_and_traces() -> None:
     assert stream.getvalue() == "[trace] a: 1\nT:\n\t id   word\n\t 1    one\n\t 100  0.5000\n"
 
 
-def test_only_the_first_process_of_a_machine_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_local_rank_0_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_local_rank", lambda: 1)
     assert printed() == ""
 
 
-def test_the_stream_is_that_of_the_moment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_current_stream_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     Loop([ConsoleLogger("1ep", "stdout")], "1ep").init().fit()
     captured = capsys.readouterr()
     assert captured.out.startswith("[epoch=1]")

@@ -1,4 +1,4 @@
-"""What every destination of ours does; each one's test file holds a ``CASE``."""
+"""Contract tests of every logger destination; each one's test file defines a ``CASE``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_logger_has_a_case(logger) -> None:
 
 
 def everything(loop: Loop) -> None:
-    """Log each kind of thing there is."""
+    """Log every type of data."""
     logger = loop.logger
     logger.log_hyperparameters({"seed": 1, "model": {"depth": 2}, "none": None})
     loop.init().fit()
@@ -67,7 +67,7 @@ def everything(loop: Loop) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"max_duration": "6ba", "eval_every": 2}, {"length": None, "eval_length": None}]
 )
-def test_takes_everything(make, options) -> None:
+def test_accepts_everything(make, options) -> None:
     loop = Loop([make()], **options)
     everything(loop)
     loop.close()
@@ -84,8 +84,8 @@ def test_leaves_the_process_as_it_was(make) -> None:
     assert set(threading.enumerate()) <= threads
 
 
-def test_in_other_processes_it_costs_nothing(make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Metrics are kept and read only where something is done with them."""
+def test_no_cost_on_other_ranks(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics are kept and read only on ranks that log them."""
     as_rank(monkeypatch, 1)
     destination = make()
     received: list[dict] = []
@@ -97,7 +97,7 @@ def test_in_other_processes_it_costs_nothing(make, monkeypatch: pytest.MonkeyPat
     assert destination.__logs_here__ == isinstance(destination, EVERYWHERE)
 
 
-def test_serves_a_second_run(make) -> None:
+def test_can_be_used_in_a_second_run(make) -> None:
     destination = make()
     for _ in range(2):
         loop = Loop([destination])
@@ -133,7 +133,7 @@ def test_can_be_saved_and_loaded(make) -> None:
 
 
 def test_SyncFree_between_deliveries(make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host waits for the device in steps only in which the destination is due."""
+    """The host synchronizes with the device only in steps in which the destination is due."""
     due: set[int | None] = set()
     poll = Logger.poll
     with FakeAccelerator() as accelerator:
@@ -156,7 +156,7 @@ def test_SyncFree_between_deliveries(make, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("ticks", range(12))
-def test_can_be_cut_off_anywhere(make, ticks) -> None:
+def test_can_be_interrupted_anywhere(make, ticks) -> None:
     streams = (sys.stdout, sys.stderr)
     left = iter(range(ticks))
 
@@ -176,7 +176,7 @@ def test_can_be_cut_off_anywhere(make, ticks) -> None:
 
 
 def test_nothing_goes_to_other_streams(make, capfd: pytest.CaptureFixture[str]) -> None:
-    """The cases write to streams of their own."""
+    """The cases write to separate streams."""
     loop = Loop([make()])
     everything(loop)
     loop.close()

@@ -25,7 +25,7 @@ def rows_of(path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, strict=True))
 
 
-def test_one_row_for_each_step(tmp_path) -> None:
+def test_one_row_per_step(tmp_path) -> None:
     run(CSVLogger(f"{tmp_path}/{{run_name}}/metrics.csv")).close()
     rows = rows_of(tmp_path / "test" / "metrics.csv")
     assert list(rows[0]) == ["step", "epoch", "seconds", "loss/train/total", "time/batch", "metrics/eval/Accuracy"]
@@ -50,7 +50,7 @@ def test_columns_grow_and_no_row_is_lost(tmp_path) -> None:
     loop.close()
 
 
-def test_a_metric_that_comes_twice_at_a_step_gets_a_row_each_time(tmp_path) -> None:
+def test_a_metric_logged_twice_at_a_step_gets_two_rows(tmp_path) -> None:
     path = tmp_path / "metrics.csv"
     loop = Loop([CSVLogger(str(path))]).init()
     loop.fire("after_load")
@@ -101,7 +101,7 @@ def test_every_value_can_be_read_back(tmp_path_factory, entries) -> None:
         assert found[name] == texts
 
 
-def test_values_that_are_no_numbers(tmp_path) -> None:
+def test_non_numeric_values(tmp_path) -> None:
     path = tmp_path / "metrics.csv"
     loop = Loop([CSVLogger(str(path))]).init()
     loop.logger.log_metrics(
@@ -143,7 +143,7 @@ def test_a_file_of_an_earlier_run(tmp_path, overwrite: bool) -> None:
 
 
 @pytest.mark.parametrize(("stop", "crash"), [(2, 2), (2, 3), (3, 7), (4, 4), (4, 6), (5, 8)])
-def test_a_resumed_run_has_the_file_of_a_straight_one(tmp_path, stop: int, crash: int) -> None:
+def test_a_resumed_run_has_the_file_of_an_uninterrupted_one(tmp_path, stop: int, crash: int) -> None:
     run(CSVLogger(f"{tmp_path}/straight.csv"), max_duration="8ba").close()
     resumed(lambda: CSVLogger(f"{tmp_path}/torn.csv"), stop, crash)
     assert (tmp_path / "torn.csv").read_text() == (tmp_path / "straight.csv").read_text()
@@ -153,7 +153,7 @@ def test_a_resumed_run_has_the_file_of_a_straight_one(tmp_path, stop: int, crash
         assert rows_of(kept)[crash - 1]["step"] == str(crash - 1)
 
 
-def test_a_resumed_run_of_another_name_begins_a_file(tmp_path) -> None:
+def test_a_resumed_run_with_another_name_starts_a_new_file(tmp_path) -> None:
     logger = CSVLogger(f"{tmp_path}/{{run_name}}.csv")
     loop = run(logger, max_duration="2ba")
     saved = logger.state_dict()
@@ -173,13 +173,13 @@ def test_without_a_value_there_is_no_file(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_is_handed_on(tmp_path) -> None:
+def test_the_file_is_uploaded(tmp_path) -> None:
     uploads = Uploads()
     run(CSVLogger(f"{tmp_path}/metrics.csv", "{run_name}/table.csv"), uploads).close()
     assert uploads.texts == {"test/table.csv": (tmp_path / "metrics.csv").read_text()}
 
 
-def test_nothing_is_fetched_between_intervals(tmp_path) -> None:
+def test_nothing_is_read_between_intervals(tmp_path) -> None:
     path = tmp_path / "metrics.csv"
     logger = CSVLogger(str(path), flush_interval=3)
     loop = Loop([logger], "100ba", length=100).init()
@@ -195,7 +195,7 @@ def test_nothing_is_fetched_between_intervals(tmp_path) -> None:
     assert len(rows_of(path)) == 7
 
 
-def test_only_the_first_process_writes_unless_the_name_has_the_rank(tmp_path, monkeypatch) -> None:
+def test_only_rank_0_writes_unless_the_name_has_the_rank(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     logger = CSVLogger(f"{tmp_path}/metrics.csv")
     loop = run(logger)

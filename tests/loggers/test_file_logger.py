@@ -22,10 +22,10 @@ CASE = {"make": in_own_folder(lambda folder: FileLogger(f"{folder}/logs.txt"))}
 
 @pytest.fixture(autouse=True)
 def _capsys(capsys: pytest.CaptureFixture[str]) -> None:
-    """Give the test streams that stay the same throughout."""
+    """Use capsys in every test, so that the streams stay the same throughout."""
 
 
-def test_each_kind_of_line(tmp_path) -> None:
+def test_each_type_of_line(tmp_path) -> None:
     file = FileLogger(f"{tmp_path}/{{run_name}}/logs-rank{{rank}}.txt")
     assert file.filename == f"{tmp_path}/{{run_name}}/logs-rank{{rank}}.txt"
     loop = Loop([file]).init()
@@ -93,7 +93,7 @@ def test_nothing_is_captured_before_the_run_nor_after_it(tmp_path, capsys) -> No
     assert all("write" not in vars(stream) for stream in streams)
 
 
-def test_a_run_goes_on_after_an_exception(tmp_path) -> None:
+def test_a_run_continues_after_an_exception(tmp_path) -> None:
     class Fail(Callback):
         failing = True
 
@@ -206,7 +206,7 @@ def test_a_file_of_an_earlier_run(tmp_path, overwrite: bool) -> None:
     assert texts == (newest if overwrite else newest | older)
 
 
-def test_a_resumed_run_goes_on_with_its_file(tmp_path) -> None:
+def test_a_resumed_run_continues_its_file(tmp_path) -> None:
     file = FileLogger(f"{tmp_path}/logs.txt")
     loop = Loop([file]).init()
     print("first")
@@ -222,7 +222,7 @@ def test_a_resumed_run_goes_on_with_its_file(tmp_path) -> None:
     assert (tmp_path / "logs.txt").read_text() == "[stdout]: first\n[stdout]: second\n"
 
 
-def test_the_file_is_handed_on(tmp_path) -> None:
+def test_the_file_is_uploaded(tmp_path) -> None:
     uploads = Uploads()
     file = FileLogger(f"{tmp_path}/logs.txt", "{run_name}/logs-rank{rank}.txt")
     assert file.remote_file_name == "{run_name}/logs-rank{rank}.txt"
@@ -242,7 +242,7 @@ def test_metrics_are_fetched_at_the_interval(tmp_path) -> None:
     loop.close()
 
 
-def test_every_process_has_its_own_file(tmp_path, monkeypatch) -> None:
+def test_every_rank_has_its_own_file(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     run(FileLogger(f"{tmp_path}/logs-rank{{rank}}.txt")).close()
     assert [path.name for path in tmp_path.iterdir()] == ["logs-rank1.txt"]
@@ -252,7 +252,7 @@ def test_every_process_has_its_own_file(tmp_path, monkeypatch) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["logs-rank1.txt"]
 
 
-def test_who_prints_does_not_suffer_from_a_full_disk(tmp_path) -> None:
+def test_print_does_not_raise_on_a_full_disk(tmp_path) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(28, "No space left on device")

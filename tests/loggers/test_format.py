@@ -78,7 +78,7 @@ def test_streams() -> None:
         checked_stream(3)  # type: ignore[arg-type]
 
 
-def test_a_named_stream_is_the_one_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_stream_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = checked_stream(sys.stderr)
     replacement = io.StringIO()
     monkeypatch.setattr(sys, "stderr", replacement)

@@ -62,7 +62,7 @@ def test_unknown_metric() -> None:
         memory.get_timeseries("xyz")
 
 
-def test_nothing_is_fetched_until_it_is_read() -> None:
+def test_nothing_is_transferred_until_data_is_read() -> None:
     memory = InMemoryLogger()
     loop = Loop([memory], "1000ba", length=1000).init()
     loop.logger.deferred = True
@@ -93,7 +93,7 @@ def test_a_given_step_counts() -> None:
     assert state.timestamp.batch == "0ba"
 
 
-def test_what_is_no_number_is_kept_as_it_is() -> None:
+def test_non_numeric_values_are_kept() -> None:
     memory = InMemoryLogger()
     matrix = torch.eye(2)
     memory.log_metrics({"matrix": matrix, "word": "a"})
@@ -112,7 +112,7 @@ def test_hyperparameters_and_tables() -> None:
     assert memory.tables["T"].startswith('{"columns":["a","b"],"data":[[1,"x"]')
 
 
-def test_closed_it_keeps_the_values_but_not_the_run() -> None:
+def test_after_close_it_keeps_the_values_but_not_the_run() -> None:
     memory = InMemoryLogger()
     loop = Loop([memory], "4ba").init().fit()
     model = weakref.ref(loop.state.model)

@@ -16,12 +16,12 @@ from tests.loggers.loop import Loop
 CASE = {"make": in_own_folder(lambda folder: JSONLinesLogger(f"{folder}/log.jsonl"))}
 
 
-def lines_of(path, kind: str | None = None) -> list[dict]:
+def lines_of(path, record_type: str | None = None) -> list[dict]:
     def refuse(constant: str):
         raise AssertionError(f"{constant} is not JSON")
 
     lines = [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
-    return [line for line in lines if kind in (None, line["kind"])]
+    return [line for line in lines if record_type in (None, line["kind"])]
 
 
 def test_everything_in_its_order(tmp_path) -> None:
@@ -73,7 +73,7 @@ def test_without_a_run(tmp_path) -> None:
     assert third["step"] is None
 
 
-def test_lines_that_come_between_loops_are_written_at_once(tmp_path) -> None:
+def test_lines_logged_outside_of_loops_are_written_immediately(tmp_path) -> None:
     path = tmp_path / "log.jsonl"
     loop = Loop([JSONLinesLogger(str(path))]).init()
     loop.logger.log_metrics({"early": 1})
@@ -84,7 +84,7 @@ def test_lines_that_come_between_loops_are_written_at_once(tmp_path) -> None:
     loop.close()
 
 
-def test_nothing_is_fetched_between_intervals(tmp_path) -> None:
+def test_nothing_is_read_between_intervals(tmp_path) -> None:
     path = tmp_path / "log.jsonl"
     logger = JSONLinesLogger(str(path), flush_interval=3)
     loop = Loop([logger], "100ba", length=100).init()
@@ -109,14 +109,14 @@ def test_a_file_of_an_earlier_run(tmp_path, overwrite: bool) -> None:
 
 
 @pytest.mark.parametrize(("stop", "crash"), [(2, 2), (2, 3), (3, 7), (4, 4), (4, 6), (5, 8)])
-def test_a_resumed_run_has_the_file_of_a_straight_one(tmp_path, stop: int, crash: int) -> None:
+def test_a_resumed_run_has_the_file_of_an_uninterrupted_one(tmp_path, stop: int, crash: int) -> None:
     run(JSONLinesLogger(f"{tmp_path}/straight.jsonl"), max_duration="8ba").close()
     resumed(lambda: JSONLinesLogger(f"{tmp_path}/torn.jsonl"), stop, crash)
     assert (tmp_path / "torn.jsonl").read_text() == (tmp_path / "straight.jsonl").read_text()
     assert (tmp_path / "torn.1.jsonl").exists() is (crash > stop)
 
 
-def test_half_a_line_that_a_crash_left_is_cut_off(tmp_path) -> None:
+def test_an_incomplete_line_left_by_a_crash_is_removed(tmp_path) -> None:
     path = tmp_path / "log.jsonl"
     logger = JSONLinesLogger(str(path))
     loop = run(logger, max_duration="2ba")
@@ -130,13 +130,13 @@ def test_half_a_line_that_a_crash_left_is_cut_off(tmp_path) -> None:
     loop.engine._finalizer.detach()
 
 
-def test_the_file_is_handed_on(tmp_path) -> None:
+def test_the_file_is_uploaded(tmp_path) -> None:
     uploads = Uploads()
     run(JSONLinesLogger(f"{tmp_path}/log.jsonl", "{run_name}/log.jsonl"), uploads).close()
     assert uploads.texts == {"test/log.jsonl": (tmp_path / "log.jsonl").read_text()}
 
 
-def test_only_the_first_process_writes_unless_the_name_has_the_rank(tmp_path, monkeypatch) -> None:
+def test_only_rank_0_writes_unless_the_name_has_the_rank(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     run(JSONLinesLogger(f"{tmp_path}/log.jsonl")).close()
     assert list(tmp_path.iterdir()) == []
@@ -170,7 +170,7 @@ def test_bad_arguments() -> None:
         JSONLinesLogger("a", flush_interval="1ep")  # type: ignore[arg-type]
 
 
-def test_a_failure_leaves_no_half_line(tmp_path) -> None:
+def test_a_failure_leaves_no_incomplete_line(tmp_path) -> None:
     path = tmp_path / "log.jsonl"
     loop = Loop([JSONLinesLogger(str(path))]).init()
     loop.fire("after_load")

@@ -1,4 +1,4 @@
-"""Which loggers get a record whenever an algorithm has acted, without ``Trainer(log_traces=True)``."""
+"""Which loggers receive a trace whenever an algorithm acts, without ``Trainer(log_traces=True)``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fit(*loggers: LoggerDestination) -> None:
     trainer_of(algorithms=Act(), loggers=loggers, max_duration="4ba").fit()
 
 
-def test_one_line_in_the_file_for_each_time_that_one_acts(tmp_path) -> None:
+def test_the_file_has_one_line_each_time_an_algorithm_acts(tmp_path) -> None:
     fit(FileLogger(f"{tmp_path}/a.txt"), FileLogger(f"{tmp_path}/b.txt", log_traces=False))
     assert (tmp_path / "a.txt").read_text().splitlines().count(f"[trace]: {NAME}: 1") == 2
     assert "[trace]" not in (tmp_path / "b.txt").read_text()
@@ -70,7 +70,7 @@ def test_lines_on_a_console() -> None:
     assert "trace" not in hidden.getvalue()
 
 
-def test_a_logger_of_ones_own() -> None:
+def test_a_custom_logger() -> None:
     own = Own()
     fit(own)
     assert own.found == [{NAME: 1}] * 2
@@ -92,11 +92,11 @@ def test_a_logger_of_ones_own() -> None:
         (JSONLinesLogger, False),  # gets them where Trainer(log_traces=True) asks
     ],
 )
-def test_records_are_made_for_those_who_keep_them(make, keeps) -> None:
+def test_traces_are_recorded_only_for_loggers_that_keep_them(make, keeps) -> None:
     logger = make()
     assert logger.__keeps_traces__ is keeps
     state = State(model=nn.Linear(1, 1), algorithms=[Act()])
     planner = Planner(state, Logger(state, [InMemoryLogger(), logger]), logs_traces=False)
-    with planner.keeping():
+    with planner.caching():
         [handler, *_] = planner.handlers(Event.BATCH_START)
         assert handler.__name__ == ("recorded" if keeps else "run")  # pyright: ignore

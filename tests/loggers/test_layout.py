@@ -1,4 +1,4 @@
-"""Bars and table cells in narrow terminals, with long names, wide characters and many values."""
+"""Layout of bars and table cells in narrow terminals, with long names, wide characters and many values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rendered(lines: list[Line], width: int) -> list[str]:
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
-def test_what_goes_first() -> None:
+def test_the_order_in_which_fields_are_dropped() -> None:
     shown = [bare(rendered([LINE], width)[0]) for width in (80, 62, 54, 42, 32, 26)]
     assert shown == [
         "epoch 1/2 12/20 batches 1:01 eta 0:05 31.0 it/s loss 1.2500",
@@ -39,7 +39,7 @@ def test_what_goes_first() -> None:
     assert "━" not in rendered([LINE], 62)[0]
 
 
-def test_values_of_a_bar_at_work_that_do_not_fit_are_counted() -> None:
+def test_values_of_an_active_bar_that_do_not_fit_are_counted() -> None:
     line = Line("train", "batches", 1, 9, 1.0, values={f"metric_{i}": 0.5 for i in range(9)})
     (row,) = rendered([line], 40)
     assert row.split()[-1] == "+7"
@@ -48,7 +48,7 @@ def test_values_of_a_bar_at_work_that_do_not_fit_are_counted() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.dictionaries(NAMES, NUMBERS, max_size=9), NAMES, st.integers(30, 200), st.booleans())
-def test_values_stay_and_no_row_is_too_long(values, title, width, final) -> None:
+def test_values_are_kept_and_no_row_is_too_long(values, title, width, final) -> None:
     line = Line(title, "batches", 3, 2000, 61.0, 31.0, 5.0, values, final)
     rows = rendered([line, LINE], width)
     assert all(cell_len(row) <= width for row in rows)
@@ -68,7 +68,7 @@ def test_shortened_text_keeps_both_ends(text, width) -> None:
     assert text.endswith(end)
 
 
-def test_fields_are_kept_whole_where_a_line_breaks() -> None:
+def test_lines_break_between_fields() -> None:
     fields = ["config", *(f"field_{i}={i}" for i in range(9))]
     lines = wrap_fields(fields, 30, "  ").splitlines()
     assert max(map(len, lines)) <= 30

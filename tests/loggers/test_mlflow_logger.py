@@ -18,7 +18,7 @@ from composer.loggers._mlflow_run import clean_name
 from composer.warnings import ComposerWarning
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import as_rank, go_on, interrupt, marks
+from tests.loggers.trackers import as_rank, interrupt, marks, resume_with
 
 pytestmark = marks("mlflow", "The ``noload`` loader strategy is deprecated", r".*filesystem.*:FutureWarning")
 
@@ -36,7 +36,7 @@ def make(tmp_path):
 
 
 def finish(loop: Loop, logger: MLFlowLogger):
-    """Close, and return the run and what reads it."""
+    """Close, and return the run and a client to read it."""
     loop.close()
     return logger._mlflow_client.get_run(logger.run_id), logger._mlflow_client
 
@@ -112,7 +112,7 @@ def test_everything_can_be_read_back(tmp_path, store) -> None:
         assert picture.getpixel((0, 0)) != (255, 0, 0)
 
 
-def test_metrics_are_renamed_and_left_out(make) -> None:
+def test_metrics_are_renamed_and_ignored(make) -> None:
     logger = make(rename_metrics={"loss/train/total": "loss"}, ignore_metrics=["time/*", "metrics/eval/Accurac?"])
     assert (logger.rename("loss/train/total"), logger.rename("lr")) == ("loss", "lr")
     run, client = finish(Loop([logger]).init().fit(), logger)
@@ -120,7 +120,7 @@ def test_metrics_are_renamed_and_left_out(make) -> None:
     assert len(history(client, run, "loss")) == 8
 
 
-def test_hyperparameters_are_left_out(make) -> None:
+def test_hyperparameters_are_ignored(make) -> None:
     logger = make(ignore_hyperparameters=["sec*", "model/d*"])
     loop = Loop([logger]).init()
     loop.logger.log_hyperparameters({"secret": {"key": 1}, "model": {"depth": 1, "width": 2}})
@@ -142,7 +142,7 @@ def test_a_changed_hyperparameter_keeps_its_first_value(make) -> None:
     logger = make()
     loop = Loop([logger]).init().fit()
     loop.logger.log_hyperparameters({"lr": 1, "seed": 2})
-    with pytest.warns(ComposerWarning, match="keeps the first value of a parameter; these have another one now: lr"):
+    with pytest.warns(ComposerWarning, match="keeps the first value of a parameter; these have changed: lr"):
         loop.logger.log_hyperparameters({"lr": 3, "seed": 2, "new": 4})
     run, _ = finish(loop, logger)
     assert run.data.params == {"lr": "1", "seed": "2", "new": "4"}
@@ -184,9 +184,9 @@ def test_the_last_value_is_there_after_an_exception(make) -> None:
 # --------------------------------------------------------------------------------------------------------- which run
 
 
-def test_goes_on_with_the_run_of_the_checkpoint(make) -> None:
+def test_resumes_the_run_of_the_checkpoint(make) -> None:
     first, second = make(), make()
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     loop.logger.log_metrics({"x": 1}, step=50)
     run, client = finish(loop, second)
     assert run.info.run_id == first.run_id
@@ -194,11 +194,11 @@ def test_goes_on_with_the_run_of_the_checkpoint(make) -> None:
     assert run.data.metrics["x"] == 1
 
 
-def test_begins_a_new_run_under_another_name_or_in_another_place(make, tmp_path) -> None:
+def test_begins_a_new_run_with_another_name_or_tracking_uri(make, tmp_path) -> None:
     first, second = make(), make()
-    finish(go_on(first, second, run_name="other"), second)
+    finish(resume_with(first, second, run_name="other"), second)
     elsewhere = quick(tracking_uri=(tmp_path / "elsewhere").as_uri())
-    finish(go_on(make(), elsewhere), elsewhere)
+    finish(resume_with(make(), elsewhere), elsewhere)
     assert len({first.run_id, second.run_id, elsewhere.run_id}) == 3
 
 
@@ -233,7 +233,7 @@ def test_environment(make, monkeypatch) -> None:
     assert client.get_experiment(run.info.experiment_id).name == "by id"
 
 
-def test_the_ids_are_there_before_a_checkpoint_is_loaded(make) -> None:
+def test_ids_are_available_before_a_checkpoint_is_loaded(make) -> None:
     logger = make()
     assert logger.run_id is None
     loop = Loop([logger]).init()
@@ -244,7 +244,7 @@ def test_the_ids_are_there_before_a_checkpoint_is_loaded(make) -> None:
     finish(loop, logger)
 
 
-def test_each_process_may_have_a_run(make, monkeypatch) -> None:
+def test_each_rank_may_have_a_run(make, monkeypatch) -> None:
     as_rank(monkeypatch, 1)
     logger = make(rank_zero_only=False)
     run, _ = finish(Loop([logger]).init().fit(), logger)
@@ -259,11 +259,11 @@ def test_each_process_may_have_a_run(make, monkeypatch) -> None:
 def test_databricks_names_are_paths(monkeypatch) -> None:
     from composer.loggers._mlflow_run import find_experiment
 
-    asked = []
+    requested = []
 
     class Client:
         def get_experiment_by_name(self, name):
-            asked.append(name)
+            requested.append(name)
 
         def create_experiment(self, name):
             return f"id of {name}"
@@ -298,7 +298,7 @@ def test_files(make, tmp_path) -> None:
     logger.download_file("test/checkpoints/ep1.pt", str(target))
     assert target.read_text() == "weights"
     assert sorted(item.name for item in target.parent.iterdir()) == ["model.pt"]
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("test/checkpoints/ep1.pt", str(target))
     with pytest.raises(FileNotFoundError, match="has no artifact 'missing'"):
         logger.download_file("missing", str(tmp_path / "x"))
@@ -307,7 +307,7 @@ def test_files(make, tmp_path) -> None:
     assert logger._staging._folder is None
 
 
-def test_an_artifact_is_replaced_only_if_asked_for(make, tmp_path) -> None:
+def test_an_artifact_is_replaced_only_with_overwrite(make, tmp_path) -> None:
     logger = make(log_artifacts=True, synchronous=True)
     loop = Loop([logger]).init().fit()
     path = tmp_path / "a.txt"
@@ -320,7 +320,7 @@ def test_an_artifact_is_replaced_only_if_asked_for(make, tmp_path) -> None:
     assert artifacts(client, run)["a.txt"].read_text() == "new"
 
 
-def test_files_are_kept_only_if_asked_for(make, tmp_path) -> None:
+def test_files_are_stored_only_if_enabled(make, tmp_path) -> None:
     logger = make()
     assert not logger.can_upload_files()
     loop = Loop([logger]).init().fit()
@@ -358,7 +358,7 @@ def test_the_axis_is_that_of_the_trainer(make) -> None:
     assert run.info.run_name == "axis"
 
 
-def test_what_mlflow_refuses_stops_the_set_up(make, monkeypatch) -> None:
+def test_an_mlflow_error_stops_the_setup(make, monkeypatch) -> None:
     from mlflow.exceptions import MlflowException
 
     logger = make()
@@ -384,7 +384,7 @@ def test_bad_numbers(wrong) -> None:
         quick(**wrong)
 
 
-def test_names_that_mlflow_takes() -> None:
+def test_names_that_mlflow_accepts() -> None:
     assert clean_name("metrics/eval/Accuracy_5-x.y: z") == "metrics/eval/Accuracy_5-x.y: z"
     assert clean_name("a[b]@c") == "a_b__c"
     assert len(clean_name("x" * 1000)) == 250

@@ -57,19 +57,19 @@ def test_models_are_saved_and_logged_by_flavor(make, monkeypatch) -> None:
     assert mlflow.active_run() is None
     assert logger._mlflow_client.get_run(logger.run_id).info.status == "RUNNING"
     for wrong in ("nothing", "entities"):
-        with pytest.raises(ValueError, match=f"such as 'transformers' or 'pytorch', but got '{wrong}'"):
+        with pytest.raises(ValueError, match=f"such as 'transformers' or 'pytorch'; got '{wrong}'"):
             logger.save_model(wrong)
     loop.close()
     run = logger._mlflow_client.get_run(logger.run_id)
     assert run.info.status == "FINISHED"
 
 
-def test_unity_catalog_wants_a_prefix(make) -> None:
-    with pytest.raises(ValueError, match=r"must be 'catalog\.schema' for the registry 'databricks-uc', but got 'x'"):
+def test_unity_catalog_requires_a_prefix(make) -> None:
+    with pytest.raises(ValueError, match=r"must be 'catalog\.schema' for the registry 'databricks-uc'; got 'x'"):
         make(model_registry_uri="databricks-uc", model_registry_prefix="x")
     make(model_registry_uri="databricks-uc", model_registry_prefix="a.b")
 
 
 def test_models_need_a_run(make) -> None:
-    with pytest.raises(RuntimeError, match="has no run in this process"):
+    with pytest.raises(RuntimeError, match="has no run on this rank"):
         make().register_model_with_run_id("x", "y")

@@ -12,7 +12,7 @@ pytestmark = marks("mlflow")
 
 
 class Slow:
-    """A client whose requests take a while, or fail."""
+    """A client whose requests are slow or fail."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -70,7 +70,7 @@ def test_synchronous() -> None:
     sending.close()
 
 
-def test_a_server_that_is_busy_is_asked_again(monkeypatch) -> None:
+def test_requests_to_a_busy_server_are_retried(monkeypatch) -> None:
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 
@@ -85,7 +85,7 @@ def test_a_server_that_is_busy_is_asked_again(monkeypatch) -> None:
     assert client.requests == [["a"]]
 
 
-def test_what_the_server_refuses_is_reported_and_left_out() -> None:
+def test_rejected_requests_are_reported_and_dropped() -> None:
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 

@@ -1,4 +1,4 @@
-"""The logger of a platform that is not supported: scripts that name it run, and it says once that it logs nothing."""
+"""MosaicMLLogger: scripts that use it run, and it reports once that it logs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Against a stand-in for the package, whose interface for reading and writing attributes is small."""
+"""NeptuneLogger against a fake package, whose interface for reading and writing attributes is small."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from composer._lazy import MissingConditionalImportError
 from composer.loggers import NeptuneLogger
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import as_rank, go_on, interrupt
+from tests.loggers.trackers import as_rank, interrupt, resume_with
 
 
 class File:
@@ -34,7 +34,7 @@ class File:
 
 
 class Handler:
-    """A place in a run."""
+    """A path in a run."""
 
     def __init__(self, run: Run, path: str) -> None:
         self.run, self.path = run, path
@@ -85,9 +85,9 @@ class Run:
 
 
 def make(**arguments) -> NeptuneLogger:
-    neptune, kinds = types.ModuleType("neptune"), types.ModuleType("neptune.types")
-    neptune.init_run, neptune.types, kinds.File = Run, kinds, File
-    with mock.patch.dict(sys.modules, {"neptune": neptune, "neptune.types": kinds}):
+    neptune, types_module = types.ModuleType("neptune"), types.ModuleType("neptune.types")
+    neptune.init_run, neptune.types, types_module.File = Run, types_module, File
+    with mock.patch.dict(sys.modules, {"neptune": neptune, "neptune.types": types_module}):
         return NeptuneLogger(**arguments)
 
 
@@ -138,7 +138,7 @@ def test_everything_is_in_its_namespace(tmp_path) -> None:
     assert "sys/failed" not in fields
 
 
-def test_a_series_only_goes_forward() -> None:
+def test_steps_of_a_series_increase() -> None:
     logger = make()
     loop = Loop([logger]).init()
     loop.fire("after_load")
@@ -148,9 +148,9 @@ def test_a_series_only_goes_forward() -> None:
     loop.close()
 
 
-def test_goes_on_with_the_run_of_the_checkpoint() -> None:
+def test_resumes_the_run_of_the_checkpoint() -> None:
     first, second = make(), make()
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     loop.logger.log_metrics({"loss/train/total": 9.0}, step=3)  # the run has this step already
     loop.logger.log_metrics({"loss/train/total": 9.0}, step=8)
     series = second.neptune_run.fields["training/metrics/loss/train/total"]
@@ -158,18 +158,18 @@ def test_goes_on_with_the_run_of_the_checkpoint() -> None:
     loop.close()
 
 
-def test_another_name_or_an_id_of_ones_own_begins_another_run() -> None:
-    loop = go_on(first := make(), second := make(), run_name="other")
+def test_another_name_or_a_custom_id_begins_another_run() -> None:
+    loop = resume_with(first := make(), second := make(), run_name="other")
     assert first._id != second._id
     assert second.neptune_run.fields == {}
     loop.close()
-    loop = go_on(first := make(project="team/a"), second := make(project="team/b"))
+    loop = resume_with(first := make(project="team/a"), second := make(project="team/b"))
     assert first._id != second._id
     loop.close()
-    loop = go_on(make(), second := make(custom_run_id="mine"))
+    loop = resume_with(make(), second := make(custom_run_id="mine"))
     assert second.neptune_run.arguments["custom_run_id"] == "mine"
     loop.close()
-    loop = go_on(make(), second := make(with_id="RUN-1"))
+    loop = resume_with(make(), second := make(with_id="RUN-1"))
     assert "custom_run_id" not in second.neptune_run.arguments
     loop.close()
 
@@ -202,7 +202,7 @@ def test_files(tmp_path) -> None:
     target = tmp_path / "deep" / "model.pt"
     logger.download_file("test/ep1.pt", str(target))
     assert target.read_text() == "weights"
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("test/ep1.pt", str(target))
     with pytest.raises(FileNotFoundError, match="has no file 'training/checkpoints/missing'"):
         logger.download_file("missing", str(tmp_path / "x"))
@@ -211,7 +211,7 @@ def test_files(tmp_path) -> None:
         logger.download_file("test/ep1.pt", str(tmp_path / "x"))
 
 
-def test_files_are_kept_only_if_asked_for(tmp_path) -> None:
+def test_files_are_stored_only_if_enabled(tmp_path) -> None:
     logger = make()
     assert not logger.can_upload_files()
     loop = Loop([logger]).init().fit()
@@ -220,7 +220,7 @@ def test_files_are_kept_only_if_asked_for(tmp_path) -> None:
     loop.close()
 
 
-def test_each_process_may_have_a_run(monkeypatch) -> None:
+def test_each_rank_may_have_a_run(monkeypatch) -> None:
     as_rank(monkeypatch, 1)
     logger = make(rank_zero_only=False)
     loop = Loop([logger]).init().fit()

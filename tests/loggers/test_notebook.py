@@ -1,4 +1,4 @@
-"""How progress looks in a notebook."""
+"""Progress bars in a notebook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.loggers.loop import Loop
 
 @pytest.fixture
 def outputs(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
-    """A notebook's outputs: for each what it showed, one after the other."""
+    """The outputs of a notebook: for each, the data that it displayed in order."""
     found: list[list[dict[str, str]]] = []
 
     class Handle:

@@ -25,7 +25,7 @@ def lines(clock, max_duration="2ep", batches_in_epoch=4, **options) -> list[str]
 # Plain text
 
 
-def test_a_pipe_gets_a_line_for_each_finished_bar(clock) -> None:
+def test_a_pipe_receives_a_line_per_finished_bar(clock) -> None:
     assert lines(clock) == [
         "epoch 1/2  100%  4/4 batches  loss 0.2500  1.0 it/s  0:04",
         "  eval  100%  2/2 batches  Accuracy 0.5000  1.0 it/s  0:02",
@@ -34,7 +34,7 @@ def test_a_pipe_gets_a_line_for_each_finished_bar(clock) -> None:
     ]
 
 
-def test_a_pipe_gets_a_line_every_ten_seconds(clock) -> None:
+def test_a_pipe_receives_a_line_every_ten_seconds(clock) -> None:
     assert lines(clock, "1ep", 25, length=25, eval_length=0) == [
         "epoch 1/1  40%  10/25 batches  loss 0.1000  1.0 it/s  eta 0:15",
         "epoch 1/1  80%  20/25 batches  loss 0.0500  1.0 it/s  eta 0:05",
@@ -65,7 +65,7 @@ def test_other_units_have_one_bar_for_the_run(clock, max_duration, first, last) 
     assert "epoch" not in "".join(text)
 
 
-def test_an_evaluation_within_an_epoch_tells_where_and_stops_the_clock(clock) -> None:
+def test_an_evaluation_within_an_epoch_shows_the_batch_and_pauses_the_clock(clock) -> None:
     assert lines(clock, "1ep", eval_every=2, eval_length=30)[-3:] == [
         "  eval at batch 4  93%  28/30 batches  1.0 it/s  eta 0:02",
         "  eval at batch 4  100%  30/30 batches  Accuracy 0.5000  1.0 it/s  0:30",
@@ -105,7 +105,7 @@ def test_predicting(clock) -> None:
     assert stream.getvalue() == "predict  100%  3/3 batches  1.0 it/s  0:03\n"
 
 
-def test_an_evaluation_alone(clock) -> None:
+def test_a_standalone_evaluation(clock) -> None:
     stream = io.StringIO()
     bar = ProgressBarLogger(stream)
     loop = Loop([bar], tick=clock.tick).init().evaluate("test").evaluate("test")
@@ -136,7 +136,7 @@ def test_hyperparameters_traces_and_own_values(clock) -> None:
     assert "beauty 3" in stream.getvalue().splitlines()[-1]
 
 
-def test_only_the_first_process_of_a_machine_shows_anything(clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_local_rank_0_shows_anything(clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_local_rank", lambda: 1)
     stream = Terminal()
     bar = ProgressBarLogger(stream)
@@ -148,7 +148,7 @@ def test_only_the_first_process_of_a_machine_shows_anything(clock, monkeypatch: 
     loop.close()
 
 
-# What it costs
+# Overhead
 
 
 def test_values_are_read_four_times_a_second_in_a_terminal(clock) -> None:
@@ -164,14 +164,14 @@ def test_values_are_read_four_times_a_second_in_a_terminal(clock) -> None:
     assert not bar.__due__(loop.state)
 
 
-def test_a_slow_terminal_gets_at_most_a_twentieth_of_the_time(clock) -> None:
-    drawn = []
+def test_rendering_takes_at_most_a_twentieth_of_the_time(clock) -> None:
+    render_times = []
 
     class Slow:
         interval = 0.1
 
-        def show(self, lines) -> None:
-            drawn.append(clock.now)
+        def render(self, lines) -> None:
+            render_times.append(clock.now)
             clock.tick(0.5)
 
         def stop(self) -> None: ...
@@ -180,16 +180,16 @@ def test_a_slow_terminal_gets_at_most_a_twentieth_of_the_time(clock) -> None:
     loop = Loop([bar], "1000ba", length=1000).init()
     loop.fire("fit_start")
     bar._display = Slow()
-    bar._next_draw = 0.0
+    bar._next_render = 0.0
     begun = clock.now
     for _ in range(1000):
         clock.tick(0.1)
         loop.fire("batch_end")
-    assert 0.5 * len(drawn) <= 0.05 * (clock.now - begun) + 0.5
+    assert 0.5 * len(render_times) <= 0.05 * (clock.now - begun) + 0.5
     loop.close()
 
 
-def test_only_what_it_needs_listens() -> None:
+def test_has_only_the_handlers_it_needs() -> None:
     bar = ProgressBarLogger(io.StringIO())
     for event in (Event.BATCH_START, Event.BEFORE_FORWARD, Event.AFTER_LOSS, Event.EVAL_BATCH_START):
         assert not bar.__listens__(event)
@@ -198,7 +198,7 @@ def test_only_what_it_needs_listens() -> None:
 # Checkpoints and arguments
 
 
-def test_the_clock_goes_on_after_loading(clock) -> None:
+def test_the_clock_continues_after_loading(clock) -> None:
     saved = ProgressBarLogger(io.StringIO())
     loop = Loop([saved], "1ep", tick=clock.tick, eval_length=0).init()
     loop.fire("fit_start")

@@ -1,4 +1,4 @@
-"""How progress looks in a terminal and in a pipe."""
+"""Progress displays in a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_values_whose_names_end_alike_are_all_shown(clock) -> None:
     assert "f1/0 0.2500 recall/0 0.7500" in bare(screen(stream.getvalue())[-1])
 
 
-def test_a_pipe_gets_one_line_a_second_and_the_last_of_each(clock) -> None:
+def test_a_pipe_receives_one_line_a_second_and_the_last_of_each_series(clock) -> None:
     class Timed(io.StringIO):
         def write(self, text: str) -> int:
             times.extend([clock.now] * text.count("\n"))
@@ -107,13 +107,13 @@ def test_a_pipe_gets_one_line_a_second_and_the_last_of_each(clock) -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-def test_short_runs_leave_every_line_in_a_pipe(clock) -> None:
+def test_short_runs_write_every_line_to_a_pipe(clock) -> None:
     stream = io.StringIO()
     Loop([ProgressBarLogger(stream)], "5ep").init().fit().close()
     assert len(stream.getvalue().splitlines()) == 10
 
 
-def test_what_waits_is_written_when_a_run_is_cut_off(clock) -> None:
+def test_delayed_lines_are_written_when_a_run_is_interrupted(clock) -> None:
     stream = io.StringIO()
     loop = Loop([ProgressBarLogger(stream)], "400ep").init()
     loop.tick = lambda: loop.state.timestamp.epoch == "50ep" and 1 / 0
@@ -132,7 +132,7 @@ def test_the_cursor_stays_visible(clock) -> None:
     loop.close()
 
 
-def test_what_is_printed_appears_above_the_bars(clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_output_appears_above_the_bars(clock, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, file = Terminal(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(sys, "stdout", file)
@@ -160,7 +160,7 @@ def test_two_runs_at_once(clock, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown[-1].startswith("epoch 1/1 4/4 batches")
 
 
-def test_a_forgotten_run_gives_the_streams_back(clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_garbage_collected_run_restores_the_streams(clock, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     loop = Loop([ProgressBarLogger()]).init()
@@ -171,7 +171,7 @@ def test_a_forgotten_run_gives_the_streams_back(clock, monkeypatch: pytest.Monke
     assert sys.stderr is terminal
 
 
-def test_cut_off_and_continued(clock) -> None:
+def test_interrupted_and_continued(clock) -> None:
     stream = Terminal()
 
     def cut() -> None:
@@ -202,7 +202,7 @@ def test_which_display(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_that_dies_leaves_the_terminal_usable() -> None:
-    """The exception is shown, and the redirection ends before the interpreter does."""
+    """The exception is shown, and the redirection ends before interpreter shutdown."""
     script = """
 import io, sys
 from composer.loggers import ProgressBarLogger

@@ -32,7 +32,7 @@ def started(uploader: RemoteUploaderDownloader) -> tuple[State, Logger]:
     return state, logger
 
 
-def test_files_of_loggers_arrive_and_come_back(faulty, path, tmp_path) -> None:
+def test_files_of_loggers_are_uploaded_and_downloaded(faulty, path, tmp_path) -> None:
     uploader = RemoteUploaderDownloader("faulty://bucket/team", file_path_format_string="{run_name}/{remote_file_name}")
     state, logger = started(uploader)
     assert logger.has_file_upload_destination()
@@ -65,14 +65,14 @@ def test_uris_are_for_their_own_bucket(faulty, path, tmp_path) -> None:
         uploader.download_file("faulty://other/run/b.txt", str(tmp_path / "b"))
 
 
-def test_wrong_credentials_are_told_before_training(faulty) -> None:
+def test_wrong_credentials_are_refused_before_training(faulty) -> None:
     faulty.puts.append(PermissionError("wrong key"))
     with pytest.raises(PermissionError, match="wrong key"):
         started(RemoteUploaderDownloader("faulty://bucket"))
 
 
 @pytest.mark.parametrize("event", ["batch_end", "epoch_end"])
-def test_a_failure_is_told_soon(faulty, path, event) -> None:
+def test_a_failure_is_raised_soon(faulty, path, event) -> None:
     uploader = RemoteUploaderDownloader("faulty://bucket")
     state, logger = started(uploader)
     faulty.puts.append(PermissionError("no"))
@@ -85,7 +85,7 @@ def test_a_failure_is_told_soon(faulty, path, event) -> None:
     uploader.close(state, logger)
 
 
-def test_every_loop_waits_at_its_end(faulty, path) -> None:
+def test_every_loop_waits_for_uploads_at_its_end(faulty, path) -> None:
     for event in ("fit_end", "eval_standalone_end", "predict_end"):
         uploader = RemoteUploaderDownloader("faulty://bucket")
         state, logger = started(uploader)
@@ -98,7 +98,7 @@ def test_every_loop_waits_at_its_end(faulty, path) -> None:
         uploader.close(state, logger)
 
 
-def test_files_handed_in_by_others_while_they_close(faulty, path) -> None:
+def test_files_added_by_other_callbacks_on_close(faulty, path) -> None:
     uploader = RemoteUploaderDownloader("faulty://bucket")
     state, logger = started(uploader)
     uploader.close(state, logger)
@@ -119,7 +119,7 @@ def test_staging_folder(faulty, path, tmp_path) -> None:
     assert not list((tmp_path / "staging").iterdir())
 
 
-def test_one_for_each_bucket() -> None:
+def test_one_uploader_per_bucket() -> None:
     first = maybe_create_remote_uploader_downloader_from_uri("memory://one/run/a", [])
     assert first is not None
     assert maybe_create_remote_uploader_downloader_from_uri("memory://one/other", [first]) is None
@@ -131,7 +131,7 @@ def test_one_for_each_bucket() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["runs"], "path of this machine"),
+        (["runs"], "local path"),
         (["memory://b", None, "{name}"], "unknown placeholder {name}"),
         (["memory://b", None, "{remote_file_name}", 0], "num_concurrent_uploads"),
         (["memory://b", None, "{remote_file_name}", 1, None, True, 0], "num_attempts"),

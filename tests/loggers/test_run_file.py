@@ -42,7 +42,7 @@ def test_the_file_of_another_run_is_moved_or_replaced(tmp_path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["run.1.txt"]
 
 
-def test_the_file_of_a_resumed_run_is_gone_on_with(tmp_path) -> None:
+def test_a_resumed_run_continues_its_file(tmp_path) -> None:
     path = existing(tmp_path)
     saved = {"run_name": "run", "file": str(path), "bytes": 3}
     file = RunFile(str(path))
@@ -54,7 +54,7 @@ def test_the_file_of_a_resumed_run_is_gone_on_with(tmp_path) -> None:
     assert file.open(state_of()) is None  # resuming is for the run after it
 
 
-def test_what_another_process_saved_says_nothing_about_the_position(tmp_path) -> None:
+def test_the_position_saved_by_another_rank_is_ignored(tmp_path) -> None:
     file = RunFile(f"{tmp_path}/{{run_name}}.txt")
     existing(tmp_path)
     file.load_state_dict({"run_name": "run", "file": "rank0.txt", "bytes": 1})
@@ -63,7 +63,7 @@ def test_what_another_process_saved_says_nothing_about_the_position(tmp_path) ->
 
 
 @pytest.mark.parametrize("saved", [{}, {"n": 3}, {"run_name": "another", "file": "run.txt"}])
-def test_what_is_saved_of_another_run_does_not_count(tmp_path, saved) -> None:
+def test_the_state_of_another_run_is_ignored(tmp_path, saved) -> None:
     path = existing(tmp_path)
     file = RunFile(str(path))
     file.load_state_dict(saved)
@@ -71,14 +71,14 @@ def test_what_is_saved_of_another_run_does_not_count(tmp_path, saved) -> None:
     assert (tmp_path / "run.1.txt").read_text() == "old"
 
 
-def test_who_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert RunFile("log.txt").is_ours
+def test_which_rank_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert RunFile("log.txt").is_active
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
-    assert not RunFile("log.txt").is_ours
-    assert RunFile("{rank}.txt").is_ours
+    assert not RunFile("log.txt").is_active
+    assert RunFile("{rank}.txt").is_active
 
 
-def test_handing_on(tmp_path) -> None:
+def test_upload(tmp_path) -> None:
     uploads, state = Uploads(), state_of()
     logger = Logger(state, uploads)
     file = RunFile(f"{tmp_path}/run.txt", "logs/{run_name}.txt")

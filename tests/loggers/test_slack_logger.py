@@ -18,7 +18,7 @@ from tests.loggers.loop import Loop
 
 
 class Unsent(SlackLogger):
-    """Posts nowhere."""
+    """Does not post."""
 
     def _post(self, messages):
         pass
@@ -28,7 +28,7 @@ CASE = {"make": lambda: Unsent(slack_logging_api_key="xoxb-1", channel_id="C1")}
 
 
 class Slack:
-    """A server that takes messages; ``answers`` are given first, each a status, headers and a body."""
+    """A fake Slack server; ``answers`` are returned first, each a status, headers and a body."""
 
     def __init__(self) -> None:
         self.posts: list[dict[str, Any]] = []
@@ -100,7 +100,7 @@ def test_the_names_to_post(slack: Slack) -> None:
     assert slack.texts() == [["*Batch 0*\nloss/train/total: 0.5000", "*Hyperparameters*\nlr: 0.1000"]]
 
 
-def test_all_names_and_kinds_by_default(slack: Slack) -> None:
+def test_all_names_and_types_by_default(slack: Slack) -> None:
     logger = slack.logger()
     loop = Loop([logger]).init()
     loop.logger.log_metrics({"a<b": torch.tensor(1), "c & d": "x"})
@@ -118,12 +118,12 @@ def test_the_interval(slack: Slack, interval, sizes: list[int]) -> None:
     assert [len(texts) for texts in slack.texts()] == sizes
 
 
-def test_long_messages_are_divided(slack: Slack) -> None:
+def test_long_messages_are_split(slack: Slack) -> None:
     run(slack.logger(["loss/*"], log_interval="2ep", max_logs_per_message=3), eval_length=0).close()
     assert [len(texts) for texts in slack.texts()] == [3, 3, 2]
 
 
-def test_long_texts_are_divided(slack: Slack) -> None:
+def test_long_texts_are_split(slack: Slack) -> None:
     loop = Loop([slack.logger()]).init()
     loop.logger.log_metrics({f"{k}": "x" * 1000 for k in range(5)} | {"long": "y" * 10_000})
     loop.close()
@@ -133,7 +133,7 @@ def test_long_texts_are_divided(slack: Slack) -> None:
     assert sum(text.count("x") for text in texts) == 5000
 
 
-def test_a_format_of_ones_own(slack: Slack) -> None:
+def test_a_custom_formatter(slack: Slack) -> None:
     def blocks(data, **context):
         return [{"type": "section", "text": {"type": "plain_text", "text": f"{sorted(data)} {context}"}}]
 
@@ -144,7 +144,7 @@ def test_a_format_of_ones_own(slack: Slack) -> None:
     assert slack.texts() == [["['a', 'b'] {'step': 7}", "['lr'] {'header': 'Hyperparameters'}"]]
 
 
-def test_when_slack_asks_to_wait_nothing_is_lost(slack: Slack) -> None:
+def test_rate_limits_lose_nothing(slack: Slack) -> None:
     slack.answers = [
         (429, {"Retry-After": "0"}, {"ok": False, "error": "ratelimited"}),
         (503, {}, {"ok": False, "error": "service_unavailable"}),
@@ -153,7 +153,7 @@ def test_when_slack_asks_to_wait_nothing_is_lost(slack: Slack) -> None:
     assert [texts[0].split(" ")[1][0] for texts in slack.texts()] == list("01234567")
 
 
-def test_what_slack_refuses_is_reported_once_and_training_goes_on(slack: Slack) -> None:
+def test_rejected_messages_are_reported_once_and_training_continues(slack: Slack) -> None:
     slack.answers = [(200, {}, {"ok": False, "error": "channel_not_found"})] * 2
     logger = slack.logger(["loss/*"])
     trainer = trainer_of(max_duration="2ep", loggers=logger)
@@ -184,7 +184,7 @@ def test_training_does_not_wait_and_closing_is_bounded(slack: Slack, monkeypatch
     loop.close()
 
 
-def test_values_are_asked_for_at_the_interval_only() -> None:
+def test_values_are_requested_at_the_interval_only() -> None:
     loop = Loop([Unsent(log_interval="3ba", slack_logging_api_key="x", channel_id="C")], "100ba", length=100).init()
     loop.logger.deferred = True
     due = []
@@ -195,7 +195,7 @@ def test_values_are_asked_for_at_the_interval_only() -> None:
     loop.close()
 
 
-def test_other_processes_post_nothing(slack: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_post_nothing(slack: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     run(slack.logger()).close()
     assert slack.posts == []
@@ -218,7 +218,7 @@ def test_in_a_real_run(slack: Slack) -> None:
 def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLACK_LOGGING_API_KEY", raising=False)
     monkeypatch.delenv("SLACK_LOGGING_CHANNEL_ID", raising=False)
-    with pytest.raises(ValueError, match=r"needs slack_logging_api_key: .* variable SLACK_LOGGING_API_KEY"):
+    with pytest.raises(ValueError, match=r"requires slack_logging_api_key: .* variable SLACK_LOGGING_API_KEY"):
         SlackLogger()
     monkeypatch.setenv("SLACK_LOGGING_API_KEY", "xoxb-2")
     with pytest.raises(ValueError, match=r"needs channel_id: .* variable SLACK_LOGGING_CHANNEL_ID"):
@@ -227,9 +227,9 @@ def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SlackLogger().channel_id == "C2"
     assert SlackLogger().client.token == "xoxb-2"
     assert SlackLogger(channel_id="C3").channel_id == "C3"
-    with pytest.raises(TypeError, match=r"include_keys must be a list of patterns, but got 'loss/\*'"):
+    with pytest.raises(TypeError, match=r"include_keys must be a list of patterns; got 'loss/\*'"):
         SlackLogger("loss/*")
     with pytest.raises(ValueError, match="log_interval must be in batches or epochs"):
         SlackLogger(log_interval="1sp")
-    with pytest.raises(ValueError, match="max_logs_per_message must be between 1 and 50, but got 51"):
+    with pytest.raises(ValueError, match="max_logs_per_message must be between 1 and 50; got 51"):
         SlackLogger(max_logs_per_message=51)

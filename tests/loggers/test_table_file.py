@@ -31,7 +31,7 @@ def test_the_last_row_can_be_replaced(tmp_path) -> None:
     assert table.num_rows == 3
 
 
-def test_signs_that_need_quotes(tmp_path) -> None:
+def test_characters_that_need_quotes(tmp_path) -> None:
     cells = ["a,b", 'say "x"', "line\nfeed", "return\r", "", "ü", " blank "]
     table = TableFile(tmp_path / "t.csv")
     table.write([{"x,y": cell, "z": "1"} for cell in cells])
@@ -40,7 +40,7 @@ def test_signs_that_need_quotes(tmp_path) -> None:
     assert TableFile(tmp_path / "t.csv").num_rows == len(cells)
 
 
-def test_going_on(tmp_path) -> None:
+def test_continuing_a_file(tmp_path) -> None:
     path = tmp_path / "t.csv"
     TableFile(path).write([{"a": "1"}, {"a": "2"}])
     table = TableFile(path)
@@ -54,14 +54,14 @@ def test_going_on(tmp_path) -> None:
     assert (tmp_path / "t.1.csv").read_text() == "a,b\n1,\n2,3\n,4\n"
 
 
-def test_a_row_that_a_crash_cut_off_is_mended(tmp_path) -> None:
+def test_a_row_truncated_by_a_crash_is_repaired(tmp_path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b,c\n1,2,3\n4,5")
     TableFile(path).write([{"a": "6"}])
     assert path.read_text() == "a,b,c\n1,2,3\n4,5,\n6,,\n"
 
 
-def test_a_failure_leaves_no_half_row(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_no_incomplete_row(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.csv"
     table = TableFile(path)
     table.write([{"a": "1"}])
@@ -71,7 +71,7 @@ def test_a_failure_leaves_no_half_row(tmp_path, monkeypatch: pytest.MonkeyPatch)
     assert path.read_text() == "a\n1\n2\n"
 
 
-def test_something_else(tmp_path) -> None:
+def test_refuses_another_csv_file(tmp_path) -> None:
     (tmp_path / "t.csv").write_text("a\n1,2\n")
-    with pytest.raises(ValueError, match=r"t\.csv has a row with more cells than its header; move it away"):
+    with pytest.raises(ValueError, match=r"t\.csv has a row with more cells than its header; move or remove the file"):
         TableFile(tmp_path / "t.csv")

@@ -14,7 +14,7 @@ from composer import _lazy, dist
 from composer.core import Logger, State
 from composer.core.timestamp import Timestamp
 from composer.loggers import TensorboardLogger
-from composer.loggers._images import draw_mask
+from composer.loggers._images import overlay_mask
 from tests.common import Regression, regression_data, trainer_of
 from tests.loggers.files import Uploads, in_own_folder, run
 from tests.loggers.loop import Loop
@@ -23,7 +23,7 @@ CASE = {"make": in_own_folder(TensorboardLogger)}
 
 
 def read(folder) -> EventAccumulator:
-    """What TensorBoard shows of a run."""
+    """Return what TensorBoard reads of a run."""
     return EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
 
 
@@ -42,7 +42,7 @@ def text(board: EventAccumulator, name: str) -> str:
 
 
 def logged(tmp_path, log) -> EventAccumulator:
-    """Run ``log(logger)`` and read back what it left."""
+    """Run ``log(logger)`` and read what it wrote."""
     loop = Loop([TensorboardLogger(str(tmp_path))]).init()
     loop.fire("after_load")
     log(loop.logger)
@@ -59,7 +59,7 @@ def test_scalars_of_a_run(tmp_path) -> None:
     assert series(board, "metrics/eval/Accuracy") == [(4, 0.5), (8, 0.5)]
 
 
-def test_what_is_no_number_is_left_out(tmp_path) -> None:
+def test_non_numeric_values_are_dropped(tmp_path) -> None:
     values = {"word": "a", "none": None, "matrix": torch.eye(2), "flag": True, "one": np.array([2.0])}
     board = logged(tmp_path, lambda logger: logger.log_metrics(values, step=3))
     assert sorted(board.Tags()["scalars"]) == ["flag", "one"]
@@ -81,7 +81,7 @@ def test_the_wall_clock_is_that_of_logging(tmp_path) -> None:
     assert second.wall_time == pytest.approx(now, abs=5)
 
 
-def test_hyperparameters_stand_beside_the_metrics(tmp_path) -> None:
+def test_hyperparameters_are_shown_with_the_metrics(tmp_path) -> None:
     loop = Loop([TensorboardLogger(str(tmp_path))])
     loop.init()
     loop.logger.log_hyperparameters(
@@ -127,7 +127,7 @@ def test_images_of_several_sizes(tmp_path) -> None:
     np.testing.assert_array_equal(picture(board, "I/1"), np.full((2, 2, 3), 255))
 
 
-def test_masks_are_drawn_over_images(tmp_path) -> None:
+def test_masks_are_overlaid_on_images(tmp_path) -> None:
     image, mask = torch.rand(3, 4, 4), torch.tensor([[0, 1], [2, 0]]).repeat_interleave(2, 0).repeat_interleave(2, 1)
 
     def log(logger) -> None:
@@ -136,11 +136,11 @@ def test_masks_are_drawn_over_images(tmp_path) -> None:
     board = logged(tmp_path, log)
     plain = (image * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     np.testing.assert_array_equal(picture(board, "I"), plain)
-    np.testing.assert_array_equal(picture(board, "I/m"), draw_mask(plain, mask.numpy()))
+    np.testing.assert_array_equal(picture(board, "I/m"), overlay_mask(plain, mask.numpy()))
     assert "| 1 | cat | #f23d3d |" in text(board, "I/classes")
 
 
-def test_a_resumed_run_hides_what_came_after_the_checkpoint(tmp_path) -> None:
+def test_a_resumed_run_hides_values_after_the_checkpoint(tmp_path) -> None:
     first = TensorboardLogger(str(tmp_path))
     loop = run(first, max_duration="7ba", eval_every=1)
     saved = first.state_dict()
@@ -183,7 +183,7 @@ def test_written_at_the_interval_and_when_a_loop_fails(tmp_path) -> None:
     loop.close()
 
 
-def test_the_event_file_is_handed_on(tmp_path) -> None:
+def test_the_event_file_is_uploaded(tmp_path) -> None:
     uploads = Uploads()
     run(TensorboardLogger(str(tmp_path)), uploads).close()
     (name,) = uploads.texts
@@ -192,7 +192,7 @@ def test_the_event_file_is_handed_on(tmp_path) -> None:
     assert uploads.texts[name] == path.read_bytes().decode(errors="replace")
 
 
-def test_other_processes(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     board = TensorboardLogger(str(tmp_path))
     loop = run(board)

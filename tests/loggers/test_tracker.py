@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from composer.core import Engine, Logger, State
-from composer.loggers._tracker import Tracker, artifact_name, drawn_images, within
+from composer.loggers._tracker import Tracker, artifact_name, end_with_timeout, rendered_images
 from composer.warnings import ComposerWarning
 from tests.common import trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import as_rank, go_on, interrupt
+from tests.loggers.trackers import as_rank, interrupt, resume_with
 
 
 class Toy(Tracker):
-    """A tracker that keeps everything in a list."""
+    """A tracker that stores everything in a list."""
 
     def __init__(self, rank_zero_only: bool = True) -> None:
         super().__init__(rank_zero_only)
@@ -31,7 +31,7 @@ class Toy(Tracker):
     def _end(self, outcome):
         self.ended.append(outcome)
 
-    def _identity(self):
+    def _group_or_env_value(self):
         return {"id": "one"}
 
     def log_metrics(self, metrics, step=None):
@@ -55,7 +55,7 @@ def test_a_run_that_cannot_begin_is_not_tried_again_when_it_is_closed() -> None:
     assert toy.begun == [{}]
 
 
-def test_what_is_logged_before_the_run_waits_in_its_order() -> None:
+def test_calls_before_the_run_are_queued_in_order() -> None:
     toy = Toy()
     loop = Loop([toy])
     loop.logger.log_metrics({"a": 1})
@@ -79,7 +79,7 @@ def test_the_run_begins_with_the_first_of_these(event) -> None:
     assert toy.begun == [{}]
 
 
-def test_an_engine_that_fires_none_of_them_loses_nothing() -> None:
+def test_without_these_events_nothing_is_lost() -> None:
     toy = Toy()
     state = State(torch.nn.Linear(1, 1))
     logger = Logger(state, toy)
@@ -104,7 +104,7 @@ def test_a_run_that_cannot_end_is_reported_and_the_others_end(caplog) -> None:
     assert toy.ended == ["finished"]
 
 
-def test_no_run_is_begun_for_nothing() -> None:
+def test_no_run_begins_without_data() -> None:
     toy = Toy()
     Loop([toy]).init().close()
     assert (toy.begun, toy.ended) == ([], [])
@@ -137,7 +137,7 @@ def test_outcome(error, outcome) -> None:
     assert toy.ended == [outcome]
 
 
-def test_a_run_that_goes_on_after_an_exception_is_finished() -> None:
+def test_a_run_that_continues_after_an_exception_is_finished() -> None:
     toy = Toy()
     loop = Loop([toy]).init()
     loop.tick = lambda: 1 / 0
@@ -149,27 +149,27 @@ def test_a_run_that_goes_on_after_an_exception_is_finished() -> None:
     assert toy.ended == ["finished"]
 
 
-def test_closing_in_the_course_of_an_exception_is_a_failure() -> None:
+def test_closing_during_an_exception_is_a_failure() -> None:
     toy = Toy()
     with pytest.raises(ZeroDivisionError), trainer_of(loggers=toy):
         _ = 1 / 0
     assert toy.ended == ["failed"]
 
 
-def test_goes_on_with_a_run_of_the_same_name() -> None:
+def test_resumes_a_run_of_the_same_name() -> None:
     second = Toy()
-    go_on(Toy(), second).close()
+    resume_with(Toy(), second).close()
     assert second.begun == [{"run_name": "test", "id": "one"}]
     other = Toy()
-    go_on(Toy(), other, run_name="other").close()
+    resume_with(Toy(), other, run_name="other").close()
     assert other.begun == [{}]
 
 
-def test_each_process_goes_on_with_its_own(monkeypatch) -> None:
-    """A checkpoint holds what the first process saved."""
+def test_each_rank_resumes_its_own_run(monkeypatch) -> None:
+    """A checkpoint contains the state of rank 0."""
     as_rank(monkeypatch, 0)
     first, second = Toy(rank_zero_only=False), Toy(rank_zero_only=False)
-    go_on(first, second).close()
+    resume_with(first, second).close()
     assert second.begun[0]["run_name"] == "test-rank0"
     saved = second.begun[0]
     as_rank(monkeypatch, 1)
@@ -179,7 +179,7 @@ def test_each_process_goes_on_with_its_own(monkeypatch) -> None:
     assert third.begun == [{}]
 
 
-def test_other_processes_log_nothing(monkeypatch) -> None:
+def test_other_ranks_log_nothing(monkeypatch) -> None:
     as_rank(monkeypatch, 1)
     toy = Toy()
     loop = Loop([toy])
@@ -189,7 +189,7 @@ def test_other_processes_log_nothing(monkeypatch) -> None:
     assert (toy.calls, toy.begun, toy.ended, toy._early, toy._traces) == ([], [], [], [], {})
 
 
-def test_traces_go_with_the_next_metrics() -> None:
+def test_traces_are_logged_with_the_next_metrics() -> None:
     toy = Toy()
     loop = Loop([toy]).init()
     loop.fire("fit_start")
@@ -203,37 +203,37 @@ def test_traces_go_with_the_next_metrics() -> None:
     assert toy.calls == [(5, {"a": 2, "b": 1, "loss": 3}), (6, {"loss": 4}), (0, {"c": 5})]
 
 
-def test_within_does_not_wait_for_ever(caplog) -> None:
+def test_end_with_timeout_does_not_wait_forever(caplog) -> None:
     go = threading.Event()
     with pytest.warns(ComposerWarning, match="Tracker has not finished 0 s after it was closed"):
-        within(0.01, "Tracker", go.wait)
+        end_with_timeout(0.01, "Tracker", go.wait)
     go.set()
     with caplog.at_level(logging.INFO):
-        within(5, "Tracker", lambda: None)
+        end_with_timeout(5, "Tracker", lambda: None)
     assert "Tracker was closed within 0.0 s." in caplog.text
 
 
-def test_within_raises_what_is_raised() -> None:
+def test_end_with_timeout_reraises() -> None:
     with pytest.raises(ZeroDivisionError):
-        within(5, "Tracker", lambda: 1 / 0)
+        end_with_timeout(5, "Tracker", lambda: 1 / 0)
 
 
-def test_within_a_process_that_ends(monkeypatch) -> None:
+def test_end_with_timeout_at_interpreter_shutdown(monkeypatch) -> None:
     def refuse(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done = []
-    within(5, "Tracker", lambda: done.append(1))
+    end_with_timeout(5, "Tracker", lambda: done.append(1))
     assert done == [1]
 
 
-def test_drawn_images() -> None:
+def test_rendered_images() -> None:
     images = torch.zeros(2, 1, 2, 2)
     mask = torch.tensor([[[0, 1], [0, 0]], [[0, 0], [0, 0]]])
-    drawn = drawn_images("x", images, masks={"a": mask, "b": mask})
-    assert [name for name, _ in drawn] == ["x/0", "x/0/a", "x/0/b", "x/1", "x/1/a", "x/1/b"]
-    arrays = dict(drawn)
+    rendered = rendered_images("x", images, masks={"a": mask, "b": mask})
+    assert [name for name, _ in rendered] == ["x/0", "x/0/a", "x/0/b", "x/1", "x/1/a", "x/1/b"]
+    arrays = dict(rendered)
     assert arrays["x/0"].shape == (2, 2, 1)
     assert np.argwhere(arrays["x/0/a"].any(-1)).tolist() == [[0, 1]]
     assert not arrays["x/1/a"].any()

@@ -12,7 +12,7 @@ from composer.loggers import TrackioLogger
 from composer.warnings import ComposerWarning
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import as_rank, go_on, interrupt, marks
+from tests.loggers.trackers import as_rank, interrupt, marks, resume_with
 
 pytestmark = marks("trackio")
 
@@ -29,12 +29,12 @@ CASE = {"make": make, "marks": pytestmark}
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest) -> str:
-    """A project for each test, since the database is one for the process."""
+    """A project per test, since the database is shared by the process."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
 
 
 def finish(loop: Loop, logger: TrackioLogger):
-    """Close, and return what the database has of the run."""
+    """Close, and return the contents of the database for the run."""
     from trackio.sqlite_storage import SQLiteStorage
 
     run = logger.run
@@ -110,22 +110,22 @@ def test_images_with_masks(project) -> None:
     assert colours[3] == (255, 255, 255)
 
 
-def test_the_configuration_is_kept_as_it_was_with_the_first_values(project) -> None:
+def test_the_configuration_is_frozen_by_the_first_values(project) -> None:
     logger = make(project=project)
     loop = Loop([logger]).init()
     loop.fire("after_load")
     loop.logger.log_hyperparameters({"lr": 1})
     loop.logger.log_metrics({"a": 1.0})
-    with pytest.warns(ComposerWarning, match="left out: late"):
+    with pytest.warns(ComposerWarning, match="not logged: late"):
         loop.logger.log_hyperparameters({"late": 2})
     _, config = finish(loop, logger)
     assert config["lr"] == 1
     assert "late" not in config
 
 
-def test_goes_on_with_the_run_of_the_checkpoint(project) -> None:
+def test_resumes_the_run_of_the_checkpoint(project) -> None:
     first, second = make(project=project), make(project=project)
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     loop.logger.log_metrics({"x": 1.0}, step=50)
     logs, _ = finish(loop, second)
     assert len(series(logs, "loss/train/total")) == 8
@@ -133,7 +133,7 @@ def test_goes_on_with_the_run_of_the_checkpoint(project) -> None:
 
 
 def test_another_name_begins_another_run(project) -> None:
-    loop = go_on(make(project=project), second := make(project=project), run_name="other")
+    loop = resume_with(make(project=project), second := make(project=project), run_name="other")
     loop.logger.log_metrics({"x": 1.0}, step=50)
     logs, _ = finish(loop, second)
     assert series(logs, "loss/train/total") == []
@@ -167,13 +167,13 @@ def test_files_are_artifacts(project, tmp_path) -> None:
     target = tmp_path / "there" / "model.pt"
     logger.download_file("test/ep1.pt", str(target))
     assert target.read_text() == "later"
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("test/ep1.pt", str(target))
     logger.download_file("test/ep1.pt:v0", str(target), overwrite=True)
     assert target.read_text() == "early"
     logger.download_file("sharded", str(tmp_path / "again"))
     assert (tmp_path / "again" / "deep" / "b").read_text() == "deep/b"
-    with pytest.raises(FileNotFoundError, match="There is no artifact 'missing'"):
+    with pytest.raises(FileNotFoundError, match="The artifact 'missing' does not exist"):
         logger.download_file("missing", str(tmp_path / "x"))
     finish(loop, logger)
     with pytest.raises(RuntimeError, match="the run of TrackioLogger has not begun"):
@@ -181,7 +181,7 @@ def test_files_are_artifacts(project, tmp_path) -> None:
     assert logger._staging._folder is None
 
 
-def test_each_process_may_have_a_run(project, monkeypatch) -> None:
+def test_each_rank_may_have_a_run(project, monkeypatch) -> None:
     as_rank(monkeypatch, 1)
     logger = make(project=project, rank_zero_only=False)
     loop = Loop([logger]).init()
@@ -205,7 +205,7 @@ def test_the_axis_is_that_of_the_trainer(project) -> None:
     assert config["rank_zero_seed"] == trainer.state.rank_zero_seed
 
 
-def test_what_trackio_refuses_stops_the_set_up() -> None:
+def test_a_trackio_error_stops_the_setup() -> None:
     with pytest.raises(ValueError, match="resume must be one of"):
         trainer_of(loggers=make(project="refused", init_kwargs={"resume": "perhaps"}))
 

@@ -82,7 +82,7 @@ def test_json_stays_as_it_is(value) -> None:
     assert to_json(value) == value
 
 
-def test_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_here_and_with_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert logs_here(True)
     assert with_rank("run", False) == "run"
     monkeypatch.setattr(dist, "get_global_rank", lambda: 3)

@@ -12,7 +12,7 @@ from composer._lazy import MissingConditionalImportError
 from composer.loggers import WandBLogger
 from tests.common import Received, trainer_of
 from tests.loggers.loop import Loop
-from tests.loggers.trackers import WandBFile, as_rank, go_on, interrupt, marks, series
+from tests.loggers.trackers import WandBFile, as_rank, interrupt, marks, resume_with, series
 
 pytestmark = marks("wandb")
 
@@ -42,7 +42,7 @@ def finish(loop: Loop, logger: WandBLogger, folder: Path) -> WandBFile:
     return WandBFile(folder, run_id)
 
 
-def test_project_entity_and_places_are_attributes(tmp_path) -> None:
+def test_project_entity_url_and_folder_are_attributes(tmp_path) -> None:
     logger = offline(tmp_path, entity="team")
     assert (logger.project, logger.entity, logger.run_url, logger.run_dir) == ("vision", "team", None, None)
     loop = Loop([logger]).init().fit()
@@ -53,8 +53,8 @@ def test_project_entity_and_places_are_attributes(tmp_path) -> None:
     logger.run_url = "https://example.org"  # scripts set it
 
 
-def test_driven_by_hand_without_close(tmp_path) -> None:
-    """What was logged after ``init`` arrives, where nobody fires a further event."""
+def test_without_a_trainer_and_without_close(tmp_path) -> None:
+    """What was logged after ``init`` is delivered, although no further event is fired."""
     logger = offline(tmp_path)
     loop = Loop([logger])
     logger.init(loop.state, loop.logger)
@@ -130,7 +130,7 @@ def test_images_with_masks(tmp_path) -> None:
 
 
 def test_tables_and_images_do_not_displace_queued_metrics(tmp_path) -> None:
-    """A row is closed when a later step comes, so that what waits must go first."""
+    """A row is closed by a later step, so queued metrics must be sent first."""
     logger = offline(tmp_path)
     loop = Loop([logger], "1000ba", length=1000).init()
     loop.fire("fit_start")
@@ -153,9 +153,9 @@ def test_exit_code(tmp_path, error, code) -> None:
     assert WandBFile(tmp_path, run_id).all("exit")[0].exit_code == code
 
 
-def test_goes_on_with_the_run_of_the_checkpoint(tmp_path) -> None:
+def test_resumes_the_run_of_the_checkpoint(tmp_path) -> None:
     first, second = offline(tmp_path / "1"), offline(tmp_path / "2")
-    loop = go_on(first, second)
+    loop = resume_with(first, second)
     state = second.state_dict()
     written = finish(loop, second, tmp_path / "2")
     (old,) = (tmp_path / "1" / "wandb").glob("offline-run-*")
@@ -170,7 +170,7 @@ def test_begins_a_new_run(tmp_path, case) -> None:
     kwargs = {"an id": {"id": "mine"}, "resume": {"resume": "never"}}.get(case, {})
     project = "audio" if case == "another project" else "vision"
     second = offline(tmp_path / "2", project=project, init_kwargs=kwargs)
-    loop = go_on(first, second, run_name="other" if case == "another name" else "test")
+    loop = resume_with(first, second, run_name="other" if case == "another name" else "test")
     run_id = second.run.id
     finish(loop, second, tmp_path / "2")
     assert not list((tmp_path / "1" / "wandb").glob(f"*-{run_id}"))
@@ -198,7 +198,7 @@ def test_files_are_artifacts(tmp_path) -> None:
     assert [entry.path for entry in artifacts["sharded"].manifest.contents] == ["a/shard"]
 
 
-def test_files_are_kept_only_if_asked_for(tmp_path) -> None:
+def test_files_are_stored_only_if_enabled(tmp_path) -> None:
     logger = disabled()
     assert not logger.can_upload_files()
     loop = Loop([logger]).init()
@@ -209,11 +209,11 @@ def test_files_are_kept_only_if_asked_for(tmp_path) -> None:
 def test_download(tmp_path, monkeypatch) -> None:
     import wandb
 
-    asked = []
+    requested = []
 
     class Api:
         def artifact(self, name: str):
-            asked.append(name)
+            requested.append(name)
             if "missing" in name:
                 raise wandb.errors.CommError("no such artifact")
             return self
@@ -226,11 +226,11 @@ def test_download(tmp_path, monkeypatch) -> None:
     target = tmp_path / "deep" / "model.pt"
     logger.download_file("night/ep1.pt", str(target))
     assert target.read_text() == "content"
-    assert asked == ["team/vision/night.ep1.pt:latest"]
-    with pytest.raises(FileExistsError, match="give overwrite=True"):
+    assert requested == ["team/vision/night.ep1.pt:latest"]
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
         logger.download_file("night/ep1.pt", str(target))
     logger.download_file("night/ep1.pt:v3", str(target), overwrite=True)
-    assert asked[-1] == "team/vision/night.ep1.pt:v3"
+    assert requested[-1] == "team/vision/night.ep1.pt:v3"
     with pytest.raises(FileNotFoundError, match=r"no artifact 'team/vision/missing:latest'"):
         logger.download_file("missing", str(tmp_path / "x"))
     assert sorted(path.name for path in target.parent.iterdir()) == ["model.pt"]
@@ -244,7 +244,7 @@ def test_arguments_come_before_init_kwargs() -> None:
     assert logger._init_kwargs == {"project": "mine", "notes": "n", "mode": "disabled"}
 
 
-def test_each_process_may_have_a_run(tmp_path, monkeypatch) -> None:
+def test_each_rank_may_have_a_run(tmp_path, monkeypatch) -> None:
     as_rank(monkeypatch, 1)
     logger = offline(tmp_path, rank_zero_only=False)
     written = finish(Loop([logger]).init().fit(), logger, tmp_path)
@@ -270,7 +270,7 @@ def test_the_axis_is_that_of_the_trainer(tmp_path) -> None:
     assert written.all("run")[0].display_name == "axis"
 
 
-def test_what_wandb_refuses_stops_the_set_up(monkeypatch) -> None:
+def test_a_wandb_error_stops_the_setup(monkeypatch) -> None:
     import wandb
 
     def refuse(**kwargs):

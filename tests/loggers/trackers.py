@@ -1,4 +1,4 @@
-"""What the tests of experiment trackers share: marks, ranks, and what the trackers wrote."""
+"""Helpers for the tests of experiment trackers: marks, ranks, and readers of what the trackers wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.loggers.loop import Loop
 
 
 def marks(package: str, *warnings: str) -> list[pytest.MarkDecorator]:
-    """Skip without a package, and let pass the warnings that it gives by itself."""
+    """Skip without a package, and ignore the warnings that it emits by itself."""
     missing = importlib.util.find_spec(package) is None
     return [
         pytest.mark.skipif(missing, reason=f"needs {package}"),
@@ -25,7 +25,7 @@ def marks(package: str, *warnings: str) -> list[pytest.MarkDecorator]:
     ]
 
 
-def go_on(first: LoggerDestination, second: LoggerDestination, run_name: str = "test") -> Loop:
+def resume_with(first: LoggerDestination, second: LoggerDestination, run_name: str = "test") -> Loop:
     """Train with one destination, load its state into another, and begin a run with that."""
     loop = Loop([first]).init().fit()
     state = json.loads(json.dumps(first.state_dict()))
@@ -40,13 +40,13 @@ def go_on(first: LoggerDestination, second: LoggerDestination, run_name: str = "
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int = 2) -> None:
-    """Be one of several processes."""
+    """Act as one of several ranks."""
     for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world_size)):
         monkeypatch.setenv(name, str(value))
 
 
 def interrupt(loop: Loop, error: BaseException) -> None:
-    """Have an exception leave the loop at the third batch, as a trainer sees it, and close."""
+    """Make an exception leave the loop at the third batch, as in a trainer, and close."""
     ticks = iter(range(2))
 
     def tick() -> None:
@@ -62,7 +62,7 @@ def interrupt(loop: Loop, error: BaseException) -> None:
 
 
 class WandBFile:
-    """What is in the file of an offline run: blocks of 32 KiB that hold records, whole or in parts."""
+    """Records in the file of an offline run: blocks of 32 KiB that contain full or partial records."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
         (self.path,) = folder.glob(f"wandb/offline-run-*-{run_id}")
@@ -76,28 +76,30 @@ class WandBFile:
         from wandb.proto import wandb_internal_pb2
 
         data = next(self.path.glob("*.wandb")).read_bytes()
-        self.records, place, parts = [], 7, b""
-        while place + 7 <= len(data):
-            rest = 32768 - place % 32768
+        self.records, offset, data_so_far = [], 7, b""
+        while offset + 7 <= len(data):
+            rest = 32768 - offset % 32768
             if rest < 7:
-                place += rest
+                offset += rest
                 continue
-            _, size, kind = struct.unpack_from("<IHB", data, place)
-            part = data[place + 7 : place + 7 + size]
-            parts = part if kind in (1, 2) else parts + part
-            place += 7 + size
-            if place > len(data):
+            _, size, record_type = struct.unpack_from("<IHB", data, offset)
+            chunk = data[offset + 7 : offset + 7 + size]
+            data_so_far = chunk if record_type in (1, 2) else data_so_far + chunk
+            offset += 7 + size
+            if offset > len(data):
                 break
-            if kind in (1, 4):
-                self.records.append(wandb_internal_pb2.Record.FromString(parts))
+            if record_type in (1, 4):
+                self.records.append(wandb_internal_pb2.Record.FromString(data_so_far))
 
-    def all(self, kind: str) -> list[Any]:
-        """The records of a kind."""
-        return [getattr(record, kind) for record in self.records if record.WhichOneof("record_type") == kind]
+    def all(self, record_type: str) -> list[Any]:
+        """Return the records of a type."""
+        return [
+            getattr(record, record_type) for record in self.records if record.WhichOneof("record_type") == record_type
+        ]
 
     @property
     def rows(self) -> dict[int, dict[str, Any]]:
-        """What was logged, by step; nested names are joined by dots."""
+        """Logged values by step; nested names are joined by dots."""
         found = {}
         for history in self.all("history"):
             row = {
@@ -118,7 +120,7 @@ class WandBFile:
 
 
 class CometArchive:
-    """What an offline experiment left."""
+    """The contents of an offline experiment."""
 
     def __init__(self, folder: Path, key: str) -> None:
         (path,) = folder.glob(f"{key}*.zip")
@@ -126,8 +128,8 @@ class CometArchive:
         self.experiment = json.loads(self.zip.read("experiment.json"))
         self.messages = [json.loads(line) for line in self.zip.read("messages.json").splitlines()]
 
-    def payloads(self, kind: str) -> list[dict]:
-        return [message["payload"] for message in self.messages if message["type"] == kind]
+    def payloads(self, record_type: str) -> list[dict]:
+        return [message["payload"] for message in self.messages if message["type"] == record_type]
 
     def history(self, name: str) -> list[tuple[int, float]]:
         metrics = [payload["metric"] for payload in self.payloads("metric_msg")]

@@ -11,7 +11,7 @@ from torch import nn
 
 from composer.models import HuggingFaceModel
 from composer.models._deferred_init import initialize_parameters
-from composer.parallel.meta_init import Placement
+from composer.parallel.meta_init import Materializer
 from tests.common import trainer_of
 from tests.models import tiny
 from tests.ranks import Ranks
@@ -25,7 +25,7 @@ def on_meta(make: Callable[[], nn.Module]) -> HuggingFaceModel:
 @pytest.mark.parametrize("make", [tiny.bert, tiny.gpt2, tiny.llama, tiny.vit, tiny.t5])
 def test_values_are_those_of_a_new_model(make: Callable[[], Any]) -> None:
     expected, found = HuggingFaceModel(make()), on_meta(make)
-    Placement(found, torch.device("cpu")).give(found.modules())
+    Materializer(found, torch.device("cpu")).materialize(found.modules())
     torch.testing.assert_close(dict(found.named_buffers()), dict(expected.named_buffers()), rtol=0, atol=0)
     weights = dict(found.named_parameters())  # of weights that are shared, one
     assert weights.keys() == dict(expected.named_parameters()).keys()

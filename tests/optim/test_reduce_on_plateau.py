@@ -121,7 +121,7 @@ def test_metrics_that_are_not_there() -> None:
         ReduceOnPlateauScheduler("eval/Acuracy", "max").__check__(state)
     with pytest.raises(ValueError, match="of several evaluators; give one of 'eval/Accuracy', 'other/Accuracy'"):
         ReduceOnPlateauScheduler("Accuracy", "max").__check__(state)
-    with pytest.raises(ValueError, match="There are none: give eval_dataloader"):
+    with pytest.raises(ValueError, match=r"has no metrics\. Give eval_dataloader"):
         ReduceOnPlateauScheduler("Accuracy", "max").__check__(state_of())
 
 

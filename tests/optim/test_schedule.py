@@ -131,7 +131,7 @@ def test_times() -> None:
     assert as_time("t", Time(3, "ep")) == as_time("t", "3ep")
     with pytest.raises(ValueError, match=r"t='3eps' is not valid\. '3eps'|t='3epp' is not valid"):
         as_time("t", "3epp")
-    with pytest.raises(TypeError, match=r"t='1\.5ba' is not valid\. A time in batch units must be a whole number"):
+    with pytest.raises(TypeError, match=r"t='1\.5ba' is not valid\. A time in batch units must be an integer"):
         as_time("t", "1.5ba")
     with pytest.raises(ValueError, match="t must be greater than 0, but got '0ba'"):
         as_time("t", "0ba", allow_zero=False)

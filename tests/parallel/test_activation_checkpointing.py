@@ -13,7 +13,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from composer.parallel import activation_checkpointing as module_of_recompute
-from composer.parallel.activation_checkpointing import _Offloaded, checkpointed_modules, recompute
+from composer.parallel.activation_checkpointing import (
+    _OffloadToHost,
+    apply_activation_checkpointing,
+    checkpointed_modules,
+)
 from tests.parallel.sharded import Block, Blocks
 from tests.parallel.test_wrapping import Net, Saying
 from tests.streams import FakeCuda, OnCuda, RaceError, side_stream
@@ -36,7 +40,7 @@ def _gradients(model: nn.Module, **arguments):
     """Gradients with dropout, and how often operations ran."""
     modules = [module for module in model.modules() if isinstance(module, Block)]
     if arguments:
-        recompute(modules, **arguments)
+        apply_activation_checkpointing(modules, **arguments)
     torch.manual_seed(0)
     x = torch.randn(5, 4, dtype=torch.float64)
     dropout = nn.Dropout(0.5)
@@ -52,7 +56,8 @@ def _gradients(model: nn.Module, **arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"drop": True}, {"selective": True}, {"offload": True}, {"drop": False, "offload": True}]
+    "arguments",
+    [{"checkpointing": True}, {"selective": True}, {"offload": True}, {"checkpointing": False, "offload": True}],
 )
 def test_gradients_are_the_same(arguments):
     model = Blocks()
@@ -60,19 +65,19 @@ def test_gradients_are_the_same(arguments):
     expected, _, plain, _ = _gradients(model)
     found, counts, saved, calls = _gradients(twin, **arguments)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    drops = arguments.get("drop", True)
-    assert calls == [2 if drops else 1] * 3
+    recomputes = arguments.get("checkpointing", True)
+    assert calls == [2 if recomputes else 1] * 3
     assert saved < plain
     # Each block has two products of matrices, the ends of the model one each; selective ones are not repeated.
     forward = counts["addmm"]
-    assert forward == (14 if drops and not arguments.get("selective") else 8)
+    assert forward == (14 if recomputes and not arguments.get("selective") else 8)
 
 
 def test_random_numbers_are_drawn_again():
     torch.manual_seed(0)
     block = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
     twin, x = copy.deepcopy(block), torch.randn(8, 4)
-    recompute([twin])
+    apply_activation_checkpointing([twin])
     for module in (block, twin):
         torch.manual_seed(3)
         module(x).sum().backward()
@@ -110,7 +115,7 @@ def test_the_device_is_found_in_whichever_way_a_module_is_called(kind, call, sel
         torch.utils.checkpoint, "_infer_device_type", lambda *args: found.append(infer(*args)) or found[-1]
     )
     module, x = Keywords().to(kind), torch.ones(2, 4, device=kind)
-    recompute([module], selective=selective)
+    apply_activation_checkpointing([module], selective=selective)
     call(module, x).sum().backward()
     assert set(found) == {kind}
     assert module.linear.weight.grad is not None
@@ -148,7 +153,7 @@ class Named(nn.Module):
 @pytest.mark.parametrize("kind", ["cpu", "meta"])
 def test_arguments_of_a_block_keep_their_names(kind, arguments):
     module, x = Named().to(kind), torch.ones(2, 4, device=kind)
-    recompute([module], **arguments)
+    apply_activation_checkpointing([module], **arguments)
     named = {name: object() for name in _NAMES}
     output, found = module(x, **named)
     assert found == named
@@ -165,7 +170,7 @@ def test_names_classes_and_hooks_stay():
     names, kinds = list(model.state_dict()), [type(module) for module in model.modules()]
     calls = []
     model.blocks[0].register_forward_hook(lambda *_: calls.append(1))
-    recompute(list(model.blocks))
+    apply_activation_checkpointing(list(model.blocks))
     assert list(model.state_dict()) == names
     assert [type(module) for module in model.modules()] == kinds
     model((torch.randn(2, 4, dtype=torch.float64), None)).sum().backward()
@@ -174,7 +179,7 @@ def test_names_classes_and_hooks_stay():
 
 def test_nothing_is_kept_without_a_backward_pass():
     block = Block().double()
-    recompute([block])
+    apply_activation_checkpointing([block])
     with torch.no_grad():
         assert not block(torch.randn(2, 6, dtype=torch.float64)).requires_grad
     assert block.calls == 1
@@ -182,7 +187,7 @@ def test_nothing_is_kept_without_a_backward_pass():
 
 def test_a_copy_computes_with_its_own_weights():
     block = nn.Linear(2, 2)
-    recompute([block])
+    apply_activation_checkpointing([block])
     twin = copy.deepcopy(block)
     nn.init.zeros_(twin.weight)
     nn.init.zeros_(twin.bias)
@@ -215,7 +220,7 @@ def test_weights_are_not_offloaded(monkeypatch):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 11), nn.Tanh())
     twin, x = copy.deepcopy(module), torch.randn(5, 3)
-    recompute([twin], drop=False, offload=True)
+    apply_activation_checkpointing([twin], checkpointing=False, offload=True)
     taken, empty_like = [], torch.empty_like
 
     def noted(like, **options):
@@ -237,8 +242,8 @@ def test_forward_passes_of_any_kind_are_offloaded():
     """One that somebody replaced, and one that was wrapped before."""
     module = nn.Linear(3, 3)
     module.forward = functools.partial(type(module).forward, module)
-    recompute([module], drop=False, offload=True)
-    recompute([module], drop=False, offload=True)
+    apply_activation_checkpointing([module], checkpointing=False, offload=True)
+    apply_activation_checkpointing([module], checkpointing=False, offload=True)
     module(torch.ones(2, 3)).sum().backward()
     assert module.weight.grad is not None
 
@@ -254,7 +259,7 @@ def offloading_with_shards() -> bool:
     twin, x = copy.deepcopy(block), torch.randn(3, 4)
     fully_shard(block[1])
     fully_shard(block)
-    recompute([block], drop=False, offload=True)
+    apply_activation_checkpointing([block], checkpointing=False, offload=True)
     block(x).square().sum().backward()
     twin(x).square().sum().backward()
     return all(
@@ -267,7 +272,7 @@ def test_offloading_has_no_races(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies are queued behind what makes a tensor, and before what uses it or its memory again."""
     monkeypatch.setattr(module_of_recompute, "_PLAIN", (OnCuda,))
     with FakeCuda():
-        hooks = _Offloaded(nn.Linear(1, 1))
+        hooks = _OffloadToHost(nn.Linear(1, 1))
         packed = []
         for number in range(3):
             activation = torch.full((2,), float(number)).to("cuda") + 1
@@ -288,7 +293,7 @@ def test_offloading_on_a_stream_that_nobody_waits_for_would_be_a_race(where, mon
 
     def run() -> None:
         with FakeCuda():
-            hooks = _Offloaded(nn.Linear(1, 1))
+            hooks = _OffloadToHost(nn.Linear(1, 1))
             activation = torch.ones(2).to("cuda") + 1
             with side_stream() if where != "unpack" else contextlib.nullcontext():
                 packed = hooks.pack_hook(activation)

@@ -62,7 +62,7 @@ def test_all_evaluate_the_model_of_the_first(strategy: str, averaged: bool, two_
     (outputs, model, predictions), (others, other, others_predicted) = two_ranks.run(evaluated, strategy, averaged)
     assert all(torch.equal(value, other[name]) for name, value in model.items())
     assert model["net.1.num_batches_tracked"] == 3
-    # On the same data the same, of which the predictions of both processes follow each other.
+    # On the same data the same, of which the predictions of both processes swap_parameters each other.
     assert outputs == others
     assert len(predictions) == len(others_predicted) == 2
     assert torch.equal(predictions[0], predictions[1])

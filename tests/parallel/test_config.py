@@ -76,12 +76,12 @@ def test_refusals_say_what_to_do() -> None:
         ({"fsdp": {"sharding": "FULL_SHARD"}}, "Did you mean 'sharding_strategy'"),
         ({"fsdp2": {"forward_prefetch": True}}, "fsdp2: there is no 'forward_prefetch'"),
         ({"tp": {"degree": 2}}, "tp: there is no 'degree'"),
-        ({"tp": {"tensor_parallel_degree": 2}}, "needs a layer_plan"),
+        ({"tp": {"tensor_parallel_degree": 2}}, "requires a layer_plan"),
         ({"tp": {"tensor_parallel_degree": 0}}, "must be greater than 0"),
-        ({"pp": {}}, "a pipeline of stages"),
-        ({"cp": {}}, "dividing sequences"),
+        ({"pp": {}}, "pipeline parallelism requires"),
+        ({"cp": {}}, "context parallelism requires"),
         ({"deepspeed": {}}, "deepspeed_config"),
-        ({"fsdp": {}, "fsdp2": {}}, "are the same; give one"),
+        ({"fsdp": {}, "fsdp2": {}}, "are equivalent; leave one"),
     ],
 )
 def test_mistakes(config, words: str) -> None:
@@ -138,5 +138,5 @@ def test_keys_of_the_second_form() -> None:
 
 
 def test_a_mesh_for_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="give that"):
+    with pytest.raises(ValueError, match="set that instead"):
         TPConfig(device_mesh=object())  # type: ignore[arg-type]

@@ -75,45 +75,45 @@ DIFFERENT: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 
 
 def all_checked() -> dict[str, str]:
-    """What this rank is told in each case; one exchange each, so that no more processes have to start."""
+    """What this rank is message in each case; one exchange each, so that no more processes have to start."""
     second = dist.get_global_rank() == 1
     cases = {name: make if second else dict for name, (make, _) in DIFFERENT.items()}
     cases |= {"same": dict, "order": lambda: {"model": in_another_order()}}
     cases["two"] = lambda: {"rank_zero_seed": 18, "max_duration": "3ep"} if second else {}
-    told = {}
+    message = {}
     for name, make in cases.items():
         try:
             check_agreement(state_of(**make()))
-            told[name] = ""
+            message[name] = ""
         except ValueError as error:
-            told[name] = str(error)
-    return told
+            message[name] = str(error)
+    return message
 
 
 @pytest.fixture(scope="module")
-def told(two_ranks: Ranks) -> dict[str, str]:
+def message(two_ranks: Ranks) -> dict[str, str]:
     first, second = two_ranks.run(all_checked)
     assert first == second
     return first
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_all_are_told_who_has_what(told, name) -> None:
-    head, line = told[name].split("\n", 1)
-    assert head == "All processes must have the same, but they differ in:"
+def test_all_are_told_who_has_what(message, name) -> None:
+    head, line = message[name].split("\n", 1)
+    assert head == "All ranks must have the same configuration, but they differ in:"
     assert line.startswith(DIFFERENT[name][1])
 
 
-def test_what_is_the_same_passes(told) -> None:
-    assert told["same"] == ""
+def test_what_is_the_same_passes(message) -> None:
+    assert message["same"] == ""
 
 
-def test_the_order_of_parameters_counts(told) -> None:
-    assert "- parameters: their order (rank 0: ['bias', 'weight']; rank 1: ['weight', 'bias'])" in told["order"]
+def test_the_order_of_parameters_counts(message) -> None:
+    assert "- parameters: their order (rank 0: ['bias', 'weight']; rank 1: ['weight', 'bias'])" in message["order"]
 
 
-def test_all_differences_are_told_at_once(told) -> None:
-    lines = told["two"].splitlines()
+def test_all_differences_are_told_at_once(message) -> None:
+    lines = message["two"].splitlines()
     assert [line.partition(":")[0] for line in lines[1:]] == ["- max_duration", "- seed"]
 
 

@@ -1,4 +1,4 @@
-"""Training by DeepSpeed's engine, beside the same training by one process without it."""
+"""Training with the DeepSpeed engine, compared with a single process without it."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def check(found: Any, expected: Run) -> None:
     for rank, runs in enumerate(found):
         for number, run in enumerate(runs):
             for value, wanted in zip(run, expected, strict=True):
-                told = f"rank {rank}, configuration {number}: {value} is not {wanted}"
-                torch.testing.assert_close(value, wanted, rtol=0, atol=1e-5, msg=told)
+                message = f"rank {rank}, configuration {number}: {value} is not {wanted}"
+                torch.testing.assert_close(value, wanted, rtol=0, atol=1e-5, msg=message)
 
 
 def test_every_stage_trains_as_one_process_does(one_rank: Ranks, two_ranks: Ranks):
@@ -210,7 +210,7 @@ def test_bfloat16_is_the_format_of_weights_and_batches(two_ranks: Ranks, stage: 
         assert found["weights"] is torch.bfloat16
         assert found["seen"] == {(torch.bfloat16, "amp_bf16")}
         torch.testing.assert_close(torch.tensor(found["losses"]), expected, rtol=0.1, atol=0.05)
-        assert "engine was made for 'amp_bf16'" in found["refusal"]
+        assert "engine was created for 'amp_bf16'" in found["refusal"]
 
 
 def test_autocast_leaves_weights_and_batches_in_float32(two_ranks: Ranks):
@@ -286,7 +286,7 @@ def test_weights_are_one_file_for_whoever_begins_with_them(two_ranks: Ranks, tmp
 
 
 def _refusals(folder: str) -> list[str]:
-    """What is said of checkpoints that do not fit."""
+    """Return the errors for checkpoints that do not fit."""
     _save(f"{folder}/2", 2)
     _save(f"{folder}/3", 3)
     path = f"{folder}/2/ep1-ba2"
@@ -296,19 +296,19 @@ def _refusals(folder: str) -> list[str]:
         lambda: trainer_of(load_path=path),
         lambda: make(regression_data(), config_of(2), save_folder=folder, save_async=True),
     ]
-    told = []
+    message = []
     for attempt in attempts:
         with pytest.raises(ValueError) as caught:
             attempt()
-        told.append(str(caught.value))
+        message.append(str(caught.value))
     assert torch.equal(_begin(path, 2, load_weights_only=True), _begin(path, 2))
-    return told
+    return message
 
 
 def test_checkpoints_that_do_not_fit_are_refused_with_a_remedy(one_rank: Ranks, tmp_path: Path):
-    (told,) = one_rank.run(_refusals, str(tmp_path))
-    stage, alone_weights, elsewhere, asynchronous = told
-    assert "stage=2, and this run has stage=1" in stage
+    (message,) = one_rank.run(_refusals, str(tmp_path))
+    stage, alone_weights, elsewhere, asynchronous = message
+    assert "stage=2, but this run has stage=1" in stage
     assert "zero_to_fp32.py" in stage
     assert "stage 3" in alone_weights
     assert "deepspeed_config" in elsewhere
@@ -356,7 +356,7 @@ def _refused(what: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         ("two optimizers", "['Muon', 'AdamW']"),
         ("auto", "'auto'"),
@@ -367,8 +367,8 @@ def _refused(what: str) -> str:
         ("ema", "EMA"),
     ],
 )
-def test_what_the_engine_cannot_have_is_refused(one_rank: Ranks, what: str, told: str):
-    assert told in one_rank.run(_refused, what)[0]
+def test_what_the_engine_cannot_have_is_refused(one_rank: Ranks, what: str, message: str):
+    assert message in one_rank.run(_refused, what)[0]
 
 
 def _default_optimizer() -> tuple[str, set[str]]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.deepspeed_config import autocasts, checked, completed, precision_of, stage_of
+from composer.parallel.strategy_selection import choose_strategy
 from composer.precision import Precision
 
 BF16, FP16, FP32 = Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP32
@@ -62,11 +62,11 @@ def test_a_batch_that_nobody_tells_is_asked_for():
 @pytest.mark.parametrize(
     ("config", "arguments", "both"),
     [
-        ({"train_batch_size": 32}, {}, ("train_batch_size=32", "it is 16")),
-        ({"train_micro_batch_size_per_gpu": 2}, {"microbatch_size": 4}, ("per_gpu=2", "it is 4")),
-        ({"gradient_accumulation_steps": 4}, {"microbatch_size": 4}, ("steps=4", "it is 2")),
-        ({"gradient_clipping": 2.0}, {"clipping": 1.0}, ("gradient_clipping=2.0", "it is 1.0")),
-        ({"train_batch_size": 15}, {}, ("15", "2 processes")),
+        ({"train_batch_size": 32}, {}, ("train_batch_size=32", "value is 16")),
+        ({"train_micro_batch_size_per_gpu": 2}, {"microbatch_size": 4}, ("per_gpu=2", "value is 4")),
+        ({"gradient_accumulation_steps": 4}, {"microbatch_size": 4}, ("steps=4", "value is 2")),
+        ({"gradient_clipping": 2.0}, {"clipping": 1.0}, ("gradient_clipping=2.0", "value is 1.0")),
+        ({"train_batch_size": 15}, {}, ("15", "world size, 2")),
         ({"train_batch_size": "16"}, {}, ("train_batch_size", "'16'")),
     ],
 )

@@ -332,7 +332,8 @@ def _refusals():
 def test_what_cannot_be_is_refused_with_the_reason(two_ranks):
     for found in two_ranks.run(_refusals):
         for text, part in zip(
-            found, ("Graphs needs gradients of", "LBFGS sees all", "needs an accelerator", "must be 2", "forced_sync"),
+            found,
+            ("Graphs needs second-order", "LBFGS needs all", "requires an accelerator", "must be 2", "forced_sync"),
             strict=True,
         ):  # fmt: skip
             assert part in text

@@ -46,9 +46,9 @@ def test_degrees(monkeypatch, world, nodes, tensor, fsdp, expected):
 @pytest.mark.parametrize(
     ("tensor", "fsdp", "words"),
     [
-        (3, {}, "does not divide the number of processes, 8"),
+        (3, {}, "does not divide the world size, 8"),
         (1, {"data_parallel_shard_degree": 3}, "must be 8"),
-        (2, {"data_parallel_shard_degree": 8}, "must be 4, the number of processes that do not divide layers"),
+        (2, {"data_parallel_shard_degree": 8}, "must be 4, the world size / tensor_parallel_degree"),
         (1, {"data_parallel_shard_degree": 3, "data_parallel_replicate_degree": -1}, "must be 8"),
         (1, {"data_parallel_replicate_degree": -1}, "only one of"),
         (1, {"data_parallel_shard_degree": 0}, "must be positive, or -1"),
@@ -86,7 +86,7 @@ def test_meshes(four_ranks):
 def _timeouts():
     found = set()
     for degrees in (Degrees(1, 4, 1), Degrees(2, 2, 1), Degrees(1, 2, 2), Degrees(2, 1, 2), Degrees(1, 1, 4)):
-        make_meshes.__globals__["_made"].clear()
+        make_meshes.__globals__["_mesh_cache"].clear()
         meshes = make_meshes(degrees, "cpu")
         for group in (*meshes.all.get_all_groups(), meshes.data_group):
             if group is not None:
@@ -109,9 +109,9 @@ class _Nameless:
 
 
 def test_a_timeout_that_cannot_be_set_stops_nobody(monkeypatch):
-    told: list[Any] = []
+    message: list[Any] = []
     c10d = torch.distributed.distributed_c10d
-    monkeypatch.setattr(c10d, "_set_pg_timeout", lambda timeout, group: told.append((timeout, group)))
+    monkeypatch.setattr(c10d, "_set_pg_timeout", lambda timeout, group: message.append((timeout, group)))
     copy_timeout = make_meshes.__globals__["_copy_timeout"]
 
     def source(options: Any) -> Any:
@@ -119,10 +119,10 @@ def test_a_timeout_that_cannot_be_set_stops_nobody(monkeypatch):
 
     whole = source(_Nameless(_timeout=timedelta(minutes=3)))
     copy_timeout(whole, "group")
-    assert told.pop() == (timedelta(minutes=3), "group")
+    assert message.pop() == (timedelta(minutes=3), "group")
     for broken in (_Nameless(), _Nameless(_device_types=["cpu"]), source(_Nameless()), source(None)):
         copy_timeout(broken, "group")
-        assert not told
+        assert not message
     monkeypatch.delattr(c10d, "_set_pg_timeout")
     copy_timeout(whole, "group")
 
@@ -142,13 +142,13 @@ def test_meshes_of_many_trainers_need_the_groups_of_one(four_ranks):
 
 
 def _given():
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts"))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     config = FSDPConfig()
     config.device_mesh = mesh
     found = degrees_of(ParallelismConfig(fsdp=config))
     same = make_meshes(found, "cpu", mesh).data is mesh
     errors = []
-    for wrong, tp in ((mesh["parts"], None), (mesh, TPConfig(tensor_parallel_degree=2, layer_plan=PLAN))):
+    for wrong, tp in ((mesh["shards"], None), (mesh, TPConfig(tensor_parallel_degree=2, layer_plan=PLAN))):
         config.device_mesh = wrong
         with pytest.raises(ValueError, match="fsdp2: ") as error:
             degrees_of(ParallelismConfig(fsdp=config, tp=tp))
@@ -160,5 +160,5 @@ def test_a_mesh_of_the_user(four_ranks):
     for degrees, same, (size, both) in four_ranks.run(_given):
         assert degrees == (2, 2)
         assert same
-        assert "4 processes in all" in size
+        assert "4 ranks, the world size" in size
         assert "leave device_mesh out" in both

@@ -12,7 +12,7 @@ from composer.devices import get_device
 from composer.metrics.classification import MicroAccuracy
 from composer.models import ComposerClassifier
 from composer.parallel import prepare_fsdp_module
-from composer.parallel.meta_init import Placement
+from composer.parallel.meta_init import Materializer
 from tests.common import trainer_of
 from tests.parallel.sharded import Blocks, assert_same, result, trained, whole_weights
 
@@ -25,7 +25,7 @@ def _on_meta(make):
 
 
 def _given(model: nn.Module) -> nn.Module:
-    Placement(model, CPU).give(model.modules())
+    Materializer(model, CPU).materialize(model.modules())
     return model
 
 
@@ -117,7 +117,7 @@ def test_others_take_over_what_the_first_has(two_ranks):
 
 def _the_first_has_none():
     model = Blocks() if dist.get_global_rank() else _on_meta(Blocks)
-    with pytest.raises(ValueError, match="on the meta device in the first process"):
+    with pytest.raises(ValueError, match="on the meta device on rank 0"):
         prepare_fsdp_module(model, None, {}, device=get_device("cpu"))
 
 

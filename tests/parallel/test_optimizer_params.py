@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from composer.parallel.optimizer_params import Names, check_elementwise, follow
+from composer.parallel.optimizer_params import ParameterNames, check_optimizer_supports_sharding, swap_parameters
 from tests.parallel.sharded import whole
 
 
@@ -22,9 +22,9 @@ def test_groups_settings_and_lists_stay():
     groups = [{"params": list(model[1].parameters()), "lr": 0.5}, {"params": [extra, *model[0].parameters()]}]
     optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
     lists = [group["params"] for group in optimizer.param_groups]
-    names = Names(model)
+    names = ParameterNames(model)
     _replace(model)
-    follow([optimizer], names.replacements(model))
+    swap_parameters([optimizer], names.replacements(model))
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1]
     assert all(one is group["params"] for one, group in zip(lists, optimizer.param_groups, strict=True))
     expected = [*model[1].parameters(), extra, *model[0].parameters()]
@@ -39,16 +39,16 @@ def test_states_keep_their_order():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     before = [dict(state) for state in optimizer.state.values()]
-    names = Names(model)
+    names = ParameterNames(model)
     _replace(model)
-    follow([optimizer], names.replacements(model))
+    swap_parameters([optimizer], names.replacements(model))
     assert [id(p) for p in optimizer.state] == [id(model[0].weight), id(extra), id(model[1].weight)]
     assert [list(state) for state in optimizer.state.values()] == [list(state) for state in before]
     assert optimizer.state["new"] == {}  # the mapping makes states as before
 
 
-def _divided():
-    """States follow weights over two dimensions of a mesh."""
+def _shard_like():
+    """States swap_parameters weights over two dimensions of a mesh."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("parts", "layers"))
     torch.manual_seed(0)
     for places in ([Shard(0), Shard(1)], [Shard(0), Replicate()], [Replicate(), Shard(0)], [Shard(0), Shard(0)]):
@@ -58,9 +58,9 @@ def _divided():
             parameter.grad = torch.randn(5, 3) if parameter.ndim == 2 else torch.randn(5)
         optimizer.step()
         expected = optimizer.state[model.weight]["exp_avg"].clone()
-        names = Names(model)
+        names = ParameterNames(model)
         model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, places))
-        follow([optimizer], names.replacements(model))
+        swap_parameters([optimizer], names.replacements(model))
         state = optimizer.state[model.weight]
         assert state["step"] == 1
         assert state["exp_avg"].placements == tuple(places)
@@ -68,7 +68,7 @@ def _divided():
 
 
 def test_states_are_divided_as_weights(four_ranks):
-    four_ranks.run(_divided)
+    four_ranks.run(_shard_like)
 
 
 def test_optimizers_of_one_vector_are_refused():
@@ -76,5 +76,5 @@ def test_optimizers_of_one_vector_are_refused():
     wrapped = torch.optim.SGD(parameters)
     wrapped.base_optimizer = torch.optim.LBFGS(parameters)  # type: ignore[attr-defined]
     for optimizer in (torch.optim.LBFGS(parameters), wrapped):
-        with pytest.raises(ValueError, match="LBFGS sees all parameters as one vector"):
-            check_elementwise(optimizer)
+        with pytest.raises(ValueError, match="LBFGS needs all parameters as one vector"):
+            check_optimizer_supports_sharding(optimizer)

@@ -86,7 +86,7 @@ def run(place: int, strategy: str, ranks: Ranks) -> None:
     """Train in several processes and compare, or see that the method is refused by its name."""
     algorithm = CASES[place].make()
     if strategy != "ddp" and not algorithm.__traits__.sharding.supports_sharded_weights:
-        for text in ranks.run(refusal, place, strategy, "needs whole weights"):
+        for text in ranks.run(refusal, place, strategy, "requires unsharded parameters"):
             assert CASES[place].name in text
             assert algorithm.__traits__.sharding_reason in text
     elif strategy != "ddp" and algorithm.find_unused_parameters and not HAS_UNUSED_PARAMETERS:

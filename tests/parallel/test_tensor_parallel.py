@@ -180,7 +180,7 @@ def test_muon_steps_whole_matrices_in_loops_of_ones_own(two_ranks):
 
 def _lbfgs_by_hand():
     model = Blocks()
-    with pytest.raises(ValueError, match="LBFGS sees all parameters as one vector"):
+    with pytest.raises(ValueError, match="LBFGS needs all parameters as one vector"):
         prepare_tp_module(
             model, torch.optim.LBFGS(model.parameters()), TPConfig(tensor_parallel_degree=2, layer_plan=PLAN)
         )
@@ -206,7 +206,7 @@ def _refusals():
 
 
 def test_what_cannot_be_is_refused_with_the_reason(two_ranks):
-    words = ("has no such module", "does not divide", "takes all processes", "data of their own", "LBFGS")
+    words = ("has no such module", "does not divide", "uses all ranks", "train on the same batch", "LBFGS")
     for found in two_ranks.run(_refusals):
         for text, part in zip(found, words, strict=True):
             assert part in text
@@ -215,5 +215,5 @@ def test_what_cannot_be_is_refused_with_the_reason(two_ranks):
 def test_one_process_has_nothing_to_divide():
     plan = {"up": ColwiseParallel()}
     assert choose_strategy({"tp": {"tensor_parallel_degree": 1, "layer_plan": plan}}).name == "single"
-    with pytest.raises(ValueError, match="does not divide the number of processes, 1"):
+    with pytest.raises(ValueError, match="does not divide the world size, 1"):
         choose_strategy(_tp(2))

@@ -66,7 +66,7 @@ def test_a_block_that_shares_belongs_to_the_whole():
     model.blocks[0].mlp[0].weight = model.blocks[2].mlp[0].weight
     assert _names(model) == ["blocks.1"]
     model.blocks[0]._fsdp_wrap = True
-    with pytest.raises(ValueError, match=r"Block is to be gathered by itself, but shares blocks.0.mlp.0.weight"):
+    with pytest.raises(ValueError, match=r"Block is selected as an FSDP unit, but shares blocks.0.mlp.0.weight"):
         units_of(model)
 
 
@@ -106,7 +106,7 @@ def test_the_model_or_its_child_says_it():
 def test_what_says_nonsense_is_refused():
     model = Net()
     model.blocks._fsdp_wrap = True
-    with pytest.raises(ValueError, match=r"blocks \(ModuleList\) is to be gathered by itself, but has no forward"):
+    with pytest.raises(ValueError, match=r"blocks \(ModuleList\) is selected as an FSDP unit, but has no forward"):
         units_of(model)
     model = Saying()
     model.fsdp_wrap_fn = lambda module: {"sharding": 1} if isinstance(module, Block) else False

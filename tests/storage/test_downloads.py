@@ -241,7 +241,7 @@ def test_a_folder(kind, tmp_path) -> None:
     ],
 )
 def test_HostileFiles_a_link_leads_to_no_other_store(link, name, in_store) -> None:
-    with pytest.raises(FileNotFoundError, match="lies elsewhere and is not followed"):
+    with pytest.raises(FileNotFoundError, match="is in another location and is not followed"):
         link_targets(link, name, in_store=in_store)
 
 

@@ -41,7 +41,7 @@ def test_there_and_back(tmp_path) -> None:
 def test_half_an_upload_is_told(faulty, tmp_path) -> None:
     (tmp_path / "a").write_text("text")
     faulty.puts.append(HalfError)
-    with pytest.raises(ObjectStoreTransientError, match="4 bytes, 2 have arrived"):
+    with pytest.raises(ObjectStoreTransientError, match="only 2 of 4 bytes"):
         UriObjectStore("faulty://bucket").upload_object("a", tmp_path / "a")
 
 
@@ -80,7 +80,7 @@ def test_paths_of_this_machine_have_none(uri) -> None:
 
 @pytest.mark.parametrize("uri", ["wandb://run/a", "dbfs:/Volumes/a", "nothing://a"])
 def test_schemes_without_a_store(uri) -> None:
-    with pytest.raises(NotImplementedError, match="there is no store for"):
+    with pytest.raises(NotImplementedError, match="is not supported"):
         maybe_create_object_store_from_uri(uri)
 
 
@@ -95,7 +95,7 @@ def test_credentials_and_listing(faulty) -> None:
     store = UriObjectStore("faulty://bucket")
     validate_credentials(store, "run/.valid")
     assert list_remote_objects("faulty://bucket/run") == ["run/.valid"]
-    with pytest.raises(ValueError, match="path of this machine"):
+    with pytest.raises(ValueError, match="is a local path"):
         list_remote_objects("runs")
     faulty.puts.append(PermissionError("no"))
     with pytest.raises(PermissionError):

@@ -184,5 +184,5 @@ def test_stores_by_uri_and_arguments() -> None:
     assert store_of("s3://bucket/run", {"prefix": "p"}).get_uri("a") == "s3://bucket/p/a"
     assert store_of("sftp://me@server/run", {"cwd": "data"}).get_uri("a") == "sftp://me@server:22/data/a"
     assert store_of("memory://bucket", {"skip_instance_cache": True}).list_objects() == []
-    with pytest.raises(ValueError, match="path of this machine"):
+    with pytest.raises(ValueError, match="is a local path"):
         store_of("runs")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from composer.storage.upload_staging import Staging, place
+from composer.storage.upload_staging import Staging, move_into_place
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_what_was_fetched_replaces_what_is_there(tmp_path) -> None:
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(name)
-        place(folder, target)
+        move_into_place(folder, target)
         if len(names) == 1:
             assert target.read_text() == names[0]
         else:

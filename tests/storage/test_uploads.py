@@ -61,7 +61,7 @@ def test_failures_that_stay_are_told_once_and_what_depends_is_left_out(error, ca
     queue = queue_of(num_attempts=3)
     file = queue.submit("upload of a", action)
     link = queue.submit("upload of its link", lambda: done.append("link"), after=[file])
-    queue.submit("upload of b", lambda: done.append("b"), behind=[file])
+    queue.submit("upload of b", lambda: done.append("b"), after_any=[file])
     with pytest.raises(type(error)) as caught:
         queue.wait()
     assert "The upload of a failed." in caught.value.__notes__
@@ -93,7 +93,7 @@ def test_closing_ends_in_time_and_names_what_is_lost() -> None:
     queue.submit("upload of a", lambda: gate.wait(10))
     queue.submit("upload of b", lambda: None)
     begun = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"2 jobs had not ended: upload of a, upload of b\."):
+    with pytest.raises(TimeoutError, match=r"2 jobs had not finished: upload of a, upload of b\."):
         queue.close(timeout=0.05)
     assert time.monotonic() - begun < 5
     gate.set()

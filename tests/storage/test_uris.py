@@ -46,7 +46,7 @@ def test_join_does_not_leave_the_bucket() -> None:
 
 def test_a_uri_without_a_file_is_refused() -> None:
     for uri in ("s3://bucket", "s3://bucket/", "a.pt"):
-        with pytest.raises(ValueError, match="names no file"):
+        with pytest.raises(ValueError, match="has no file name"):
             split(uri)
 
 

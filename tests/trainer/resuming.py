@@ -1,4 +1,4 @@
-"""A small run whose every part depends on chance, for tests of resumption."""
+"""A small run that uses random numbers everywhere, for tests of resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stops training processes in many ways, from a parent that has imported everything once; prints what was found.
+"""Stop training processes in many ways, from a parent that imports everything once; print the results.
 
 python -m tests.trainer.stopping SIGTERM 100 FOLDER
 """

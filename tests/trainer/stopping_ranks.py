@@ -1,4 +1,4 @@
-"""Stops runs of two processes by signals, from a parent that has imported everything once; prints what was found.
+"""Stop two-rank runs by signals, from a parent that imports everything once; print the results.
 
 python -m tests.trainer.stopping_ranks FOLDER
 """
@@ -22,7 +22,7 @@ from composer import Callback
 from composer.checkpoint.file_format import read
 from composer.checkpoint.latest_symlink import resolve
 from tests.common import Event
-from tests.trainer.many import numbered, run_of
+from tests.trainer.multi_rank import numbered, run_of
 from tests.trainer.stopping import wait
 
 # For a run that hangs, not for one that is slow.
@@ -90,7 +90,7 @@ def start(rank: int, folder: Path, event: str, seconds: float) -> tuple[int, int
 def until_told(errors: int) -> None:
     """Wait until a process has noted a signal."""
     text = b""
-    while b"again ends it now" not in text:
+    while b"repeat to end it now" not in text:
         more = os.read(errors, 4096)
         assert more, text.decode()
         text += more

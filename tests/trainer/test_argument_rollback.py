@@ -1,4 +1,4 @@
-"""Arguments of fit, of which one is refused."""
+"""An invalid argument of fit rolls back all arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def seen(trainer) -> dict[str, Any]:
         "phase": copy.copy(vars(state.train_phase)),
         "evaluators": list(state.evaluators),
         "metrics": dict(state.eval_metrics),
-        "microbatch": (state.device_train_microbatch_size, state.auto_microbatching, run.auto),
+        "microbatch": (state.device_train_microbatch_size, state.auto_microbatching, run.auto_microbatch),
         "precision": (state.precision, run.autocast, state.scaler),
         "duration": state.max_duration,
         "schedulers": (list(state.schedulers), run.unbound_schedules),
@@ -61,7 +61,7 @@ FINE: dict[str, Any] = {
     ],
     ids=str,
 )
-def test_nothing_is_applied_when_one_is_refused(wrong) -> None:
+def test_nothing_is_applied_when_one_raises(wrong) -> None:
     trainer = trainer_of(max_duration="2ep", eval_dataloader=regression_data(3))
     trainer.fit(duration="3ba")
     before, expected = seen(trainer), weights(trainer)

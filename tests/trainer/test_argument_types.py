@@ -1,4 +1,4 @@
-"""Hostile values for every argument: a one-line error that names the argument, and nothing is changed."""
+"""Invalid values for every argument: a one-line error names the argument, and nothing changes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_examples_of_the_messages(tmp_path) -> None:
             made(**arguments)
         return str(raised.value)
 
-    assert of(seed="a") == "seed must be a whole number; got 'a'."
+    assert of(seed="a") == "seed must be an integer; got 'a'."
     assert of(seed=-1) == f"seed must be from 0 to {2**32 - 1}; got -1."
     assert of(progress_bar="false") == "progress_bar must be True or False; got 'false'."
     assert of(save_interval="1epoc").startswith("save_interval='1epoc' is not valid. 'epoc' is not a unit of time.")
@@ -137,7 +137,7 @@ def test_examples_of_the_messages(tmp_path) -> None:
     assert "save_folder (folder of CheckpointSaver) cannot be created: " in of(save_folder=str(tmp_path / "file" / "x"))
 
 
-def test_a_refused_argument_has_no_effect() -> None:
+def test_a_rejected_argument_has_no_effect() -> None:
     model = Regression()
     with pytest.raises(TypeError, match="dry_run must be True or False"):
         made(model=model, optimizers=None, seed=3, deterministic_mode=True, dry_run="no", train_dataloader=[])
@@ -146,8 +146,8 @@ def test_a_refused_argument_has_no_effect() -> None:
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, np.uint32, np.int8, torch.tensor])
-def test_whole_numbers_of_numpy_and_torch(kind) -> None:
-    """Each argument that takes a whole number takes those of other libraries too, and the run goes on with them."""
+def test_integers_of_numpy_and_torch(kind) -> None:
+    """Each integer argument also accepts the integers of other libraries, and the run works with them."""
     evaluator = Evaluator(
         label="mine", dataloader=regression_data(), device_eval_microbatch_size=kind(2), subset_num_batches=kind(1)
     )
@@ -171,7 +171,7 @@ def test_whole_numbers_of_numpy_and_torch(kind) -> None:
 
 @pytest.mark.parametrize("name", ["seed", "overfit_batches", "eval_batches_before_fit", "device_train_microbatch_size"])
 @pytest.mark.parametrize("value", [np.float64(1.5), torch.tensor(1.5), torch.tensor(True), np.bool_(True), "1"])
-def test_what_is_no_whole_number_names_its_argument(name, value) -> None:
+def test_what_is_not_an_integer_names_its_argument(name, value) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{name} must be "):
         trainer_of(**{name: value})
 

@@ -1,4 +1,4 @@
-"""What is answered to wrong arguments: the name, the value and the remedy."""
+"""Errors for invalid arguments contain the name, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_mistyped_names(name, hint) -> None:
     assert wrong(TypeError, **{name: 1}) == f"Trainer has no argument {name!r}.{hint}"
 
 
-def test_the_old_spelling_of_divided_weights() -> None:
+def test_the_old_spelling_of_sharded_weights() -> None:
     assert wrong(ValueError, fsdp_config={}, parallelism_config={"fsdp": {}}) == (
         "Give parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both."
     )
@@ -81,7 +81,7 @@ def test_models() -> None:
         return str(raised.value)
 
     assert of(nn.Linear(1, 1)) == (
-        "model must be a ComposerModel, which knows its loss; got Linear. Wrap a classifier as "
+        "model must be a ComposerModel, which defines its loss; got Linear. Wrap a classifier as "
         "composer.models.ComposerClassifier(module, num_classes=...), or subclass ComposerModel with forward(batch) "
         "and loss(outputs, batch)."
     )
@@ -89,7 +89,7 @@ def test_models() -> None:
     assert of(None) == (
         "model must be a ComposerModel, such as composer.models.ComposerClassifier(module, num_classes=...); got None."
     )
-    with pytest.raises(TypeError, match="must be a ComposerModel, which knows its loss; got Linear"):
+    with pytest.raises(TypeError, match="must be a ComposerModel, which defines its loss; got Linear"):
         Trainer(model=torch.compile(nn.Linear(1, 1), backend="eager"), progress_bar=False)
     with pytest.raises(TypeError, match="model"):
         Trainer()
@@ -107,8 +107,8 @@ def test_optimizers_without_parameters() -> None:
 
 def test_optimizers_of_another_model() -> None:
     assert wrong(ValueError, optimizers=torch.optim.AdamW(Regression().parameters())) == (
-        "optimizers: AdamW has none of the model's parameters and would train nothing; make it with "
-        "AdamW(model.parameters(), ...) of the model given to the Trainer."
+        "optimizers: AdamW has none of the model's parameters and would train nothing; create it as "
+        "AdamW(model.parameters(), ...) with the model given to the Trainer."
     )
 
 
@@ -171,10 +171,10 @@ def test_data() -> None:
         of(train_dataloader=5)
     with pytest.raises(
         TypeError,
-        match=r"train_dataloader: got the data set .* itself; give a DataLoader\(dataset, batch_size=...\) of it",
+        match=r"train_dataloader: got the dataset .* itself; give DataLoader\(dataset, batch_size=...\) instead",
     ):
         of(train_dataloader=TensorDataset(torch.zeros(4, 4)))
-    with pytest.raises(TypeError, match=r"eval_dataloader: got the data set .* itself"):
+    with pytest.raises(TypeError, match=r"eval_dataloader: got the dataset .* itself"):
         of(eval_dataloader=TensorDataset(torch.zeros(4, 4)))
     with pytest.raises(ValueError, match=r"train_dataloader must be given"):
         of(max_duration=1).fit()
@@ -196,11 +196,11 @@ def test_evaluation_data() -> None:
     one, two = (Evaluator(label="a", dataloader=regression_data(1)) for _ in range(2))
     assert wrong(ValueError, eval_dataloader=[one, two]) == (
         "eval_dataloader: the labels ['a'] are given more than once: their metrics would be mixed up. Give each loader "
-        "its own: Evaluator(label=..., dataloader=...)."
+        "a unique label: Evaluator(label=..., dataloader=...)."
     )
     assert wrong(ValueError, eval_dataloader=[one, DataSpec(regression_data(1))]) == (
-        "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) makes one "
-        "of a loader."
+        "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) wraps "
+        "a loader."
     )
     bare = [DataLoader(regression_data(1), batch_size=None) for _ in range(3)]
     trainer = Trainer(model=Regression(), eval_dataloader=bare, progress_bar=False)
@@ -218,7 +218,7 @@ def test_evaluation_data() -> None:
 @pytest.mark.parametrize("name", ["device_train_microbatch_size", "grad_accum"])
 def test_microbatch_sizes(name, value) -> None:
     assert wrong(ValueError, **{name: value}) == (
-        f"{name} must be a positive whole number, or 'auto' to find it; got {value!r}."
+        f"{name} must be a positive integer, or 'auto' to determine it; got {value!r}."
     )
 
 
@@ -227,8 +227,8 @@ def test_more_of_microbatch_sizes() -> None:
         "Give device_train_microbatch_size (samples in a microbatch) or grad_accum, not both."
     )
     assert wrong(ValueError, grad_accum=2, data=Unsized(regression_data())) == (
-        "grad_accum needs a train_dataloader that tells its batch_size; give device_train_microbatch_size instead, the "
-        "number of samples in a microbatch."
+        "grad_accum requires a train_dataloader with a batch_size attribute; use device_train_microbatch_size instead, "
+        "the number of samples in a microbatch."
     )
 
 
@@ -263,7 +263,7 @@ def test_choices() -> None:
 def test_precisions() -> None:
     for precision in ("amp_fp16", "amp_fp8"):
         message = wrong(ValueError, precision=precision, device="cpu")
-        assert message == f"precision {precision} needs an accelerator; on the CPU use 'amp_bf16' or 'fp32'."
+        assert message == f"precision {precision} requires an accelerator; on the CPU use 'amp_bf16' or 'fp32'."
     assert "Did you mean 'amp_bf16'?" in wrong(ValueError, precision="amp_bf17")
     assert wrong(ValueError, precision_config={"a": 1}).startswith("precision_config applies to precision amp_fp8 only")
 
@@ -309,7 +309,7 @@ def test_a_model_that_is_compiled_stays_so(caplog) -> None:
 # ---------------------------------------------------------------------------------------------------- right ones
 
 
-def test_one_or_several_objects() -> None:
+def test_one_or_multiple_objects() -> None:
     trainer = trainer_of(algorithms=Idle(), callbacks=(Watch(), Watch()), loggers=[Received()])
     assert [type(a).__name__ for a in trainer.state.algorithms] == ["Idle"]
     assert [type(c).__name__ for c in trainer.state.callbacks] == ["Received", "Watch", "Watch"]

@@ -1,4 +1,4 @@
-"""The same command again, and what checkpoints hold and leave out."""
+"""Running the same command again resumes (autoresume); what checkpoints contain and leave out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.common import At, weights
 from tests.trainer.resuming import CLASSES, STEPS, build, shuffled
 
 
-def test_autoresume_goes_on_and_then_has_nothing_to_do(tmp_path) -> None:
+def test_autoresume_continues_and_then_has_nothing_to_do(tmp_path) -> None:
     def command(stop_at: int | None = None) -> Trainer:
         def stop(state):
             if stop_at is not None and int(state.timestamp.batch) == stop_at:
@@ -48,12 +48,12 @@ def test_autoresume_goes_on_and_then_has_nothing_to_do(tmp_path) -> None:
     third.fit()
     assert torch.equal(weights(third), weights(straight))
     fourth = command()
-    with pytest.warns(ComposerWarning, match="this training is complete"):
+    with pytest.warns(ComposerWarning, match="this run is already complete"):
         fourth.fit()
     assert torch.equal(weights(fourth), weights(straight))
 
 
-def test_a_link_that_lags_is_mended_before_what_it_names_is_removed(tmp_path) -> None:
+def test_a_link_that_lags_is_repaired_before_what_it_names_is_removed(tmp_path) -> None:
     """Where processes end between a checkpoint and its link, again and again, the link names an ever older one."""
     seen = []
 
@@ -123,8 +123,8 @@ def test_load_path_is_for_the_first_start_only(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"save_folder": "x", "save_latest_filename": None}])
-def test_autoresume_says_what_it_needs(more) -> None:
-    with pytest.raises(ValueError, match="autoresume=True needs a CheckpointSaver"):
+def test_autoresume_reports_what_it_requires(more) -> None:
+    with pytest.raises(ValueError, match="autoresume=True requires a CheckpointSaver"):
         build(shuffled(), autoresume=True, **more)
 
 
@@ -156,7 +156,7 @@ def test_autoresume_without_a_name_needs_a_folder_that_is_the_same_next_time(
     assert int(command("4ba").state.timestamp.batch) == 2
 
 
-def test_autoresume_takes_the_newest_of_several_savers(tmp_path) -> None:
+def test_autoresume_takes_the_newest_of_multiple_savers(tmp_path) -> None:
     def savers() -> list[CheckpointSaver]:
         return [
             CheckpointSaver(tmp_path / "often", save_interval="5ba"),
@@ -219,7 +219,7 @@ def test_weights_alone_leave_the_rest_as_it_is(tmp_path) -> None:
     assert sorted(content["state"]) == ["integrations", "metadata", "model"]
 
 
-def test_what_is_ignored_begins_anew(tmp_path) -> None:
+def test_what_is_ignored_starts_over(tmp_path) -> None:
     trainer = build(shuffled(), max_duration="3ba", schedulers=None)
     trainer.fit()
     path = trainer.save_checkpoint(str(tmp_path / "all.pt"))

@@ -1,4 +1,4 @@
-"""Resuming where the newest checkpoint is damaged: from the newest that is intact, with a word, or not at all."""
+"""If the newest checkpoint is corrupted, autoresume falls back to the newest intact one, with a warning, or raises."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_the_newest_intact_checkpoint_is_resumed_from(damage, tmp_path) -> None:
         assert batch(make(tmp_path / "run")) == 8
 
 
-def test_a_damaged_checkpoint_is_remembered_until_it_is_replaced(tmp_path) -> None:
-    """It stays, later than what is saved after it, and none of the next starts picks it or is refused for it."""
+def test_a_corrupted_checkpoint_is_remembered_until_it_is_replaced(tmp_path) -> None:
+    """It stays, later than what is saved after it, and none of the next starts picks it or raises for it."""
     run(tmp_path, "6ba")
     flip(tmp_path / "ep0-ba6-rank0.pt")
     with pytest.warns(ComposerWarning, match="resumes from"):
@@ -95,7 +95,7 @@ def test_a_damaged_checkpoint_is_remembered_until_it_is_replaced(tmp_path) -> No
     assert batch(make(tmp_path, "8ba")) == 8
 
 
-def test_several_damaged(tmp_path) -> None:
+def test_multiple_corrupted_checkpoints(tmp_path) -> None:
     run(tmp_path, "6ba")
     for name in ("ep0-ba6-rank0.pt", "ep0-ba4-rank0.pt"):
         flip(tmp_path / name)
@@ -104,12 +104,12 @@ def test_several_damaged(tmp_path) -> None:
 
 
 def test_none_is_intact(tmp_path) -> None:
-    """Training never begins anew without a word."""
+    """Training never starts over without a word."""
     run(tmp_path, "4ba")
     for name in ("ep0-ba4-rank0.pt", "ep0-ba2-rank0.pt"):
         flip(tmp_path / name)
     with pytest.raises(
-        DamagedCheckpointError, match=r"(?s)none can be read: .*ba4-rank0\.pt.*ba2-rank0\.pt.*to begin anew"
+        DamagedCheckpointError, match=r"(?s)none can be read: .*ba4-rank0\.pt.*ba2-rank0\.pt.*to start over"
     ):
         make(tmp_path)
     for path in tmp_path.glob("ep*"):
@@ -133,7 +133,7 @@ def test_what_another_run_left_is_nothing_to_fall_back_to(tmp_path) -> None:
         save_interval="3ba", save_overwrite=True)  # fmt: skip
     for name in ("ep0-ba4-rank0.pt", "ep0-ba3-rank0.pt"):
         flip(tmp_path / name)
-    with pytest.raises(DamagedCheckpointError, match="it is of another run, 'other'"):
+    with pytest.raises(DamagedCheckpointError, match="it belongs to another run, 'other'"):
         make(tmp_path)
 
 
@@ -144,7 +144,7 @@ def test_explicit_paths_do_not_fall_back(tmp_path) -> None:
         make(tmp_path, autoresume=False, load_path=str(tmp_path / "latest-rank0.pt"))
 
 
-def test_several_savers(tmp_path) -> None:
+def test_multiple_savers(tmp_path) -> None:
     def savers() -> list[CheckpointSaver]:
         return [
             CheckpointSaver(tmp_path / "a", save_interval="3ba"),

@@ -1,4 +1,4 @@
-"""Which class of batch reaches the model, the loss, hooks and metrics: what the loader yields, lists as tuples."""
+"""Which type of batch reaches the model, the loss, hooks and metrics: that of the loader, with lists as tuples."""
 
 from __future__ import annotations
 

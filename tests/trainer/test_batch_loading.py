@@ -1,4 +1,4 @@
-"""Training data of every kind, on their way to the device."""
+"""Training data of every type, and their transfer to the device."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_any_iterable(form) -> None:
 
 
 @pytest.mark.parametrize("make", [iter, lambda batches: (batch for batch in batches)], ids=["iterator", "generator"])
-def test_what_can_be_read_once_trains_once_and_then_says_so(make) -> None:
+def test_what_can_be_read_once_trains_once_and_then_raises(make) -> None:
     trainer = trainer_of(data=make(regression_data(3)), max_duration="2ep")
     with pytest.raises(
-        ValueError, match=r"yielded no batch in epoch 1: .* is an iterator, which can be read once; give"
+        ValueError, match=r"yielded no batch in epoch 1: .* is an iterator, which can be read once; use"
     ):
         trainer.fit()
     assert trainer.state.timestamp.batch == 3
@@ -78,7 +78,7 @@ def test_no_data_is_an_error(data) -> None:
         trainer_of(data=data).fit()
 
 
-def test_a_loader_that_drops_its_only_batch_says_so() -> None:
+def test_a_loader_that_drops_its_only_batch_raises() -> None:
     with pytest.raises(ValueError, match=r"drops its only batch \(drop_last=True\)"):
         trainer_of(data=loader(batch_size=20, drop_last=True)).fit()
 
@@ -128,7 +128,7 @@ def test_the_label_names_the_metrics() -> None:
     assert log.series("metrics/wiki/MeanSquaredError")
 
 
-def test_the_sampler_is_told_the_epoch() -> None:
+def test_the_sampler_is_given_the_epoch() -> None:
     data = TensorDataset(*regression_data(1, 8)[0])
     sampler = DistributedSampler(data, num_replicas=1, rank=0, shuffle=True, seed=3)
     seen = At("before_forward", x_of)
@@ -212,7 +212,7 @@ def test_moving_keeps_the_form_of_the_batch() -> None:
 
 
 @pytest.mark.gpu
-def test_batches_are_on_the_device_and_whole_however_far_the_host_runs_ahead() -> None:
+def test_batches_are_on_the_device_and_complete_however_far_the_host_runs_ahead() -> None:
     data = [(torch.full((256, 1024), float(i)).pin_memory(), torch.zeros(256, 1)) for i in range(20)]
     model = Regression()
     model.linear = torch.nn.Linear(1024, 1)

@@ -121,7 +121,7 @@ class LossWatch(Callback):
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_forward_and_loss_are_one_graph_when_nobody_looks_in_between(listens) -> None:
+def test_forward_and_loss_are_one_graph_when_nothing_reads_in_between(listens) -> None:
     graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph, inputs):
@@ -274,7 +274,7 @@ def test_without_cuda_graphs_nothing_is_copied(config) -> None:
 
 
 @pytest.mark.parametrize("event", [None, "after_loss", "before_backward"])
-def test_the_outputs_of_the_one_graph_need_no_gradient_unless_somebody_listens(event) -> None:
+def test_the_outputs_of_the_one_graph_need_no_gradient_unless_someone_listens(event) -> None:
     seen: list[bool] = []
 
     class Adds(Algorithm):

@@ -1,4 +1,4 @@
-"""CompileMatrix: every method, eager and compiled, with an average beside it, saved and resumed."""
+"""CompileMatrix: every algorithm, eager and compiled, together with EMA, saved and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer is a run, of which there are no copies; what it trains, and its state, can be copied at any time."""
+"""A trainer cannot be copied; its model and state can be copied at any time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trainer(**arguments) -> Trainer:
 
 
 @pytest.mark.parametrize("duration", [None, "2ba", "1ep"])
-def test_a_copy_is_refused_with_the_remedy(duration) -> None:
+def test_a_copy_raises_with_the_remedy(duration) -> None:
     run = trainer()
     if duration is not None:
         run.fit(duration=duration)
@@ -55,7 +55,7 @@ def test_the_state_is_copied_and_pickled_in_the_middle_of_an_epoch() -> None:
         def batch_end(self, state, logger):
             twin = copy.deepcopy(state)
             found.append((int(twin.timestamp.batch), twin.model.module.weight.detach().clone()))
-            assert twin.train_phase.iterator is None  # where it goes on is in checkpoints
+            assert twin.train_phase.iterator is None  # where it continues is in checkpoints
 
     found: list[tuple[int, torch.Tensor]] = []
     run, alone = trainer(callbacks=[Copies()]), trainer()

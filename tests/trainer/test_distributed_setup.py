@@ -1,4 +1,4 @@
-"""Joining, and agreeing."""
+"""Process group setup, broadcast of settings, and algorithms that do not support sharding."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from composer import Algorithm, State, dist
 from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.parallel import SingleProcess
-from composer.trainer.distributed_setup import agreed, check_algorithms
+from composer.trainer.distributed_setup import check_algorithms, from_rank_zero
 from tests.common import Regression, regression_data, trainer_of
 from tests.ranks import Ranks
 
 
 class NeedsAll(Algorithm):
-    __traits__ = Traits(sharding=Sharding.WHOLE_WEIGHTS, sharding_reason="It sorts them.")
+    __traits__ = Traits(sharding=Sharding.FULL_WEIGHTS, sharding_reason="It sorts them.")
 
 
 class Divides(SingleProcess):
@@ -23,10 +23,10 @@ class Divides(SingleProcess):
     shards_weights = True
 
 
-def test_what_needs_whole_weights_is_refused_by_name() -> None:
+def test_algorithms_that_require_unsharded_parameters_raise() -> None:
     state = State(model=torch.nn.Linear(1, 1), algorithms=[NeedsAll()])
     check_algorithms(state, SingleProcess())
-    with pytest.raises(ValueError, match=r"NeedsAll needs whole weights .* divides divides them: It sorts them"):
+    with pytest.raises(ValueError, match=r"NeedsAll requires unsharded .* but divides shards them: It sorts them"):
         check_algorithms(state, Divides())
 
 
@@ -34,7 +34,7 @@ def run_identity() -> tuple[str, int, str]:
     torch.manual_seed(dist.get_global_rank())  # from which each would draw another seed
     trainer = trainer_of(Regression(), regression_data())
     trainer.close()
-    return trainer.state.run_name, trainer.state.rank_zero_seed, agreed(f"rank {dist.get_global_rank()}")
+    return trainer.state.run_name, trainer.state.rank_zero_seed, from_rank_zero(f"rank {dist.get_global_rank()}")
 
 
 def test_all_have_the_name_and_the_seed_of_the_first(two_ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""The short trip through everything."""
+"""Dry run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_report_of_other_batches(capsys) -> None:
 
 
 @pytest.mark.parametrize("data", [regression_data(5), Unsized(regression_data(5)), regression_data(1)])
-def test_training_begins_anew_afterwards(data) -> None:
+def test_training_starts_over_afterwards(data) -> None:
     model = Regression()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recorder, log = Recorder(), Received()
@@ -112,7 +112,7 @@ def _reported() -> str:
     return told.getvalue()
 
 
-def test_only_the_first_process_reports(two_ranks) -> None:
+def test_only_rank_zero_reports(two_ranks) -> None:
     first, second = two_ranks.run(_reported)
     assert first.startswith("Dry run of Regression")
     assert not second

@@ -1,4 +1,4 @@
-"""Data without end where it would be read to its end: refused, or where that cannot be known, warned of."""
+"""Infinite data that must end: raises, or warns if its length is unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Samples(IterableDataset):
 
 
 class Cycles:
-    """Of which nobody can know before it is iterated."""
+    """Of which no one can know before it is iterated."""
 
     def __iter__(self):
         return itertools.cycle(BATCHES)
@@ -63,13 +63,13 @@ def is_known(make):
 @of_every_kind
 def test_evaluation(make):
     if is_known(make):
-        remedy = r"'eval' never ends: .* Give eval_subset_num_batches, or Evaluator\(subset_num_batches="
-        with pytest.raises(ValueError, match=f"^eval_dataloader: a pass over {remedy}"):
+        remedy = r"'eval' never ends: .* Set eval_subset_num_batches, or Evaluator\(subset_num_batches="
+        with pytest.raises(ValueError, match=f"^eval_dataloader: iterating over {remedy}"):
             trainer_of(eval_dataloader=make())
         with pytest.raises(ValueError, match="'mine' never ends"):
             trainer_of(eval_dataloader=Evaluator(label="mine", dataloader=make()))
     trainer = trainer_of()
-    with pytest.raises(ValueError, match=r"'eval' never ends: .* Give"):
+    with pytest.raises(ValueError, match=r"'eval' never ends: .* Set"):
         trainer.eval(make())
     trainer.eval(make(), subset_num_batches=2)
     assert trainer.state.eval_timestamp.batch == 2
@@ -82,14 +82,14 @@ def test_evaluation(make):
 def test_an_evaluator_that_was_put_there(make):
     trainer = trainer_of(eval_dataloader=Evaluator(label="mine", dataloader=make(), subset_num_batches=2))
     trainer.state.evaluators[0].subset_num_batches = -1
-    with pytest.raises(ValueError, match=r"'mine' never ends: .* Give subset_num_batches"):
+    with pytest.raises(ValueError, match=r"'mine' never ends: .* Set subset_num_batches"):
         trainer.eval()
 
 
 @of_every_kind
 def test_prediction(make):
     trainer = trainer_of()
-    with pytest.raises(ValueError, match=r"'predict' never ends: .* Give subset_num_batches"):
+    with pytest.raises(ValueError, match=r"'predict' never ends: .* Set subset_num_batches"):
         trainer.predict(make())
     assert len(trainer.predict(make(), subset_num_batches=3)) == 3
 
@@ -100,7 +100,7 @@ def test_training_in_epochs(make):
     began = At("batch_start", lambda state: 1)
     trainer.state.callbacks.append(began)
     with pytest.raises(
-        ValueError, match=r"an epoch of train_dataloader never ends: .* Give train_subset_num_batches, or"
+        ValueError, match=r"an epoch of train_dataloader never ends: .* Set train_subset_num_batches, or"
     ):
         trainer.fit()
     assert began.found == []
@@ -123,14 +123,12 @@ def test_training_that_ends_by_itself(make):
 @pytest.mark.parametrize("limit", [{"batches": 3}, {"seconds": 0.0}])
 def test_a_long_pass_over_data_of_which_nothing_is_known(limit, monkeypatch):
     for room in (batch_loading, evaluation_pass):
-        watch = functools.partial(room.PassWatch, **limit)
-        monkeypatch.setattr(room, "PassWatch", lambda message, watch=watch, **_: watch(message))
-    with pytest.warns(ComposerWarning, match="first epoch of train_dataloader has become very long") as caught:
+        watch = functools.partial(room.LongEpochWatch, **limit)
+        monkeypatch.setattr(room, "LongEpochWatch", lambda message, watch=watch, **_: watch(message))
+    with pytest.warns(ComposerWarning, match="first epoch of train_dataloader takes very long") as caught:
         trainer_of(data=Unknown(6), max_duration="2ep").fit()
     assert len(caught) == 1
-    with pytest.warns(
-        ComposerWarning, match=r"the data 'eval' has become very long.* Give subset_num_batches"
-    ) as caught:
+    with pytest.warns(ComposerWarning, match=r"the data 'eval' takes very long.* Set subset_num_batches") as caught:
         trainer_of().eval(Unknown(6))
     assert len(caught) == 1
     trainer_of(data=Unknown(6), max_duration="6ba", eval_dataloader=BATCHES).fit()

@@ -1,4 +1,4 @@
-"""Evaluation while training and on request; the state afterwards."""
+"""Evaluation during training and on request; the state afterwards."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_metrics_are_those_of_all_samples_whatever_the_batches() -> None:
         assert trainer.state.eval_metric_values["test/Squared"].item() == pytest.approx(expected)
 
 
-def test_each_evaluation_begins_anew() -> None:
+def test_each_evaluation_starts_over() -> None:
     log = Received()
     trainer = trainer_of(TwoMetrics(), lr=0.0, max_duration="2ep", eval_dataloader=regression_data(3), loggers=log)
     trainer.eval(subset_num_batches=1)
@@ -146,7 +146,7 @@ def test_metric_names_select() -> None:
         )
 
 
-def test_a_metric_that_computes_several_values() -> None:
+def test_a_metric_that_computes_multiple_values() -> None:
     class Errors(MeanSquaredError):  # noqa: N818 - a metric
         def compute(self):
             value = super().compute()
@@ -210,7 +210,7 @@ def test_eval_of_other_data_leaves_the_evaluators_alone() -> None:
     assert len(log.metrics) == 1
 
 
-def test_eval_without_data_is_refused() -> None:
+def test_eval_without_data_raises() -> None:
     with pytest.raises(ValueError, match="eval_dataloader must be given"):
         trainer_of().eval()
     trainer_of(eval_dataloader=[]).fit()  # no evaluators, rather than one of no batches
@@ -218,7 +218,7 @@ def test_eval_without_data_is_refused() -> None:
 
 def test_no_batch_to_evaluate_on_warns() -> None:
     trainer = trainer_of(TwoMetrics(), eval_dataloader=DataSpec([]))
-    with pytest.warns(ComposerWarning, match="The data 'eval' yielded no batch, so there is nothing to report"):
+    with pytest.warns(ComposerWarning, match="The data 'eval' yielded no batches"):
         trainer.eval()
 
 

@@ -159,7 +159,7 @@ def test_EventOrder_predict(subset: int) -> None:
 
 
 @pytest.mark.parametrize("data", [regression_data(3), Unsized(regression_data(3))], ids=["sized", "unsized"])
-def test_EventOrder_a_fit_that_goes_on_fires_what_is_missing(data) -> None:
+def test_EventOrder_a_fit_that_continues_fires_what_is_missing(data) -> None:
     """Two fits fire the events of one, but for the frame of each."""
     straight, parts = Recorder(), Recorder()
     trainer_of(data=data, max_duration="2ep", callbacks=straight).fit()
@@ -207,7 +207,7 @@ def test_EventOrder_iterations(length: str, ends_after: list[int]) -> None:
     assert trainer.state.timestamp.iteration == Time(len(ends_after), "iter")
 
 
-def test_iteration_length_in_another_unit_is_refused() -> None:
+def test_iteration_length_in_another_unit_raises() -> None:
     trainer = trainer_of()
     with pytest.raises(NotImplementedError, match="_iteration_length='2ba' must be in epochs or tokens"):
         trainer.state._iteration_length = Time(2, "ba")

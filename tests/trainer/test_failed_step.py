@@ -1,4 +1,4 @@
-"""Training again after an exception in the middle of a step."""
+"""Training continues after an exception in a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from composer import Algorithm, Callback, DataSpec, Event
 from composer.algorithms import LabelSmoothing
-from composer.trainer.failed_step import own_containers
+from composer.trainer.failed_step import copy_containers
 from composer.warnings import ComposerWarning
 from tests.common import Regression, Unsized, classifier, regression_data, trainer_of, weights
 
@@ -179,7 +179,10 @@ def test_a_generator_that_failed_is_read_again(caplog: pytest.LogCaptureFixture)
 def test_data_that_can_be_read_once_and_fail() -> None:
     data = iter(fails_once(DATA))
     trainer = trainer_of(data=data)
-    with pytest.warns(ComposerWarning, match="batch 2 came from data that cannot be read"), pytest.raises(BoomError):
+    with (
+        pytest.warns(ComposerWarning, match="batch 2 was raised with data that cannot be read"),
+        pytest.raises(BoomError),
+    ):
         trainer.fit()
 
 
@@ -262,7 +265,7 @@ def test_label_smoothing_smooths_once() -> None:
     assert torch.equal(found, smoothed())
 
 
-def test_own_containers_of_many_kinds() -> None:
+def test_copy_containers_of_many_types() -> None:
     import collections
     import dataclasses
 
@@ -272,12 +275,12 @@ def test_own_containers_of_many_kinds() -> None:
 
     x = torch.ones(2)
     for batch in ([x, [x]], {"a": {"b": x}}, (x, {"a": [x]}), collections.UserDict(a=x), Pair(x), x, "text", None):
-        kept = own_containers(batch)
+        kept = copy_containers(batch)
         assert type(kept) is type(batch)
         if isinstance(batch, (list, dict, collections.UserDict, Pair)):
             assert kept is not batch
     nested = {"a": {"b": x}}
-    kept = own_containers(nested)
+    kept = copy_containers(nested)
     nested["a"]["b"] = None
     assert kept["a"]["b"] is x
 
@@ -304,7 +307,7 @@ def test_an_exception_while_the_optimizer_steps_warns() -> None:
             raise fails.pop()
 
     trainer.state.optimizers[0].register_step_post_hook(hook)
-    with pytest.warns(ComposerWarning, match=r"batch 2 came while the optimizers stepped.*batch after it"):  # noqa: SIM117
+    with pytest.warns(ComposerWarning, match=r"batch 2 was raised while the optimizers stepped.*following batch"):  # noqa: SIM117
         with pytest.raises(BoomError):
             trainer.fit()
     with warnings.catch_warnings():
@@ -313,7 +316,7 @@ def test_an_exception_while_the_optimizer_steps_warns() -> None:
     assert trainer.state.timestamp.batch == NUM_BATCHES - 1
 
 
-def test_the_gradient_scaler_begins_anew() -> None:
+def test_the_gradient_scaler_starts_over() -> None:
     trainer = trainer_of(data=DATA, callbacks=Once("after_train_batch"))
     trainer.state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     with pytest.raises(BoomError):

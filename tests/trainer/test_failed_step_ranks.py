@@ -1,4 +1,4 @@
-"""Training again, with several ranks, after an exception in the middle of a step."""
+"""Training continues on multiple ranks after an exception in a step."""
 
 from __future__ import annotations
 
@@ -93,5 +93,5 @@ def left_apart():
         trainer.fit()
 
 
-def test_ranks_that_are_batches_apart_are_refused(two_ranks: Ranks) -> None:
+def test_ranks_that_are_batches_apart_raise(two_ranks: Ranks) -> None:
     two_ranks.run(left_apart)

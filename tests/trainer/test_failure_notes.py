@@ -1,4 +1,4 @@
-"""Beginners' mistakes in models and data: torch's error gets a note with the tensor and the remedy."""
+"""Common mistakes in models and data: torch's error gets a note with the tensor and the remedy."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def conv(channels: int) -> Net:
         (classifier(), data(y=torch.zeros(8)), ["batch[1], the target, is float32 (4,)", "y.long()", "loss_fn="]),
         (classifier(), data(y=torch.zeros(8, dtype=torch.int32)), ["batch[1], the target, is int32 (4,)", "y.long()"]),
         (classifier(), data(y=torch.zeros(8, 1).long()), ["is int64 (4, 1)", "y.squeeze(-1)"]),
-        (classifier(), data(y=torch.full((8,), -1)), ["the class -1", "count from 0"]),
+        (classifier(), data(y=torch.full((8,), -1)), ["has class -1", "count from 0"]),
         (classifier(5), data(y=torch.arange(2, 10)),
-         ["outputs are float32 (4, 5), of 5 classes (num_classes=10)", "the class 5", "have 10 outputs or more"]),
+         ["outputs are float32 (4, 5), of 5 classes (num_classes=10)", "has class 5", "at least 10 outputs"]),
         (classifier(5), data(), ["num_classes=10, but the outputs are float32 (4, 5)", "num_classes=5"]),
         (classifier(10, num_classes=5), data(), ["num_classes=5", "float32 (4, 10)", "num_classes=10"]),
         (classifier().double(), data(), ["batch[0] is float32 (4, 4)", "are float64", "model.float()"]),
@@ -77,15 +77,15 @@ def conv(channels: int) -> Net:
         (classifier(), data(torch.randn(8, 4).double()), ["batch[0] is float64 (4, 4)", "x.to(torch.float32)"]),
         (classifier(features=5), data(), ["module is Linear(in_features=5", "float32 (4, 4)", "in_features=4"]),
         (conv(3), images(8, 8, 3), ["net.0 is Conv2d(3", "x.permute(0, 3, 1, 2)"]),
-        (conv(3), images(1, 8, 8), ["Its channels must be 1"]),
+        (conv(3), images(1, 8, 8), ["Set its channels to 1"]),
         (conv(1), images(8, 8), ["x.unsqueeze(1)"]),
         (conv(3), images(3, 8, 8, dtype=torch.uint8), ["batch[0] is uint8 (4, 3, 8, 8)", "x.float() / 255"]),
         (Net(nn.Linear(64, 10)), images(8, 8), ["net is Linear(in_features=64", "nn.Flatten()"]),
         (Net(nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(8, 10))), data(torch.full((8, 4), 7)),
          ["net.0 is Embedding(3, 2)", "index 7", "num_embeddings=8"]),
         (Net(nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(8, 10))), data(),
-         ["batch[0] is float32 (4, 4)", "net.0 needs indices"]),
-        (classifier(), torch.randn(6, 4), ["one Tensor of shape (6, 4)", "Give a DataLoader"]),
+         ["batch[0] is float32 (4, 4)", "net.0 needs integer indices"]),
+        (classifier(), torch.randn(6, 4), ["one Tensor of shape (6, 4)", "Use a DataLoader"]),
     ],
 )  # fmt: skip
 def test_data_that_do_not_fit(model, loader, expected) -> None:
@@ -146,8 +146,8 @@ def loss_bce(self, outputs, batch):
 @pytest.mark.parametrize(
     ("method", "function", "expected"),
     [
-        ("forward", forward_of_x, ["gets the whole batch, here a tuple of 2", "x, y = batch"]),
-        ("forward", forward_of_attribute, ["gets the whole batch, here a tuple of 2", "x, y = batch"]),
+        ("forward", forward_of_x, ["gets the full batch, here a tuple of 2", "x, y = batch"]),
+        ("forward", forward_of_attribute, ["gets the full batch, here a tuple of 2", "x, y = batch"]),
         ("forward", forward_without_return, ["forward returned None"]),
         ("forward", forward_without_graph, ["neither the outputs nor the loss, float32 a scalar", "no_grad"]),
         ("forward", forward_on_meta, ["Mine.constant float32 (10,) is on meta", "register_buffer"]),
@@ -176,7 +176,7 @@ def test_methods_with_other_arguments() -> None:
         def loss(self, outputs, x, y):
             return outputs.sum()
 
-    assert "the trainer calls forward(self, batch), with the whole batch, here a tuple of 2" in notes_of(Two())
+    assert "the trainer calls forward(self, batch), with the full batch, here a tuple of 2" in notes_of(Two())
     assert "the trainer calls loss(self, outputs, batch)" in notes_of(Three())
 
 
@@ -213,14 +213,14 @@ def test_an_evaluation_within_a_training_is_described_by_its_own_batch() -> None
     [
         (lambda loss: None, "got None. Let loss() return it."),
         (lambda loss: loss.item(), "Return the tensor itself, without item() or float()."),
-        (lambda loss: {"loss": loss, "hits": 3}, "Its entry 'hits' is 3: leave out what is not to be minimized"),
+        (lambda loss: {"loss": loss, "hits": 3}, "Its entry 'hits' is 3: return only losses to minimize"),
         (lambda loss: (loss, None), "Its entry 1 is None"),
         (lambda loss: {}, "got {}."),
         (lambda loss: [], "got []."),
         (lambda loss: "loss", "got 'loss'."),
     ],
 )
-def test_what_is_no_loss(value, remedy) -> None:
+def test_invalid_losses(value, remedy) -> None:
     mine = type("Mine", (Net,), {"loss": lambda self, outputs, batch: value(outputs.sum())})()
     error = failed(lambda trainer, loader: trainer.fit(), mine)
     assert isinstance(error, TypeError)

@@ -1,4 +1,4 @@
-"""A range test finds a good rate, and leaves everything as it was."""
+"""The learning rate finder finds a good rate, and restores everything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pictures(ComposerClassifier):
 
 
 class OwnLoader(DataLoader):
-    """Of a class of one's own, whose batches are known by fetching them only."""
+    """Of a class custom, whose batches are known by fetching them only."""
 
 
 def pictures(kind=DataLoader, **arguments):
@@ -176,7 +176,7 @@ def test_with_schedules_of_a_run():
 
 
 class Stateful:
-    """A loader that keeps its own place, and goes on there when it is iterated."""
+    """A loader that keeps its own place, and continues there when it is iterated."""
 
     def __init__(self):
         self.place = 0
@@ -206,7 +206,7 @@ def test_loaders_that_keep_their_own_place(done):
     assert_same(*with_and_without(make, done, 6))
 
 
-def test_nobody_sees_it():
+def test_callbacks_see_nothing():
     recorder, log = Recorder(), Received()
     trainer = trainer_of(Regression(metrics=True), callbacks=recorder, loggers=log)
     events, metrics = len(recorder.events), len(log.metrics)
@@ -238,7 +238,7 @@ def test_rates_are_those_of_the_first_group_and_the_others_keep_their_ratio():
     assert [group["lr"] for group in optimizer.param_groups] == [0.0, 0.0]
 
 
-def test_losses_are_those_of_a_loop_of_ones_own():
+def test_losses_are_those_of_a_custom_loop():
     model = Regression()
     twin = copy.deepcopy(model)
     data = regression_data(3)
@@ -323,7 +323,7 @@ def test_wrong_arguments():
             trainer.find_lr(**arguments)
     with pytest.raises(ValueError, match="can be read once"):
         trainer_of(data=iter(regression_data())).find_lr()
-    with pytest.raises(ValueError, match="optimizers must be given"):
+    with pytest.raises(ValueError, match="find_lr requires optimizers"):
         trainer_of(optimizers=None).find_lr()
     with pytest.raises(ValueError, match="the first parameter group has a learning rate of 0"):
         trainer_of(lr=0.0).find_lr()

@@ -1,4 +1,4 @@
-"""How long training goes on, and how it goes on after an end."""
+"""When training ends, and how it continues after an end."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def test_iterable_data_sets() -> None:
 
 
 @pytest.mark.parametrize("duration", ["10tok", "1iter"])
-def test_a_duration_that_would_never_be_reached_is_refused(duration) -> None:
-    """Neither tokens that nobody counts nor iterations without a length may train for ever."""
+def test_a_duration_that_would_never_be_reached_raises(duration) -> None:
+    """Neither tokens that no one counts nor iterations without a length may train for ever."""
 
     class Enough(Callback):
         def batch_end(self, state, logger):
@@ -135,12 +135,12 @@ def test_a_duration_that_would_never_be_reached_is_refused(duration) -> None:
         trainer_of(max_duration=duration, callbacks=Enough()).fit()
 
 
-# ---------------------------------------------------------------------------------------------------- going on
+# ---------------------------------------------------------------------------------------------------- continuing
 
 
 @settings(max_examples=25)
 @given(stops=st.lists(st.integers(1, 7), min_size=1, max_size=5), sized=st.booleans())
-def test_stopping_anywhere_and_going_on_is_training_in_one_go(stops, sized) -> None:
+def test_stopping_anywhere_and_continuing_is_training_in_one_go(stops, sized) -> None:
     """The same batches in the same order, hence the same weights bit for bit."""
 
     def train(pieces: list[int]):
@@ -154,18 +154,18 @@ def test_stopping_anywhere_and_going_on_is_training_in_one_go(stops, sized) -> N
         return trainer, seen.found
 
     parts, seen_in_parts = train(stops)
-    whole, seen_at_once = train([sum(stops)])
+    uninterrupted, seen_at_once = train([sum(stops)])
     assert seen_in_parts == seen_at_once
-    assert torch.equal(weights(parts), weights(whole))
-    assert parts.state.timestamp.batch == whole.state.timestamp.batch == sum(stops)
-    assert parts.state.timestamp.sample == whole.state.timestamp.sample
+    assert torch.equal(weights(parts), weights(uninterrupted))
+    assert parts.state.timestamp.batch == uninterrupted.state.timestamp.batch == sum(stops)
+    assert parts.state.timestamp.sample == uninterrupted.state.timestamp.sample
 
 
-def test_a_second_fit_without_more_time_is_refused() -> None:
+def test_a_second_fit_without_more_time_raises() -> None:
     trainer = trainer_of()
     trainer.fit()
     with pytest.raises(
-        ValueError, match=r"nothing left to train: max_duration is 1ep and training has come to 1ep\. Give"
+        ValueError, match=r"nothing left to train: max_duration is 1ep and training has reached 1ep\. Use"
     ):
         trainer.fit()
     assert trainer.state.timestamp.batch == 4
@@ -182,18 +182,18 @@ def test_fit_for_a_further_duration(duration, batches) -> None:
 
 
 @pytest.mark.parametrize("duration", [0, "0ba", "-1ba"])
-def test_fit_for_no_duration_is_refused(duration) -> None:
+def test_fit_for_no_duration_raises(duration) -> None:
     trainer = trainer_of()
     trainer.fit()
     with pytest.raises(ValueError, match="nothing left to train"):
         trainer.fit(duration=duration)
 
 
-def test_a_share_is_no_duration() -> None:
+def test_a_fraction_is_not_a_duration() -> None:
     trainer = trainer_of()
     with pytest.raises(ValueError, match="dur"):
         trainer.fit(duration="0.5dur")
-    with pytest.raises(ValueError, match=r"max_duration=0\.5dur is a share of itself"):
+    with pytest.raises(ValueError, match=r"max_duration=0\.5dur is a fraction of itself"):
         trainer_of(max_duration="0.5dur")
 
 

@@ -1,4 +1,4 @@
-"""What training leaves in logs, metrics, state, and model."""
+"""Logs, metrics, state and model after training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_counters_and_losses_are_logged_at_the_step_of_the_batch() -> None:
 
 @pytest.mark.parametrize("size", [None, 1])
 def test_train_metrics_are_those_of_the_epoch_so_far(size) -> None:
-    """Exact at every step at which somebody looks, and at the end of an epoch where nobody has; each begins anew."""
+    """Exact at every step at which somebody looks, and at the end of an epoch where no one has; each starts over."""
     model, log = Regression(metrics=True), Received(flush_interval=2)
     data = regression_data(3, 2)
     trainer_of(model, data, lr=0.0, max_duration="2ep", loggers=log, device_train_microbatch_size=size).fit()
@@ -99,7 +99,7 @@ def test_each_fit_asks_every_part_of_the_model_for_training_mode() -> None:
 
 def test_subset_longer_than_the_data_warns() -> None:
     with pytest.warns(
-        ComposerWarning, match="The data has 4 batches in a pass, fewer than the 9 asked for; 4 are used"
+        ComposerWarning, match="The data has 4 batches per epoch, fewer than dataloader_len=9; 4 are used"
     ):
         trainer = trainer_of(train_subset_num_batches=9)
     trainer.fit()

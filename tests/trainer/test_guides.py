@@ -1,4 +1,4 @@
-"""Scripts as the published guides of earlier versions have them run unchanged."""
+"""Scripts from the published guides of earlier versions run unchanged."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class ScaleLossOtherWayRound(ScaleLoss):
         super().apply(event, state, logger)
 
 
-def test_an_algorithm_of_ones_own_after_the_dataloader() -> None:
+def test_a_custom_algorithm_after_the_dataloader() -> None:
     class Watching(ResNet18):
         def __init__(self):
             super().__init__()
@@ -158,7 +158,7 @@ def test_an_algorithm_of_ones_own_after_the_dataloader() -> None:
 
 
 @pytest.mark.parametrize("kind", [ScaleLoss, ScaleLossOtherWayRound])
-def test_an_algorithm_of_ones_own_after_the_loss(kind) -> None:
+def test_a_custom_algorithm_after_the_loss(kind) -> None:
     log = Received()
     torch.manual_seed(0)
     trainer_of(ResNet18(), algorithms=[kind(0.5)], loggers=log).fit()

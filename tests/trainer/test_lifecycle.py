@@ -1,4 +1,4 @@
-"""Construction to close: many trainers, exceptions, interrupts."""
+"""Construct to close: many trainers, exceptions, interrupts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def count_tensors() -> int:
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "left open"])
 def test_ManyTrainers_leave_nothing_behind(closed) -> None:
-    """Neither memory nor threads grow; a trainer that nobody closed is closed when it goes."""
+    """Neither memory nor threads grow; a trainer that no one closed is closed when it goes."""
 
     def one() -> list[weakref.ref]:
         model = Regression(metrics=True)
@@ -128,7 +128,7 @@ def test_two_trainers_in_turn_are_the_same_as_one_after_the_other() -> None:
 # ---------------------------------------------------------------------------------------------------- closing
 
 
-def test_a_closed_trainer_says_so() -> None:
+def test_a_closed_trainer_raises() -> None:
     trainer = trainer_of(eval_dataloader=regression_data(1))
     trainer.fit()
     trainer.close()
@@ -141,7 +141,7 @@ def test_a_closed_trainer_says_so() -> None:
         lambda: trainer.eval(regression_data(1)),
         lambda: trainer.predict(regression_data(1)),
     ):
-        with pytest.raises(RuntimeError, match="This trainer is closed; make a new one to go on"):
+        with pytest.raises(RuntimeError, match="This trainer is closed; create a new one to continue"):
             call()
     assert trainer.state.timestamp == before
 
@@ -190,7 +190,7 @@ def test_a_constructor_that_fails_closes_what_it_has_begun() -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("event", ["after_dataloader", "after_loss", "batch_end", "epoch_end", "eval_batch_end"])
 def test_an_exception_leaves_the_trainer_usable(error, event) -> None:
-    """Loggers let go of the terminal and have what was logged; training goes on where it was left."""
+    """Loggers let go of the terminal and have what was logged; training continues where it was left."""
     at = At(event, lambda state: (_ for _ in ()).throw(error("stop")) if state.timestamp.batch >= 2 else None)
     log, recorder = Received(flush_interval=1000), Recorder()
     trainer = trainer_of(
@@ -215,7 +215,7 @@ def test_an_exception_leaves_the_trainer_usable(error, event) -> None:
     trainer.fit()
     assert trainer.state.timestamp.epoch == 3
     assert recorder.events[-1] == "fit_end"
-    assert len(trainer.state.batch[0]) == 2  # the whole batch, not a part of it
+    assert len(trainer.state.batch[0]) == 2  # the full batch, not a part of it
     trainer.close()
     assert log.closed == 1
 
@@ -266,7 +266,7 @@ def test_progress_and_console_survive_an_interrupt(tmp_path) -> None:
 
 
 def test_an_exception_in_an_evaluation_with_averaged_weights() -> None:
-    """Training goes on with its own weights, not with the average that was being evaluated."""
+    """Training continues with its own weights, not with the average that was being evaluated."""
     fail = At("eval_after_forward", lambda state: 1 / 0)
     ends = At("batch_end", lambda state: weights_of(state.model))
     starts = At("before_forward", lambda state: weights_of(state.model))

@@ -1,4 +1,4 @@
-"""Persistent workers of the user's loader: there after a fit, and no way to disturb a run."""
+"""Persistent workers of the user's loader: available after a fit, without disturbing a run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_they_end_with_the_loader_and_the_trainer(kind, fails):
 
 @pytest.mark.parametrize("first", ["4ba", "3ba"])
 @pytest.mark.parametrize("between", ["nothing", "all", "one batch", "ended", "let go"])
-def test_the_next_fit_goes_on_whatever_was_done_with_them(between, first):
+def test_the_next_fit_continues_whatever_was_done_with_them(between, first):
     straight = weights(run(loader(), "8ba"))
     data = loader()
     deeds = {

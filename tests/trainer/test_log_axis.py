@@ -98,7 +98,7 @@ def test_LogAxis_tables_and_images_do_not_move_the_step() -> None:
     assert sorted({step for _, step in with_extras.others}) == list(range(9))
 
 
-def test_LogAxis_goes_on_in_a_further_fit_and_an_evaluation() -> None:
+def test_LogAxis_continues_in_a_further_fit_and_an_evaluation() -> None:
     log = Received()
     trainer = trainer_of(Regression(metrics=True), loggers=log, eval_dataloader=regression_data(1), eval_interval=0)
     trainer.fit()
@@ -164,7 +164,7 @@ def test_LogAxis_what_a_destination_stores_has_the_same_steps(tmp_path, make, re
 
 
 class Failing(Received):
-    """Fails wherever it is told to."""
+    """Fails wherever it is reported to."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ FAILURES = [Failing("log_metrics"), Failing("__due__"), Failing("log_table"), Fa
 @pytest.mark.parametrize("failing", FAILURES, ids=lambda f: getattr(f, "where", "hook"))
 def test_LogAxis_a_failing_tracker_does_not_stop_training(failing) -> None:
     healthy, alone = Received(), Received()
-    with pytest.warns(ComposerWarning, match="failed and may miss what was logged; training goes on") as caught:
+    with pytest.warns(ComposerWarning, match="failed and may have lost log records; training continues") as caught:
         trainer = train(failing, healthy)
     assert len(caught) == 1  # once for the destination, not for each value
     assert "ConnectionError: tracker is down" in str(caught[0].message)

@@ -1,4 +1,4 @@
-"""LogAxis for the destinations that have a run with a tracker: what they store has the steps that all others get."""
+"""LogAxis for trackers: they store the same steps as all other destinations."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def test_LogAxis_a_failing_tracker_does_not_stop_training(tmp_path, monkeypatch)
 
     monkeypatch.setattr(package.sdk.wandb_run.Run, "log", fail)
     received = Received()
-    with pytest.warns(ComposerWarning, match="WandBLogger failed and may miss what was logged; training goes on"):
+    with pytest.warns(ComposerWarning, match="WandBLogger failed and may have lost log records; training continues"):
         train(wandb(tmp_path), received, extras=False)
     assert len(received.series("loss/train/total")) == 8

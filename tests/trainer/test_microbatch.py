@@ -54,12 +54,12 @@ def gradients(model: ComposerModel, data: Any, size: int | None, **arguments: An
 
 
 def assert_equal_gradients(model, data, size, **arguments) -> None:
-    whole, whole_losses = gradients(model, data, None, **arguments)
+    full, full_losses = gradients(model, data, None, **arguments)
     parts, part_losses = gradients(model, data, size, **arguments)
-    assert len(whole) == len(parts)
-    for a, b in zip(whole, parts, strict=True):
+    assert len(full) == len(parts)
+    for a, b in zip(full, parts, strict=True):
         torch.testing.assert_close(b, a, rtol=0, atol=1e-6)
-    assert part_losses == pytest.approx(whole_losses, abs=1e-6)
+    assert part_losses == pytest.approx(full_losses, abs=1e-6)
 
 
 @settings(max_examples=40)
@@ -99,7 +99,7 @@ def test_AccumEquality_dict_batches(samples, size) -> None:
     assert_equal_gradients(ByName(dtype=DOUBLE), data, size)
 
 
-def test_AccumEquality_several_losses() -> None:
+def test_AccumEquality_multiple_losses() -> None:
     class Several(Regression):
         def loss(self, outputs, batch):
             error = outputs - batch[1]
@@ -132,7 +132,7 @@ def test_AccumEquality_of_a_part_without_tokens_that_a_user_counts() -> None:
     assert_equal_gradients(LanguageModel(), data, 1)
 
 
-def test_AccumEquality_of_the_weights_after_several_epochs() -> None:
+def test_AccumEquality_of_the_weights_after_multiple_epochs() -> None:
     one, many = LanguageModel(), LanguageModel()
     many.load_state_dict(one.state_dict())
     data = [padded([6, 1, 3], 6, 1), padded([2, 2, 5], 6, 2), padded([4], 6, 3)]
@@ -145,9 +145,9 @@ def test_AccumEquality_of_the_weights_after_several_epochs() -> None:
 def test_weighting_by_samples_differs_where_tokens_are_ragged() -> None:
     """The test above can fail: averaging over samples gives another gradient."""
     model, data = LanguageModel(), [padded([6, 1], 6)]
-    (whole,), _ = gradients(model, data, None)
+    (full,), _ = gradients(model, data, None)
     (parts,), _ = gradients(model, data, 1, accumulate_train_batch_on_tokens=False)
-    assert not torch.allclose(whole, parts, atol=1e-4)
+    assert not torch.allclose(full, parts, atol=1e-4)
     samples = [{k: place(v[i : i + 1]) for k, v in data[0].items() if k != "split"} for i in (0, 1)]
     losses = [model.loss(model(sample), sample) for sample in samples]
     expected = torch.autograd.grad(sum(losses) / 2, list(model.parameters()))
@@ -174,7 +174,7 @@ def test_grad_accum_is_the_number_of_microbatches(batch_size, grad_accum, parts)
     assert trainer.state.grad_accum == parts
 
 
-def test_the_batch_is_whole_again_after_its_parts() -> None:
+def test_the_batch_is_complete_again_after_its_parts() -> None:
     sizes = {
         name: At(name, lambda s: len(s.batch[0])) for name in ("before_train_batch", "before_loss", "after_train_batch")
     }
@@ -212,7 +212,7 @@ def test_named_losses_of_every_form() -> None:
 
 
 @pytest.mark.parametrize("loss", [None, 1.0, "loss", [], ()])
-def test_a_loss_that_is_none_is_refused(loss) -> None:
+def test_a_loss_that_is_none_raises(loss) -> None:
     with pytest.raises(TypeError, match="The model's loss must be a tensor, or a sequence or mapping of tensors; got"):
         named_losses(loss)
 

@@ -1,4 +1,4 @@
-"""AccumEquality on several processes: the gradient is that of the whole batch, however it is divided."""
+"""AccumEquality on multiple ranks: the gradient is that of the full batch, however it is split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTHS = [[5, 1, 7, 3, 2], [6, 2, 1, 4]]  # of the second process fewer, and a 
 
 
 def text(step: int) -> list[dict[str, Any]]:
-    """A batch for each of two processes; the first step has a process in which no token counts."""
+    """A batch for each of two ranks; the first step has a process in which no token counts."""
     lengths = [LENGTHS[0], [0] * 4] if step == 0 else LENGTHS
     return [padded(part, 8, seed=10 * step + number) for number, part in enumerate(lengths)]
 

@@ -1,4 +1,4 @@
-"""The model before training: one line on the console, all of it on request, and tables in notebooks."""
+"""The model report: one line on the console before training, the summary on request, tables in notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line for what happens to a run, in the console, in the logs and in the summary: each once."""
+"""One-line notices of a run appear in the console, the logs and the summary, each once."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_another_duration_than_that_of_a_run_that_was_stopped(caplog, tmp_path) 
     run(io.StringIO(), **shown).fit()
     run(io.StringIO(), **shown, max_duration="2ep").fit()
     assert told(caplog)[-1][1] == (
-        "resumed though stopped by StopLate: three are enough: max_duration is 2ep now, and was 3ep"
+        "resumed although stopped by StopLate: three are enough: max_duration is now 2ep, and was 3ep"
     )
 
 
@@ -134,7 +134,7 @@ def test_a_quiet_run_says_nothing_but_in_the_logs(caplog, capfd) -> None:
     assert "".join(capfd.readouterr()) == ""
 
 
-def test_a_metric_that_was_never_evaluated_says_so(tmp_path) -> None:
+def test_a_metric_that_was_never_evaluated_is_reported(tmp_path) -> None:
     shown = io.StringIO()
     run(shown, eval_interval=0).fit()
     rows = {line.split()[0]: line.split()[1:] for line in lines_of(shown)[-4:]}
@@ -222,7 +222,7 @@ def test_an_interruption_without_a_folder_says_what_is_lost(interrupted) -> None
     assert status == -signal.SIGINT
     assert lines.count("interrupted by Ctrl-C; nothing was saved, as there is no save_folder") == 1
     assert lines[-1] == "Raised by At at the event 'batch_start'."  # as Python leaves
-    assert interrupted("SIGTERM-nowhere")[:2] == (-signal.SIGTERM, [])  # nobody notes it
+    assert interrupted("SIGTERM-nowhere")[:2] == (-signal.SIGTERM, [])  # no one notes it
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_cannot_be_resumed_is_not_promised(arguments, end, tmp_path, caplog
     assert told(caplog) == [("WARNING", f"interrupted by Ctrl-C; saved {tmp_path / 'ep1-ba6-rank0.pt'}{end}")]
 
 
-def test_only_the_exception_that_was_told_of_is_kept_quiet(tmp_path, monkeypatch) -> None:
+def test_only_the_traceback_of_the_reported_exception_is_suppressed(tmp_path, monkeypatch) -> None:
     seen: list[BaseException] = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: seen.append(error))
     trainer = run(

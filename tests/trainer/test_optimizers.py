@@ -1,4 +1,4 @@
-"""Schedules, and several optimizers: Muon with AdamW, a GAN."""
+"""Multiple optimizers with schedules: Muon with AdamW, a GAN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is alive of outputs, loss and graph at each moment of a run."""
+"""Which outputs, loss and graph are alive at each event of a run."""
 
 from __future__ import annotations
 

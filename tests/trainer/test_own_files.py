@@ -1,4 +1,4 @@
-"""OwnFilesOnly: a run removes checkpoints that it has saved to its own folder, and nothing else, whatever it loads."""
+"""OwnFilesOnly: a run removes only checkpoints that it saved to its own folder, whatever it loads."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_fork_into_the_same_folder_with_another_name(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("run_name", ["A", None])
-def test_the_same_run_goes_on_removing(run_name, tmp_path) -> None:
+def test_the_same_run_continues_removing(run_name, tmp_path) -> None:
     """By autoresume or by the path, named or known by its folder alone."""
     run(tmp_path, run_name, "6ba", 2)
     assert listed(tmp_path) == OURS[1:]
@@ -171,7 +171,7 @@ def test_a_folder_that_is_a_link(tmp_path) -> None:
     assert listed(tmp_path / "disk") == ["ep0-ba6-rank0.pt", "latest-rank0.pt"]
 
 
-def test_a_refused_run_removes_nothing(tmp_path) -> None:
+def test_a_rejected_run_removes_nothing(tmp_path) -> None:
     """What another one, perhaps still at work, is writing stays as well."""
     run(tmp_path, "A", "2ba")
     (tmp_path / ".ep0-ba4-rank0.pt.0123abcd.tmp").touch()
@@ -232,25 +232,25 @@ def fork(above: str, how: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize(("how", "ending"), [("ddp", "-rank0.pt"), ("sharded", "")])
-def test_several_ranks(how, ending, tmp_path, two_ranks) -> None:
+def test_multiple_ranks(how, ending, tmp_path, two_ranks) -> None:
     for a, saved in two_ranks.run(fork, str(tmp_path), how):
         assert a == [f"ep0-ba2{ending}", f"ep0-ba4{ending}", "latest-rank0.pt"]
         assert len(saved) == 1
     assert len(list((tmp_path / "b").iterdir())) == 2
 
 
-def test_a_folder_that_is_no_checkpoint_is_not_replaced(tmp_path) -> None:
+def test_a_folder_that_is_not_a_checkpoint_is_not_replaced(tmp_path) -> None:
     """Though a sharded checkpoint gets the name that it has."""
-    from composer.checkpoint.sharded_writer import divide, write
+    from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 
     (tmp_path / "ep1").mkdir()
     (tmp_path / "ep1" / "thesis.tex").touch()
     with pytest.raises(FileExistsError, match="no checkpoint"):
-        write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+        write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     assert listed(tmp_path) == ["ep1", "ep1/thesis.tex"]
     (tmp_path / "ep1" / "thesis.tex").unlink()
     for _ in range(2):
-        write(divide({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
+        write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
 
 
 # ------------------------------------------------------------------------------------------------- names with folders

@@ -1,4 +1,4 @@
-"""Gradients that a CUDA graph would write over are copied once, wherever their memory goes."""
+"""Gradients that a CUDA graph would overwrite are cloned once, wherever their memory moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import Engine, Logger, State
-from composer.trainer.outputs import own_gradients
+from composer.trainer.outputs import clone_reused_gradients
 from composer.trainer.owned_memory import OwnedMemory
 from composer.trainer.run import Run
 
@@ -22,7 +22,7 @@ def run_with_gradient() -> tuple[Run, nn.Parameter]:
     state = State(model=nn.Linear(2, 1, bias=False))
     state.model.weight.grad = torch.ones(1, 2)
     run = Run(state, Engine(state, logger := Logger(state)), logger, reuses_outputs=True)
-    own_gradients(run)
+    clone_reused_gradients(run)
     return run, state.model.weight
 
 
@@ -48,7 +48,7 @@ def test_other_memory_is_copied(change: Callable[[nn.Parameter, Tensor], None]) 
     run, parameter = run_with_gradient()
     memory = torch.full((1, 2), 3.0)  # such as a graph's
     change(parameter, memory)
-    own_gradients(run)
+    clone_reused_gradients(run)
     memory.zero_()
     assert gradient_of(parameter).tolist() == [[3.0, 3.0]]
 
@@ -58,7 +58,7 @@ def test_a_copy_is_not_copied_again() -> None:
     first = gradient_of(parameter)
     for _ in range(3):
         gradient_of(parameter).add_(1)
-        own_gradients(run)
+        clone_reused_gradients(run)
         assert parameter.grad is first
 
 
@@ -70,7 +70,7 @@ def test_nothing_is_written_on_tensors_or_kept() -> None:
     gc.collect()
     assert gone() is None
     for _ in range(100):  # the allocator gives the same place again
-        assert torch.ones(1, 2) not in run.own_gradients
+        assert torch.ones(1, 2) not in run.owned_gradients
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
@@ -84,6 +84,6 @@ def test_copies_are_empty(copied: Callable[[OwnedMemory], OwnedMemory]) -> None:
 def test_sparse_gradients_are_copied_each_time() -> None:
     run, parameter = run_with_gradient()
     parameter.grad = first = torch.ones(1, 2).to_sparse()
-    own_gradients(run)
+    clone_reused_gradients(run)
     assert gradient_of(parameter) is not first
     assert gradient_of(parameter).to_dense().tolist() == [[1.0, 1.0]]

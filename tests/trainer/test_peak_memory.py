@@ -1,4 +1,4 @@
-"""A training holds what a hand-written loop holds at its peak, to the byte but for what resuming needs."""
+"""The peak memory of a run is that of a hand-written loop, to the byte, except for what resuming needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions."""
+"""Prediction."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_outputs_keep_their_form() -> None:
     assert torch.equal(output["pair"].value, output["list"][0])
 
 
-def test_callbacks_may_edit_outputs_and_the_state_says_what_is_going_on() -> None:
+def test_callbacks_may_edit_outputs_and_see_the_state() -> None:
     def double(state) -> None:
         state.outputs = state.outputs * 2
         assert state.dataloader_label == "predict"

@@ -1,4 +1,4 @@
-"""How often training is compiled: once, and once more for batches of any size; never because a number changes."""
+"""The number of compilations: one, and one more for dynamic batch sizes; none because a number changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that go to a store and come back, with a store in memory that fails as told."""
+"""Checkpoints that are uploaded and downloaded, with an in-memory store that fails on demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def weights(trainer) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("save_async", [False, True])
-def test_resumption_from_a_store_is_exact(faulty, save_async) -> None:
+def test_resuming_from_a_store_is_exact(faulty, save_async) -> None:
     straight = run(save_folder=None, max_duration="8ba")
     run(max_duration="4ba", save_num_checkpoints_to_keep=1, save_async=save_async)
     folder = Folder("faulty://bucket/night/ck")
@@ -64,7 +64,7 @@ def test_transfers_that_fail_now_and_then(faulty) -> None:
         build(shuffled(), load_path=path, schedulers=None).close()
 
 
-def test_wrong_credentials_are_told_before_training(faulty) -> None:
+def test_wrong_credentials_are_reported_before_training(faulty) -> None:
     faulty.puts.append(PermissionError("wrong key"))
     with pytest.raises(PermissionError, match="wrong key"):
         run(max_duration="2ba")
@@ -78,7 +78,7 @@ def test_a_store_that_begins_to_refuse_ends_the_training(faulty) -> None:
     trainer.close()
 
 
-def test_the_folder_of_another_run_is_refused(faulty) -> None:
+def test_the_folder_of_another_run_raises(faulty) -> None:
     run(max_duration="4ba")
     with pytest.raises(FileExistsError, match="later than this run"):
         run(max_duration="2ba")
@@ -101,7 +101,7 @@ def test_load_path_and_save_checkpoint_take_uris(faulty) -> None:
     assert all(map(torch.equal, weights(trainer), weights(loaded)))
 
 
-def test_on_another_machine_a_logger_has_the_checkpoint(faulty, tmp_path) -> None:
+def test_on_another_host_a_logger_has_the_checkpoint(faulty, tmp_path) -> None:
     def arguments(folder: str):
         return {
             "save_folder": None,
@@ -162,7 +162,7 @@ def test_traces_go_to_a_bucket(faulty, tmp_path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 def test_processes_killed_at_any_moment_come_to_the_same_end(tmp_path) -> None:
     """After each, the link names a whole checkpoint, of a time that never goes back; at last nothing is left over."""
-    command = [sys.executable, "-m", "tests.trainer.killed_while_sending", str(tmp_path / "ck"), "12"]
+    command = [sys.executable, "-m", "tests.trainer.killed_while_uploading", str(tmp_path / "ck"), "12"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     *killed, last = map(json.loads, done.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""Going on where another process stopped: the same weights, bit for bit."""
+"""Resuming in another process gives the same weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RememberingLoader:
     def __iter__(self):
         data = Augmented()
         batches = [list(range(start, min(start + BATCH, SAMPLES))) for start in range(0, SAMPLES, BATCH)]
-        self.place %= len(batches)  # nobody asks for more batches than there are
+        self.place %= len(batches)  # no one asks for more batches than there are
         while self.place < len(batches):
             self.place += 1
             yield torch.utils.data.default_collate([data[index] for index in batches[self.place - 1]])
@@ -133,7 +133,7 @@ def compare(make: Any, folder: Path, stops: Any, **arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_ResumeAnywhere_for_every_kind_of_data(kind, tmp_path, monkeypatch) -> None:
+def test_ResumeAnywhere_for_every_type_of_data(kind, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("RESUME_SEED", "1")
     stops = range(1, STEPS) if "worker" not in kind else (1, 5, 6, 9)
     compare(LOADERS[kind], tmp_path, stops)
@@ -171,7 +171,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("unit", ["2ep", "12ba", "44sp"])
-def test_resumption_ends_where_the_straight_run_does(unit, tmp_path) -> None:
+def test_resuming_ends_where_the_straight_run_does(unit, tmp_path) -> None:
     data = DataLoader(TensorDataset(torch.randn(SAMPLES, 4), torch.arange(SAMPLES) % CLASSES), BATCH)
     arguments: dict[str, Any] = {"max_duration": unit, "schedulers": CosineAnnealingScheduler()}
     arguments |= {"eval_dataloader": data, "eval_interval": "3ba"}

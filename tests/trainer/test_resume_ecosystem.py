@@ -1,4 +1,4 @@
-"""Runs on the data of other packages, and of our own loaders, that go on where they were left, bit for bit."""
+"""Runs on data of other packages, and of our loaders, resume bit for bit."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def write_shards(folder: Path) -> Any:
 
 
 def stream_of(folder: Path, cache: str, batch_size: int) -> Any:
-    """A data set with a folder of its own, as streaming wants for each that there is at a time."""
+    """A dataset with a folder of its own, as streaming wants for each that there is at a time."""
     return write_shards(folder).StreamingDataset(
         remote=str(folder / "shards"),
         local=str(folder / cache),
@@ -116,14 +116,14 @@ def _stream_of_a_rank(folder: str, batch_size: int, stop: str, load: str | None)
     seen = At("after_dataloader", lambda state: state.batch[0][:, 0].tolist())
     run.state.callbacks.append(seen)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The states of random numbers were saved by", ComposerWarning)
+        warnings.filterwarnings("ignore", "The random state was saved with", ComposerWarning)
         run.fit()
     run.close()
     return seen.found
 
 
 def test_WorldResize_of_a_stream(two_ranks, tmp_path) -> None:
-    """What two processes have not had yet, one has."""
+    """What two ranks have not had yet, one has."""
     write_shards(tmp_path)
     halves = two_ranks.run(_stream_of_a_rank, str(tmp_path), 2, "2ba", None)
     had = [value for half in halves for step in half for value in step]

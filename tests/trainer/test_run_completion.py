@@ -1,4 +1,4 @@
-"""A run that has ended, however it did, is not trained further by the same command; whoever asks for more gets it."""
+"""The same command does not train a complete run further; a longer duration does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.common import Regression, regression_data, trainer_of, weights
 from tests.ranks import Ranks
 from tests.trainer.resuming import Augmented, build, shuffled
 
-COMPLETE = "autoresume: this training is complete"
+COMPLETE = "autoresume: this run is already complete"
 
 
 class StopAt(Callback):
@@ -98,7 +98,7 @@ def test_RestartIdempotent_where_a_callback_sets_the_duration(how, tmp_path) -> 
     assert outcome(again(tmp_path, StopAt("batch_end", 4, how))) == outcome(first)
 
 
-def test_a_run_that_is_killed_after_its_duration_was_set_goes_on_to_the_end_set(tmp_path) -> None:
+def test_a_run_that_is_killed_after_its_duration_was_set_continues_to_the_end_set(tmp_path) -> None:
     straight = command(tmp_path / "straight", StopAt("batch_end", 2, "9ba"))
     straight.fit()
     with pytest.raises(SystemExit):
@@ -204,7 +204,7 @@ def test_one_that_stops_in_an_evaluation_that_is_cut_off_is_not_trained_further(
     again(tmp_path, eval_dataloader=evaluators(), match="stopped by ThresholdStopper")
 
 
-def test_a_signal_is_no_end(tmp_path) -> None:
+def test_a_signal_is_not_an_end(tmp_path) -> None:
     straight = command(tmp_path / "straight")
     straight.fit()
     with pytest.raises(SystemExit):
@@ -305,7 +305,7 @@ def on_ranks(folder: str, rank: int) -> list[Any]:
                 train = {name: float(value) for name, value in trainer.state.train_metric_values.items()}
                 found.append((int(trainer.state.timestamp.batch), weights(trainer).tolist(), values, train))
         told = [str(one.message) for one in caught]
-    assert any("this training is complete, stopped by StopAt: it is enough" in text for text in told), told
+    assert any("this run is already complete, stopped by StopAt: it is enough" in text for text in told), told
     return found
 
 

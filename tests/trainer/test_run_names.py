@@ -1,4 +1,4 @@
-"""Names of runs and files: taken literally, or refused where they lead out of a folder."""
+"""Names of runs and files are used literally, or raise if they lead outside of a folder."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def test_names_of_runs_that_lead_elsewhere(source: str, name: str, monkeypatch) 
     arguments = {"run_name": name} if source == "run_name" else {}
     if not arguments:
         monkeypatch.setenv(source, name)
-    with pytest.raises(ValueError, match=rf"^{source}=.* A run is named by text"):
+    with pytest.raises(ValueError, match=rf"^{source}=.* Give a name such as"):
         trainer(**arguments)
 
 
 def test_what_is_wrong_with_the_name_of_a_run() -> None:
     for name, told in {
-        "a/": "has a slash at its end",
-        "a:b": "has a drive, 'a:', at its beginning",
-        "y" * 256: "has a part of 256 bytes, of at most 255",
-        "x\ud800": "has characters in it that are no text in UTF-8",
+        "a/": "ends in a slash",
+        "a:b": "begins with a drive, 'a:'",
+        "y" * 256: "has a component of 256 bytes; the limit is 255",
+        "x\ud800": "contains characters that cannot be encoded in UTF-8",
     }.items():
         with pytest.raises(ValueError, match=rf"^run_name=.* {told}"):
             check_run_name("run_name", name)
@@ -146,5 +146,5 @@ def test_a_run_that_gets_another_name_later(tmp_path: Path, monkeypatch) -> None
     monkeypatch.chdir(tmp_path)
     run = trainer(save_folder="here", save_filename="{run_name}-ep{epoch}.pt")
     run.state.run_name = "../other"
-    with pytest.raises(ValueError, match="leads out of its folder"):
+    with pytest.raises(ValueError, match="points outside of its folder"):
         run.fit()

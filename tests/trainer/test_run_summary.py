@@ -1,4 +1,4 @@
-"""The table at the end of a training."""
+"""The summary table at the end of training."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def told(**arguments) -> list[str]:
     return lines[begin:]
 
 
-def test_tells_amounts_and_speed() -> None:
+def test_reports_amounts_and_speed() -> None:
     assert re.fullmatch(
         r"trained 2 epochs, 8 batches, 16 samples in \d+\.\d s, [\d,]+ samples/s", told(max_duration="2ep")[0]
     )
     assert told(max_duration="1ba")[0].startswith("trained 1 batch, 2 samples in ")
 
 
-def test_tells_only_what_this_fit_did() -> None:
+def test_reports_only_what_this_fit_did() -> None:
     stream = io.StringIO()
     trainer = trainer_of(console_stream=stream, log_to_console=True, max_duration="1ep")
     trainer.fit()
@@ -39,7 +39,7 @@ def test_tells_only_what_this_fit_did() -> None:
     assert "trained 3 batches, 6 samples in " in stream.getvalue()
 
 
-def test_tells_the_best_by_what_the_metric_says_is_better() -> None:
+def test_reports_the_best_by_what_the_metric_says_is_better() -> None:
     lines = told(
         model=classifier(),
         data=labelled_data(),
@@ -55,7 +55,7 @@ def test_tells_the_best_by_what_the_metric_says_is_better() -> None:
     assert len(rows["loss/train"]) == 1
 
 
-def test_tells_where_things_are(tmp_path) -> None:
+def test_reports_where_things_are(tmp_path) -> None:
     class Keeper(Callback):
         __location__ = "s3://bucket/here"
 
@@ -64,7 +64,7 @@ def test_tells_where_things_are(tmp_path) -> None:
     assert lines[-1].split() == ["CheckpointSaver", str(tmp_path / "ep1-ba4-rank0.pt")]
 
 
-def test_a_quiet_trainer_tells_nothing(capfd) -> None:
+def test_a_quiet_trainer_reports_nothing(capfd) -> None:
     trainer_of().fit()
     assert "trained" not in "".join(capfd.readouterr())
 

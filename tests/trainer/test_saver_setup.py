@@ -1,4 +1,4 @@
-"""Several savers in a run, and the best checkpoint."""
+"""Multiple checkpoint savers in a run, and the best checkpoint."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_names_at_loggers_must_differ_too(faulty, tmp_path) -> None:
 def test_a_link_that_would_replace_checkpoints(tmp_path) -> None:
     for filename in ("newest.pt", "ba{batch}.pt"):
         latest = filename.replace("{batch}", "0")
-        with pytest.raises(ValueError, match=rf"latest_filename='{latest}' is a name that checkpoints get too"):
+        with pytest.raises(ValueError, match=rf"latest_filename='{latest}' can also be the name of a checkpoint"):
             build(shuffled(), save_folder=str(tmp_path), save_filename=filename, save_latest_filename=latest)
 
 
@@ -133,7 +133,7 @@ def test_a_password_is_neither_shown_nor_saved() -> None:
     savers = [CheckpointSaver("memory://ann:secret@host/run") for _ in range(2)]
     with pytest.raises(ValueError, match=r"CheckpointSaver\('memory://host/run'") as caught:
         build(shuffled(), callbacks=savers)
-    assert "Give one of them another folder" in str(caught.value)
+    assert "Change the folder or the names of one of them" in str(caught.value)
     for folder in ("memory://ann:secret@host/run", "memory://ann:secret@host"):
         assert "secret" not in str(CheckpointSaver(folder).state_dict())
 
@@ -255,7 +255,7 @@ def test_what_load_best_needs(tmp_path) -> None:
         run.load_best()
 
 
-def test_several_that_are_best(tmp_path) -> None:
+def test_multiple_best_checkpoints(tmp_path) -> None:
     other = CheckpointSaver(tmp_path / "b", monitor="eval/MulticlassAccuracy", mode="max", keep_best=1)
     model = classifier()
     run = trainer_of(
@@ -284,7 +284,7 @@ def best_of(folder: str, how: str) -> tuple[str, float, bool]:
 
 
 @pytest.mark.parametrize("how", ["ddp", "full", "sharded"])
-def test_several_ranks(how, tmp_path, two_ranks) -> None:
+def test_multiple_ranks(how, tmp_path, two_ranks) -> None:
     for name, value, same in two_ranks.run(best_of, str(tmp_path), how):
         assert name == ("ep0-ba2" if how == "sharded" else "ep0-ba2-rank0.pt")
         assert value == pytest.approx(0.9)

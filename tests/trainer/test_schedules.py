@@ -1,4 +1,4 @@
-"""Schedules in training: the rate of each step, ratios, ways to step, several optimizers, evaluation."""
+"""Schedules in training: the learning rate of each step, ratios, step frequency, multiple optimizers, evaluation."""
 
 from __future__ import annotations
 
@@ -168,14 +168,13 @@ def test_wrong_ratios() -> None:
     of = functools.partial(wrong, ValueError, schedulers=LinearScheduler())
     assert of(scale_schedule_ratio=0) == "scale_schedule_ratio must be greater than 0, but got 0."
     assert of(scale_schedule_ratio=float("inf")) == "scale_schedule_ratio must be finite, but got inf."
-    assert of(scale_schedule_ratio=0.5) == "scale_schedule_ratio=0.5 makes '1ep' zero; give a larger ratio."
-    assert of(scale_schedule_ratio=0.5, max_duration=None).startswith("scale_schedule_ratio=0.5 needs max_duration")
+    assert of(scale_schedule_ratio=0.5) == "scale_schedule_ratio=0.5 scales '1ep' to zero; use a larger ratio."
+    assert of(scale_schedule_ratio=0.5, max_duration=None).startswith("scale_schedule_ratio=0.5 requires max_duration")
     assert wrong(ValueError, scale_schedule_ratio=0.5) == (
-        "scale_schedule_ratio=0.5 is given without schedulers, which it is to scale. Give them as well, or a shorter "
-        "duration."
+        "scale_schedule_ratio=0.5 requires schedulers to scale. Pass schedulers as well, or use a shorter duration."
     )
     assert "must be a number" in wrong(TypeError, schedulers=LinearScheduler(), scale_schedule_ratio="0.5")
-    with pytest.raises(ValueError, match=r"scale_schedule_ratio=0\.5 is given without schedulers"):
+    with pytest.raises(ValueError, match=r"scale_schedule_ratio=0\.5 requires schedulers"):
         trainer_of(schedulers=LinearScheduler()).fit(scale_schedule_ratio=0.5)
     message = of(scale_schedule_ratio=0.5, max_duration="2ep", schedulers=lambda state: 1.0)
     assert "takes the state only and could not follow it" in message
@@ -184,7 +183,7 @@ def test_wrong_ratios() -> None:
 # ---------------------------------------------------------------------------------------------------- fit again
 
 
-def test_going_on_with_a_longer_run() -> None:
+def test_continuing_with_a_longer_run() -> None:
     used = At("after_train_batch", rates)
     trainer = trainer_of(schedulers=LinearScheduler(), callbacks=used, lr=1.0)
     trainer.fit()
@@ -225,7 +224,7 @@ def test_the_default_optimizer_has_schedules_too() -> None:
     assert [rate for (rate,) in used.found] == pytest.approx([0.1, 0.075, 0.05, 0.025])
 
 
-def test_what_is_impossible_is_refused_before_training() -> None:
+def test_what_is_impossible_raises_before_training() -> None:
     message = wrong(ValueError, schedulers=CosineAnnealingWithWarmupScheduler("1ba", t_max="2ba"))
     assert "is impossible in this run: t_max='2ba' is 2ba, less than the training of 4ba" in message
     trainer = trainer_of(schedulers=CosineAnnealingWithWarmupScheduler("1ba", t_max="3ba"), max_duration=None)
@@ -327,8 +326,8 @@ def test_groups_and_hyperparameters() -> None:
         assert (body["weight_decay"], head["weight_decay"]) == pytest.approx((0.1 * (1 + k / 8), 0.1))
 
 
-def test_kinds_that_are_no_schedules() -> None:
-    assert wrong(TypeError, schedulers="cosine").startswith("schedulers: 'cosine' is no schedule. Give one of")
+def test_types_that_are_no_schedules() -> None:
+    assert wrong(TypeError, schedulers="cosine").startswith("schedulers: 'cosine' is not a schedule. Use one from")
     expected = "schedulers: got the class LinearScheduler; give an object of it: LinearScheduler(...)."
     assert wrong(TypeError, schedulers=LinearScheduler) == expected
     assert as_schedulers(LinearScheduler().assign()) != []
@@ -381,7 +380,7 @@ def test_schedules_by_epoch_keep_their_value_within_an_epoch() -> None:
     assert [rate for (rate,) in used.found] == pytest.approx([1] * 4 + [0.5] * 2)
 
 
-def test_a_schedule_of_ones_own_sees_a_run() -> None:
+def test_a_custom_schedule_sees_a_run() -> None:
     class Own(ComposerScheduler):
         def __plan__(self, horizon):
             assert horizon.whole is not None

@@ -1,4 +1,4 @@
-"""Schedules that follow an evaluation, and training that goes on from a checkpoint."""
+"""Schedules that follow evaluation metrics, and resuming with schedules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rates(state) -> list[float]:
 
 
 class Stuck(Regression):
-    """A model whose evaluation gives what it is told to."""
+    """A model whose evaluation gives what it is reported to."""
 
     def __init__(self) -> None:
         super().__init__(metrics=True)
@@ -80,11 +80,11 @@ def test_one_plateau_for_two_optimizers_counts_once() -> None:
 def test_a_plateau_needs_its_metric() -> None:
     schedule = ReduceOnPlateauScheduler("eval/Acc", mode="max")
     trainer = trainer_of(schedulers=schedule, eval_dataloader=Evaluator(label="eval", dataloader=regression_data(1)))
-    with pytest.raises(ValueError, match="monitor='eval/Acc' is no metric of this run"):
+    with pytest.raises(ValueError, match="monitor='eval/Acc' is not a metric of this run"):
         trainer.fit()
 
 
-# ---------------------------------------------------------------------------------------------------- going on
+# ---------------------------------------------------------------------------------------------------- continuing
 
 
 def settings(state) -> list[float]:
@@ -118,7 +118,7 @@ def scheduled(every_batch: bool, in_fit: bool = False, **arguments):
 
 @pytest.mark.parametrize("every_batch", [True, False])
 @pytest.mark.parametrize("batch", [1, 4, 6, 11])
-def test_going_on_from_a_checkpoint_is_exact(tmp_path, every_batch, batch) -> None:
+def test_continuing_from_a_checkpoint_is_exact(tmp_path, every_batch, batch) -> None:
     straight, expected = scheduled(every_batch)
     path = str(tmp_path / "checkpoint.pt")
     save = At("batch_checkpoint", lambda state: state.timestamp.batch == batch and straight.save_checkpoint(path))
@@ -132,7 +132,7 @@ def test_going_on_from_a_checkpoint_is_exact(tmp_path, every_batch, batch) -> No
 
 
 @pytest.mark.parametrize("batch", [4, 11])
-def test_schedules_that_fit_gets_go_on_from_a_checkpoint_too(tmp_path, batch) -> None:
+def test_schedules_that_fit_gets_continue_from_a_checkpoint_too(tmp_path, batch) -> None:
     straight, expected = scheduled(True, in_fit=True)
     path = str(tmp_path / "checkpoint.pt")
     save = At("batch_checkpoint", lambda state: state.timestamp.batch == batch and straight.save_checkpoint(path))
@@ -145,7 +145,7 @@ def test_schedules_that_fit_gets_go_on_from_a_checkpoint_too(tmp_path, batch) ->
     assert torch.equal(weights(resumed), weights(straight))
 
 
-def test_schedules_of_torch_that_fit_gets_go_on_too(tmp_path) -> None:
+def test_schedules_of_torch_that_fit_gets_continue_too(tmp_path) -> None:
     def made(trainer):
         return torch.optim.lr_scheduler.StepLR(trainer.state.optimizers[0], 1, 0.5)
 
@@ -160,7 +160,7 @@ def test_schedules_of_torch_that_fit_gets_go_on_too(tmp_path) -> None:
     assert found.found == used.found[8:]
 
 
-def test_schedules_that_nobody_gives_again_are_told_when_training_begins(tmp_path) -> None:
+def test_schedules_that_no_one_gives_again_are_reported_when_training_begins(tmp_path) -> None:
     trainer = trainer_of()
     trainer.fit(schedulers=torch.optim.lr_scheduler.ConstantLR(trainer.state.optimizers[0]))
     path = trainer.save_checkpoint(str(tmp_path / "checkpoint.pt"))

@@ -1,4 +1,4 @@
-"""A secret planted at every door of a run is in nothing that the run writes, prints, logs, saves or raises."""
+"""Secrets passed to a run by any argument are in nothing that it writes, prints, logs, saves or raises."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HERE = "tests.trainer.test_secrets"
 
 
 class Client(LoggerDestination):
-    """A tracker with a key; fails when it is told to, saying its key."""
+    """A tracker with a key; fails when it is reported to, saying its key."""
 
     def __init__(self, api_key: str, headers: dict[str, str] | None = None, fails: bool = False) -> None:
         self.api_key, self.headers, self.fails = api_key, headers, fails

@@ -1,4 +1,4 @@
-"""Trainings of several processes that go on: bit for bit with as many, and with others from the same weights."""
+"""Sharded runs resume: bit for bit with the same number of ranks, with the same weights with another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from composer.checkpoint.load import read_checkpoint
 from composer.warnings import ComposerWarning
 from tests.checkpoint.dividing import equal, full
 from tests.common import At
-from tests.trainer.killed_while_sending import Far
+from tests.trainer.killed_while_uploading import Far
 from tests.trainer.resuming import STEPS, Augmented, build
 
 LATEST = "latest-rank0.pt"
@@ -101,7 +101,7 @@ def interrupted(folder: str, how: str, asynchronous: bool) -> tuple[bool, str, l
     ("how", "asynchronous"),
     [("ddp", False), ("ddp", True), ("full", False), ("full", True), ("sharded", False), ("sharded", True)],
 )
-def test_resumption_is_exact(how, asynchronous, tmp_path, two_ranks) -> None:
+def test_resuming_is_exact(how, asynchronous, tmp_path, two_ranks) -> None:
     for same, path, averages in two_ranks.run(interrupted, str(tmp_path), how, asynchronous):
         assert same
         assert Path(path).name == ("ep0-ba5" if how == "sharded" else "ep0-ba5-rank0.pt")
@@ -138,7 +138,7 @@ def gone_on(path: str, how: str, **arguments: Any) -> tuple[dict[str, torch.Tens
 
 
 @pytest.mark.parametrize("how", ["ddp", "full", "sharded"])
-def test_other_numbers_of_processes_go_on(how, tmp_path, two_ranks, four_ranks) -> None:
+def test_other_numbers_of_processes_continue(how, tmp_path, two_ranks, four_ranks) -> None:
     expected = two_ranks.run(saved, str(tmp_path), how)[0]
     path = str(tmp_path / LATEST)
     answers = four_ranks.run(gone_on, path, how)
@@ -151,7 +151,7 @@ def test_other_numbers_of_processes_go_on(how, tmp_path, two_ranks, four_ranks) 
 
 
 def alone(path: str) -> tuple[bool, int]:
-    """A checkpoint of divided weights in a training that does not divide them."""
+    """A checkpoint of sharded weights in a training that does not divide them."""
     made = build(data(), algorithms=method(), max_duration="6ba", load_path=path)
     weights = read_checkpoint(path)["state"]["model"]
     same = equal({name: value.clone() for name, value in made.state.model.state_dict().items()}, weights)
@@ -162,7 +162,7 @@ def alone(path: str) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize("how", ["full", "sharded"])
-def test_weights_come_together_and_are_divided_again(how, tmp_path, two_ranks) -> None:
+def test_weights_come_together_and_are_split_again(how, tmp_path, two_ranks) -> None:
     two_ranks.run(saved, str(tmp_path / "two"), how)
     assert alone(str(tmp_path / "two" / LATEST)) == (True, 6)
     with build(data(), max_duration="3ba", save_folder=str(tmp_path / "one"), algorithms=method()) as one:
@@ -172,14 +172,14 @@ def test_weights_come_together_and_are_divided_again(how, tmp_path, two_ranks) -
 
 
 def first_alone(path: str) -> dict[str, torch.Tensor]:
-    """Only the first process sees the file."""
+    """Only rank 0 sees the file."""
     hidden = path if dist.get_global_rank() == 0 else "nowhere/latest.pt"
     fsdp = {"load_monolith_rank0_only": True, "sync_module_states": True}
     with trainer("full", algorithms=method(), max_duration="6ba", load_path=hidden, fsdp=fsdp) as made:
         return state_of(made)
 
 
-def test_the_first_process_reads_for_all(tmp_path, two_ranks) -> None:
+def test_rank_zero_reads_for_all(tmp_path, two_ranks) -> None:
     expected = two_ranks.run(saved, str(tmp_path), "full")[0]
     for loaded in two_ranks.run(first_alone, str(tmp_path / LATEST)):
         assert equal(loaded, expected)
@@ -232,7 +232,7 @@ def test_weights_alone(tmp_path, two_ranks) -> None:
 
 
 def far_away(uri: str) -> tuple[bool, str, list[str]]:
-    """Each process sends its part; the training goes on from there."""
+    """Each process sends its part; the training continues from there."""
     arguments: dict[str, Any] = {
         "save_folder": uri,
         "save_interval": "2ba",

@@ -1,4 +1,4 @@
-"""Algorithms, callbacks and loggers by short names, and in the wrong place."""
+"""Algorithms, callbacks and loggers by short names, and in the wrong argument."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ def test_misplaced() -> None:
     assert "StepLR is a schedule; give it as schedulers=" in wrong(callbacks=schedule)
     evaluator = Evaluator(label="test", dataloader=regression_data(1))
     assert "Evaluator is an evaluator; give it as eval_dataloader=" in wrong(callbacks=[evaluator])
-    assert wrong(callbacks="mixup") == "callbacks='mixup': MixUp goes to another argument: algorithms='mixup'."
+    assert wrong(callbacks="mixup") == "callbacks='mixup': MixUp belongs to another argument: algorithms='mixup'."
     assert (
         wrong(loggers="lr_monitor")
-        == "loggers='lr_monitor': LRMonitor goes to another argument: callbacks='lr_monitor'."
+        == "loggers='lr_monitor': LRMonitor belongs to another argument: callbacks='lr_monitor'."
     )
     assert wrong(callbacks=[EarlyStopping()]).endswith(" Use composer.callbacks.EarlyStopper.")
 
 
 def test_names_that_are_not_there() -> None:
     assert wrong(callbacks="lr_montor") == (
-        "callbacks: there is no Callback with the name 'lr_montor'. Did you mean 'lr_monitor'?"
+        "callbacks: no Callback has the name 'lr_montor'. Did you mean 'lr_monitor'?"
     )
     assert "Did you mean 'csv'?" in wrong(loggers=["cvs"])
-    assert "There are " in wrong(algorithms="qqqqq")
+    assert "Available: " in wrong(algorithms="qqqqq")
     assert wrong(callbacks="early_stopper") == (
-        "callbacks='early_stopper': EarlyStopper needs arguments; give the object: EarlyStopper(monitor=...)."
+        "callbacks='early_stopper': EarlyStopper requires arguments; pass an object: EarlyStopper(monitor=...)."
     )
-    assert wrong(callbacks="early_stopping").startswith("callbacks='early_stopping': EarlyStopper needs arguments")
+    assert wrong(callbacks="early_stopping").startswith("callbacks='early_stopping': EarlyStopper requires arguments")
 
 
 def test_a_run_with_names() -> None:
@@ -93,5 +93,5 @@ def test_a_run_with_names() -> None:
 
 
 def test_a_logger_among_the_algorithms_goes_to_the_loggers() -> None:
-    with pytest.raises(ValueError, match="CSVLogger goes to another argument: loggers='csv'"):
+    with pytest.raises(ValueError, match="CSVLogger belongs to another argument: loggers='csv'"):
         instances("algorithms", "csv", Algorithm)

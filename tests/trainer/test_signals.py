@@ -1,4 +1,4 @@
-"""Stopping a process from outside: nothing is lost, and it leaves as it should."""
+"""Stopping a process by signals: nothing is lost, and the exit code is right."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def progress(found: list[dict[str, Any]]) -> list[list[int]]:
 
 @pytest.mark.slow
 def test_Preempt_at_random_times(tmp_path) -> None:
-    """Whatever the step is doing, the process leaves with 143 and a whole checkpoint, and the next goes on from it."""
+    """Whatever the step is doing, the process leaves with 143 and a full checkpoint, and the next resumes from it."""
     found = stopped("SIGTERM", 100, tmp_path)
     assert [one["status"] for one in found] == [143] * 100, [one for one in found if one["status"] != 143]
     assert all(one["batch"] is not None and one["partial"] == 0 for one in found)
@@ -87,7 +87,7 @@ def interrupted_run(folder: Path, when: Event, batch: int, signum: int, **argume
 @pytest.mark.parametrize(
     "when", [Event.BATCH_START, Event.BEFORE_FORWARD, Event.AFTER_TRAIN_BATCH, Event.EVAL_BATCH_START, Event.EVAL_END]
 )
-def test_resumption_after_a_signal_is_exact(when, tmp_path, capfd) -> None:
+def test_resuming_after_a_signal_is_exact(when, tmp_path, capfd) -> None:
     evaluation = {"eval_dataloader": torch.utils.data.DataLoader(Augmented(), 3), "eval_interval": "5ba"}
     straight = build(shuffled(), **evaluation)
     evaluated = At("eval_end", lambda state: int(state.timestamp.batch))
@@ -110,7 +110,7 @@ def test_resumption_after_a_signal_is_exact(when, tmp_path, capfd) -> None:
     assert again.found == [batch for batch in evaluated.found if batch > 5 or (batch == 5 and cut_off)]
 
 
-def test_ctrl_c_saves_and_the_trainer_can_go_on(tmp_path, capfd) -> None:
+def test_ctrl_c_saves_and_the_trainer_can_continue(tmp_path, capfd) -> None:
     trainer = interrupted_run(tmp_path, Event.BEFORE_FORWARD, 4, signal.SIGINT)
     assert (tmp_path / "latest-rank0.pt").exists()
     assert int(trainer.state.timestamp.batch) == 5
@@ -153,7 +153,7 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path) -> None:
     assert done.stdout.split() == ["143", "True"]
 
 
-def test_copies_of_a_signal_are_one_wish() -> None:
+def test_copies_of_a_signal_are_one_request() -> None:
     with Interruption([signal.SIGUSR1]) as interruption:
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGUSR1)  # would end this process

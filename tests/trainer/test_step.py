@@ -1,4 +1,4 @@
-"""One update of the parameters: optimizers, schedules, scaled gradients."""
+"""One optimizer step: optimizers, schedules, loss scaling."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_optimizer_of_the_users_own_whose_step_takes_nothing() -> None:
     torch.testing.assert_close(ours.linear.weight, theirs.linear.weight)
 
 
-def test_an_optimizer_that_needs_a_closure_beside_one_that_does_not() -> None:
+def test_an_optimizer_that_needs_a_closure_next_to_one_that_does_not() -> None:
     model = TwoLayers()
     before = copy.deepcopy(model.state_dict())
     optimizers = [torch.optim.SGD(model.first.parameters(), lr=0.1), lbfgs(model.second.parameters())]
@@ -207,11 +207,11 @@ def test_a_step_whose_scaled_gradients_overflow_is_left_out_and_counted() -> Non
     assert trainer.state.timestamp.batch == 3
 
 
-def test_scaling_refuses_closures() -> None:
+def test_scaling_rejects_closures() -> None:
     model = Regression()
     trainer = trainer_of(model, optimizers=lbfgs(model.parameters()))
     trainer.state.scaler = torch.amp.GradScaler("cpu")
-    with pytest.raises(ValueError, match=r"LBFGS evaluates its closure several times.*amp_bf16 or fp32"):
+    with pytest.raises(ValueError, match=r"LBFGS evaluates its closure several times.*'amp_bf16' or 'fp32'"):
         trainer.fit()
 
 
@@ -273,7 +273,7 @@ def test_scaled_optimizers_without_gradients_step_as_plain_ones_do(turns, clips)
     assert found[1] == [2.0**10 * times for times in checked]  # grows by the steps that were checked
 
 
-def test_an_overflow_of_one_optimizer_beside_one_without_gradients() -> None:
+def test_an_overflow_of_one_optimizer_next_to_one_without_gradients() -> None:
     data = regression_data(3, 4)
     data[1] = (data[1][0] * float("inf"), data[1][1])
     model = TakingTurns([BOTH, FIRST, BOTH])

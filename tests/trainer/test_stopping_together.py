@@ -1,4 +1,4 @@
-"""Several processes stop at the same place, whichever of them wants to."""
+"""All ranks stop after the same step if any of them requests it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ends(cases: list[tuple[str, tuple[Any, ...]]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_wish_of_one_process_is_known_to_all_with_the_next_batch(rank: int, two_ranks: Ranks) -> None:
+def test_a_request_of_one_process_is_known_to_all_with_the_next_batch(rank: int, two_ranks: Ranks) -> None:
     cases = [
         # Said after the second batch, told with the third.
         ("3ep", ("batch_end", 2, rank)),
@@ -69,7 +69,7 @@ def test_who_decide_alike_stop_as_one_process_does(two_ranks: Ranks) -> None:
     assert two_ranks.run(ends, cases) == [expected] * 2
 
 
-def test_one_process_alone_tells_nobody() -> None:
+def test_a_single_process_sends_nothing() -> None:
     assert ends([("3ep", ("batch_end", 2, None)), ("3ep", ("fit_start", 0, None))]) == [(2, 0), (0, 0)]
 
 
@@ -82,7 +82,7 @@ def asked_at_the_end() -> tuple[int, int]:
         return first, trainer.state.timestamp.batch.value
 
 
-def test_a_wish_does_not_outlive_the_training(two_ranks: Ranks) -> None:
+def test_a_request_does_not_outlive_the_training(two_ranks: Ranks) -> None:
     assert two_ranks.run(asked_at_the_end) == [(4, 7)] * 2
 
 
@@ -114,7 +114,7 @@ def stopped_by(kind: str) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("kind", ["early", "threshold", "threshold on batch", "early on eval"])
-def test_metrics_stop_several_processes_as_they_stop_one(kind: str, two_ranks: Ranks) -> None:
+def test_metrics_stop_multiple_ranks_as_they_stop_one(kind: str, two_ranks: Ranks) -> None:
     batches, value = stopped_by(kind)
     assert batches < 100
     assert two_ranks.run(stopped_by, kind) == [(batches, pytest.approx(value, rel=1e-4))] * 2
@@ -194,7 +194,7 @@ def failing(folder: str) -> tuple[list[str], int]:
     return fails.asked, len(list(Path(folder).glob("exception-*")))
 
 
-def test_a_failing_process_waits_for_nobody(two_ranks: Ranks, tmp_path: Path) -> None:
+def test_a_failing_process_does_not_wait(two_ranks: Ranks, tmp_path: Path) -> None:
     # Both fail in the same place, or one would be left waiting here.
     assert two_ranks.run(failing, str(tmp_path)) == [([], 0)] * 2
     assert len(list(tmp_path.glob("*.csv"))) == 2

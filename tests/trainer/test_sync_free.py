@@ -1,4 +1,4 @@
-"""SyncFree: nothing is read from the device in a training step, but for what is logged in it."""
+"""SyncFree: a training step reads nothing from the device except what it logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of the user's that count tokens: time follows them, the weights of microbatches follow the labels."""
+"""The user's token counting functions measure training time; loss weights of microbatches follow the labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from composer import Algorithm, ComposerModel, DataSpec, Evaluator, Event, dist
 from tests.common import At, Regression, regression_data, trainer_of
 from tests.ranks import Ranks
-from tests.trainer.test_counting import Accelerator, on_host
+from tests.trainer.test_batch_counts import Accelerator, on_host
 from tests.trainer.test_microbatch import DOUBLE, LanguageModel, padded
 
 COUNTERS: dict[str, Any] = {
@@ -64,7 +64,7 @@ def by_hand(batch: Any, weights: list[float] | None = None) -> torch.Tensor:
     name=st.sampled_from(sorted(COUNTERS)),
     size=st.sampled_from([None, 1, 2, 4, "auto"]),
 )
-def test_whatever_is_counted_the_gradient_is_that_of_the_whole_batch(lengths, name, size) -> None:
+def test_whatever_is_counted_the_gradient_is_that_of_the_full_batch(lengths, name, size) -> None:
     batch = padded(lengths, 5)
     (found,), timestamp = trained(spec_of([batch], name), size)
     torch.testing.assert_close(found, by_hand(batch), rtol=0, atol=1e-12)
@@ -137,7 +137,7 @@ def test_without_labels_a_count_of_0_trains(by_tokens: bool | None) -> None:
 
 
 def test_the_users_function_reads_nothing_of_the_device() -> None:
-    """The weights are counted on the device, of the labels, by nobody who waits for them."""
+    """The weights are counted on the device, of the labels, by no one who waits for them."""
     counter = on_host_of("input_ids", lambda batch: int((batch["input_ids"] != 0).sum()))
     made = trainer_of(
         LanguageModel(),
@@ -201,7 +201,7 @@ def test_a_method_may_drop_what_the_counter_reads(by_tokens: bool | None) -> Non
         ({"other": 2}, ValueError),
     ],
 )
-def test_what_is_no_number_of_tokens_is_refused(value: Any, error: type[Exception]) -> None:
+def test_what_is_not_a_number_of_tokens_raises(value: Any, error: type[Exception]) -> None:
     spec = DataSpec([padded([5, 2], 5)], get_num_tokens_in_batch=lambda batch: value)
     shown = value["total"] if isinstance(value, dict) and "total" in value else value
     text = "without 'total'" if isinstance(value, dict) and "other" in value else repr(shown)
@@ -212,13 +212,13 @@ def test_what_is_no_number_of_tokens_is_refused(value: Any, error: type[Exceptio
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), torch.tensor(-2.0)])
-def test_what_is_no_number_of_samples_is_refused(value: Any) -> None:
+def test_what_is_not_a_number_of_samples_raises(value: Any) -> None:
     with pytest.raises(ValueError, match="get_num_samples_in_batch must return a number of 0 or more, but returned"):
         trained(DataSpec([padded([5, 2], 5)], get_num_samples_in_batch=lambda batch: value), None)
 
 
 @pytest.mark.parametrize("value", [-1, float("nan")])
-def test_what_is_no_number_of_targets_is_refused(value: Any) -> None:
+def test_what_is_not_a_number_of_targets_raises(value: Any) -> None:
     spec = DataSpec([padded([5, 2], 5)], get_num_tokens_in_batch=lambda b: {"total": 9, "loss_generating": value})
     with pytest.raises(ValueError, match="get_num_tokens_in_batch must return a number of 0 or more, but returned"):
         trained(spec, 1, accumulate_train_batch_on_tokens=True)

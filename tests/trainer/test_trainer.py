@@ -1,4 +1,4 @@
-"""The trainer's set-up: seeds, names, modes of logging, precision, what it logs of itself."""
+"""Trainer setup: seeds, names, logging modes, precision, logged hyperparameters."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_bfloat16_on_the_cpu(spelling) -> None:
     assert half_values == pytest.approx(values, rel=2e-2)
 
 
-def test_float32_turns_an_outer_autocast_off_where_nobody_asked_for_it() -> None:
+def test_float32_turns_an_outer_autocast_off_where_no_one_asked_for_it() -> None:
     dtypes = At("after_forward", lambda state: state.outputs.dtype)
     trainer = trainer_of(callbacks=dtypes, precision="fp32")
     trainer.fit()
@@ -167,7 +167,7 @@ def test_algorithms_are_ordered_and_passes_are_used() -> None:
     assert "".join(order) == "abccbaacb"
 
 
-def test_two_algorithms_that_mix_the_loss_are_warned_of() -> None:
+def test_two_algorithms_that_mix_the_loss_are_warned_about() -> None:
     class Other(MixUp):
         pass
 

@@ -1,4 +1,4 @@
-"""What scripts read of a trainer, and the functions by which their own loops set microbatch sizes."""
+"""Trainer attributes that scripts read, and microbatch size helpers of third-party loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that stay together where their batches run out at different places."""
+"""Uneven inputs: ranks whose data ends early run dummy batches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def steps(lists: list[list[Any]]) -> list[tuple[Any, bool]]:
     while True:
         batch = next(mine, END)
         if batch is END:
-            batch = uneven_inputs.substitute(lambda: step_sync.send_counts(0, 0, 0.0, None, has_batch=False))
+            batch = uneven_inputs.dummy_batch(lambda: step_sync.send_counts(0, 0, 0.0, None, has_batch=False))
             if batch is END:
                 return found
         else:
-            uneven_inputs.keep(batch)
+            uneven_inputs.set_batch(batch)
             step_sync.send_counts(1, 0, 0.0, None)
-            uneven_inputs.meet()
+            uneven_inputs.join_first_step()
         step_sync.counts()  # when the step is done
         found.append((batch, uneven_inputs.is_idle))
 
@@ -42,5 +42,5 @@ def test_who_never_had_one_is_given_one(two_ranks: Ranks) -> None:
     assert both == [[({"x": 1}, True), ({"x": 1}, True)], [({"x": 1}, False), ({"x": 2}, False)]]
 
 
-def test_where_nobody_has_any(two_ranks: Ranks) -> None:
+def test_where_no_one_has_any(two_ranks: Ranks) -> None:
     assert two_ranks.run(steps, [[], []]) == [[], []]

@@ -44,7 +44,7 @@ def test_gradient_accumulation_gives_the_number(name) -> None:
 
 def test_all_unknown_arguments_come_before_the_model() -> None:
     assert refused(max_epochs=1, accelerator="gpu") == (
-        "Trainer has no argument 'max_epochs'. Use max_duration='1ep'. Nor is there 'accelerator'. Use device='gpu'. "
+        "Trainer has no argument 'max_epochs'. Use max_duration='1ep'. Also unknown: 'accelerator'. Use device='gpu'. "
         "The argument 'model' is missing."
     )
     assert refused() == "Trainer.__init__() missing 1 required keyword-only argument: 'model'"
@@ -68,9 +68,9 @@ def test_values_without_a_name() -> None:
         with pytest.raises(TypeError) as raised:
             trainer.fit(*values)
         assert str(raised.value) == f"Trainer.fit takes its arguments by name: {call}."
-    with pytest.raises(TypeError, match=r"the model goes to Trainer\(model=\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"pass the model to Trainer\(model=\.\.\.\)"):
         trainer.fit(nn.Linear(1, 1), loader())
-    with pytest.raises(TypeError, match=r"by name: .* Nor is there 'epochs'\. Use duration='3ep'"):
+    with pytest.raises(TypeError, match=r"by name: .* Also unknown: 'epochs'\. Use duration='3ep'"):
         trainer.fit(loader(), epochs=3)
     assert trainer.state.timestamp.batch == 0
 
@@ -133,7 +133,7 @@ def test_subclasses_have_their_own_arguments() -> None:
     [
         ("fit", (), {"epochs": 3}, "Trainer.fit has no argument 'epochs'. Use duration='3ep'."),
         ("fit", (), {"max_epochs": 3}, "Trainer.fit has no argument 'max_epochs'. Use duration='3ep'."),
-        ("fit", ("x", "y"), {"epochs": 5}, "(x, y), batch_size=...)). Nor is there 'epochs'. Use duration='5ep'."),
+        ("fit", ("x", "y"), {"epochs": 5}, "(x, y), batch_size=...)). Also unknown: 'epochs'. Use duration='5ep'."),
         ("fit", (), {"model": 1}, "Pass it to the Trainer: Trainer(model=...)."),
         ("fit", (), {"callbacks": []}, "Pass it to the Trainer: Trainer(callbacks=...)."),
         ("fit", (), {"seeds": 1}, "Pass it to the Trainer: Trainer(seed=...)."),

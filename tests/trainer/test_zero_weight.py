@@ -1,4 +1,4 @@
-"""AccumEquality where parts of a batch have no target that counts: they add nothing, whatever their loss is."""
+"""AccumEquality if parts of a batch have no valid target: they add nothing, whatever their loss is."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_batch_in_which_nothing_counts_adds_exactly_0(size, form, on_device) -
         assert losses[step] == pytest.approx(error[chosen].mean().item(), rel=1e-6)
 
 
-def test_samples_are_not_counted_where_a_batch_goes_through_whole() -> None:
+def test_samples_are_not_counted_if_the_batch_is_not_split() -> None:
     """Samples always count: nothing has to be masked, so the ordinary step has nothing to count."""
     model, (batch,) = TwoLayers(), regression_data(1, 4, seed=1)
     calls: list[int] = []
@@ -218,7 +218,7 @@ def test_samples_are_not_counted_where_a_batch_goes_through_whole() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_tokens_that_nobody_can_count_are_refused(size) -> None:
+def test_tokens_that_no_one_can_count_raise(size) -> None:
     """To take them as none would mean to train nothing."""
     with (
         trainer_of(

@@ -1,4 +1,4 @@
-"""A server in memory, ``vault://user:password@host/path``, whose errors say the whole URI."""
+"""An in-memory file system, ``vault://user:password@host/path``, whose errors contain the full URI."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""How ranks find each other when a run starts, and notice a lost connection.
+"""Rendezvous: how ranks find each other when a run starts, and detect a lost connection.
 
-``nodes`` (the rendezvous of several nodes), ``interfaces`` (which network interface leads to another node),
-``loopback`` (TCP stores for a single node), ``ports`` (free TCP ports), ``keepalive`` (connection timeouts).
+- ``rendezvous``: wait for all ranks, and name those that are missing.
+- ``loopback``: TCP stores for a single node.
+- ``interfaces``: the network interface that leads to other nodes.
+- ``keepalive``: connection timeouts.
+- ``ports``: free TCP ports.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Which of a machine's network interfaces leads to another machine."""
+"""Select the network interface that leads to other nodes (``GLOO_SOCKET_IFNAME``)."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator
 
-__all__ = ["choose_interface", "choose_loopback", "has_its_name", "interface_of", "is_loopback", "is_own_address", "own_address"]
+__all__ = ["choose_interface", "choose_loopback", "resolves_to_this_host", "interface_of", "is_loopback", "is_local_address", "source_address"]
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"
-# What choose_loopback has set, which is no choice of the user's.
-_LOOPBACK: list[str] = []
+# The value set by choose_loopback, to tell it from a choice of the user.
+_chosen_here: list[str] = []
 
 
 def choose_interface(hosts: Iterable[str]) -> None:
-    """Have gloo communicate over the interface that leads to the other nodes, unless the user has chosen one.
+    """Make gloo use the network interface that leads to the other nodes, unless the user has chosen one.
 
-    By itself it takes the address of this machine's own name, which in many systems is a loopback address.
+    By default gloo uses the address that the host's name resolves to, often a loopback address.
 
     Args:
-        hosts: Names or addresses, the most telling ones first. Those that lead to this machine itself by a loopback
-            address tell nothing; where none is left, gloo chooses.
+        hosts: Host names or addresses in order of preference. Those that resolve to a loopback address are skipped; if
+            none is left, gloo chooses.
 
     >>> choose_interface(["localhost"])
     >>> os.environ.get("GLOO_SOCKET_IFNAME")
     """
     if chosen := os.environ.get(_VARIABLE):
-        if chosen not in _LOOPBACK:
+        if chosen not in _chosen_here:
             return
-        del os.environ[_VARIABLE]  # of an earlier group on this node alone
+        del os.environ[_VARIABLE]  # set for an earlier single-node group
     for host in hosts:
-        address = own_address(host)
+        address = source_address(host)
         if address is not None and (name := interface_of(address)) is not None:
-            os.environ[_VARIABLE] = name  # read again for each group that is made
+            os.environ[_VARIABLE] = name  # gloo reads it for each new group
             return
 
 
 def choose_loopback() -> None:
-    """Have gloo listen on loopback, where all ranks run on this node, unless the user has chosen an interface.
+    """Make gloo listen on loopback, for single-node runs, unless the user has chosen an interface.
 
-    By itself it takes the address of this machine's own name, which other machines may reach.
+    By default gloo uses the address that the host's name resolves to, which other hosts may reach.
 
     >>> before = os.environ.get("GLOO_SOCKET_IFNAME")
     >>> choose_loopback()
@@ -51,24 +51,24 @@ def choose_loopback() -> None:
     True
     """
     if not os.environ.get(_VARIABLE) and (name := interface_of("127.0.0.1")) is not None:
-        _LOOPBACK[:] = [name]
+        _chosen_here[:] = [name]
         os.environ[_VARIABLE] = name
 
 
-def own_address(host: str) -> str | None:
-    """Return the address of this machine from which it reaches another, or itself; None where that is by loopback.
+def source_address(host: str) -> str | None:
+    """Return the local address from which this host reaches another; None if that is a loopback address.
 
-    Nothing is sent: it is the routes that tell.
+    Only the routing table is used; nothing is sent.
 
     Args:
-        host: Name or address.
+        host: Host name or address.
 
-    >>> own_address("127.0.0.1") is None
+    >>> source_address("127.0.0.1") is None
     True
     """
     with contextlib.suppress(OSError):
-        for family, kind, protocol, _, found in socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM):
-            with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+        for family, socket_type, protocol, _, found in socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket_type, protocol) as probe:
                 probe.connect(found)
                 address = str(probe.getsockname()[0])
                 if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
@@ -76,19 +76,19 @@ def own_address(host: str) -> str | None:
     return None
 
 
-def is_own_address(host: str, port: int = 0) -> bool:
-    """Return whether a name or an address is of this machine.
+def is_local_address(host: str, port: int = 0) -> bool:
+    """Return whether a host name or address belongs to this host.
 
     Args:
-        host: Name or address.
-        port: One that has to be free there; 0 for none.
+        host: Host name or address.
+        port: A port that must also be free; 0 for any.
 
-    >>> is_own_address("127.0.0.1"), is_own_address("198.51.100.1")
+    >>> is_local_address("127.0.0.1"), is_local_address("198.51.100.1")
     (True, False)
     """
     with contextlib.suppress(OSError):
-        for family, kind, protocol, _, (address, *rest) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+        for family, socket_type, protocol, _, (address, *rest) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket_type, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((address, *rest))
                 return True
@@ -96,10 +96,10 @@ def is_own_address(host: str, port: int = 0) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is reached by loopback only.
+    """Return whether a host resolves to loopback addresses only.
 
     Args:
-        host: Name or address.
+        host: Host name or address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("198.51.100.1")
     (True, False)
@@ -108,13 +108,13 @@ def is_loopback(host: str) -> bool:
     return bool(found) and all(ipaddress.ip_address(one).is_loopback for one in found)
 
 
-def has_its_name(host: str) -> bool:
-    """Return whether a host is loopback, or what this machine's own name stands for.
+def resolves_to_this_host(host: str) -> bool:
+    """Return whether a host resolves to a loopback address, or to an address of this host's name.
 
     Args:
-        host: Name or address.
+        host: Host name or address.
 
-    >>> has_its_name("localhost"), has_its_name("198.51.100.1")
+    >>> resolves_to_this_host("localhost"), resolves_to_this_host("198.51.100.1")
     (True, False)
     """
     found = _resolved(host)
@@ -122,7 +122,7 @@ def has_its_name(host: str) -> bool:
 
 
 def _resolved(host: str) -> set[str]:
-    """All addresses of a host."""
+    """Return all addresses of a host."""
     try:
         return {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
     except OSError:
@@ -130,10 +130,10 @@ def _resolved(host: str) -> set[str]:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the name of the interface that has an address; None where the system does not tell.
+    """Return the name of the network interface with an address; None if there is none, or outside Linux.
 
     Args:
-        address: Of this machine.
+        address: An address of this host.
 
     >>> interface_of("198.51.100.1") is None
     True
@@ -145,7 +145,7 @@ def interface_of(address: str) -> str | None:
 
 
 class _Interface(ctypes.Structure):
-    """An entry of the list of getifaddrs(3), up to what is read of it."""
+    """An entry of the list of getifaddrs(3), up to the last field that is read."""
 
 
 _Interface._fields_ = [
@@ -155,12 +155,12 @@ _Interface._fields_ = [
     ("address", ctypes.c_void_p),
 ]
 
-# Where the address begins in sockaddr_in and sockaddr_in6, and its length.
+# Offset and length of the address in sockaddr_in and sockaddr_in6.
 _LAYOUTS = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}
 
 
 def _addresses() -> Iterator[tuple[str, ipaddress.IPv4Address | ipaddress.IPv6Address]]:
-    """The interfaces of this machine with their addresses."""
+    """Yield the network interfaces of this host with their addresses."""
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_Interface)()
     if libc.getifaddrs(ctypes.byref(head)) != 0:

@@ -1,4 +1,4 @@
-"""Connections that end when the other side falls silent, as where a cable is pulled, rather than wait for ever."""
+"""Keep-alive: close connections whose peer is unreachable (a cut cable, a lost node) instead of hanging forever."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FILES = Path("/proc/self/fd")
 
 
 def set_keepalive(port: int | None, seconds: float) -> None:
-    """Have the system end this process's connections to a port once what they sent stays unconfirmed for too long.
+    """Set ``TCP_USER_TIMEOUT`` on this process's connections to a port, so that they fail if the peer is unreachable.
 
-    Stores wait for answers without a limit of their own. It is the other machine that confirms, not its processes, so
-    that a busy one is not taken for an absent one. Where the system has no such limit, nothing is done.
+    Store requests have no timeout for this case. The peer's kernel acknowledges data, not its processes, so a busy
+    process is not taken for a lost node. Does nothing on systems without this option.
 
     Args:
-        port: That the other side listens on; None for a store that is not reached by a network.
-        seconds: How long.
+        port: The port of the peer; None for a store without a network connection.
+        seconds: The timeout.
 
     >>> with socket.create_server(("127.0.0.1", 0)) as server:
     ...     port = server.getsockname()[1]
@@ -33,7 +33,7 @@ def set_keepalive(port: int | None, seconds: float) -> None:
     if port is None or not hasattr(socket, "TCP_USER_TIMEOUT") or not _FILES.is_dir():
         return
     for file in _FILES.iterdir():
-        # Some have no other side, and some have gone meanwhile.
+        # Some sockets have no peer, and some are closed by now.
         with contextlib.suppress(OSError):
             if str(file.readlink()).startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(file.name))) as one:
@@ -42,10 +42,10 @@ def set_keepalive(port: int | None, seconds: float) -> None:
 
 
 def port_of(store: Any) -> int | None:
-    """Return the port on which a store is reached; None where it is not by a network.
+    """Return the port of a TCP store; None for other stores.
 
     Args:
-        store: Of a process group.
+        store: The store of a process group.
 
     >>> import torch.distributed as torch_dist
     >>> port_of(torch_dist.HashStore())

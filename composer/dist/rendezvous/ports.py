@@ -1,4 +1,4 @@
-"""Ports of this machine."""
+"""Find a free TCP port on this host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["get_free_tcp_port"]
 
 
 def get_free_tcp_port() -> int:
-    """Return a port on which nobody listens now; another program may take it before it is used.
+    """Return a TCP port that is free now; another program may take it before it is used.
 
     >>> 1024 <= get_free_tcp_port() < 65536
     True

@@ -1,4 +1,4 @@
-"""What the passes over a batch change beside gradients, to run them again as if for the first time."""
+"""Save and restore what running a batch changes (random state, buffers, metrics), to retry it after OOM."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from composer.core.state import State
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-__all__ = ["MetricStates", "Replay"]
+__all__ = ["BatchRollback", "MetricStates"]
 
-# Smaller buffers are copied in every batch; larger ones, such as masks and tables of positions, only if they change,
-# which so many batches show.
+# Smaller buffers are copied for every batch; larger ones, such as masks and position tables, only if they change, which
+# is observed over this many batches.
 _LARGE = 2**20  # bytes
 _BATCHES_TO_LEARN = 3
 
 
-class Replay:
-    """The random generators, the buffers that forward passes change, and the metrics of training.
+class BatchRollback:
+    """Saves the random generators, the buffers that forward passes change, and the training metrics.
 
     Args:
         state: The state of the run.
 
     >>> state = State(model=torch.nn.BatchNorm1d(1))
-    >>> replay = Replay(state)
+    >>> replay = BatchRollback(state)
     >>> replay.note()
     >>> _ = state.model(torch.rand(4, 1))
     >>> replay.restore()
@@ -41,13 +41,13 @@ class Replay:
         self._state = state
         self._generators: dict[str, Any] = {}
         self._metrics: MetricStates | None = None
-        # A model's modules stay; which buffers they have may change.
+        # The modules of a model are fixed; their sets of buffers may change.
         self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
         self._names: list[str] = []
         self._buffers: dict[tuple[int, str], _Buffer] = {}
 
     def note(self) -> None:
-        """Remember how things are before a batch."""
+        """Save the state before a batch."""
         self._generators = rng.get_local_rng_state()
         metrics = self._state.train_metrics
         self._metrics = MetricStates(metrics) if metrics else None
@@ -56,23 +56,23 @@ class Replay:
             buffer.note()
 
     def restore(self) -> None:
-        """Put things back; may be called again.
+        """Restore the saved state; may be called more than once.
 
         Raises:
-            RuntimeError: A large buffer, unchanged in its first batches, was written where torch counts no version.
+            RuntimeError: A large buffer, unchanged in its first batches, was written without a version increment.
         """
         rng.set_local_rng_state(self._generators)
         if self._metrics is not None:
             self._metrics.restore()
         for module, table in self._tables:
             for name in [name for name in table if (id(module), name) not in self._buffers]:
-                del table[name]  # made since
+                del table[name]  # created since
                 module._non_persistent_buffers_set.discard(name)  # pyright: ignore[reportPrivateUsage]
         for buffer in self._buffers.values():
             buffer.restore()
 
     def _find_buffers(self) -> None:
-        """Know those that there are now: some modules make them in a forward pass."""
+        """Find the current buffers: some modules create them in a forward pass."""
         if not self._tables:
             self._tables = [(module, module._buffers) for module in self._state.model.modules()]  # pyright: ignore[reportPrivateUsage]
         names = [name for _, table in self._tables for name in table]
@@ -83,11 +83,11 @@ class Replay:
 
 
 class _Buffer:
-    """A buffer of a module: which tensor it is, and its values at the beginning of a batch.
+    """A module's buffer: its tensor, and a copy of its values at the start of a batch.
 
-    A large one that the first batches did not change has one copy, on the host, from then on. That it still is so at
-    the beginning of a batch is told by its version, without waiting for the device. The version of a small one tells
-    nothing: the running statistics of batch normalization are written without counting one.
+    A large buffer that the first batches did not change is copied once, to the host. Afterwards its version counter
+    shows whether it changed, without a device synchronization. For small buffers the version is not reliable: BatchNorm
+    writes its running statistics without incrementing it.
     """
 
     def __init__(self, module: nn.Module, name: str) -> None:
@@ -96,21 +96,21 @@ class _Buffer:
         self._copy: Tensor | None = None
         self._noted = 0
         self._changes = False
-        # Of a large one that has not changed: its memory and its version.
+        # Memory address and version of a large buffer that has not changed.
         self._unchanged: tuple[int, int] | None = None
 
     def note(self) -> None:
-        """Remember it as it is now."""
+        """Save the buffer."""
         now = self._now()
         if self._unchanged is not None:
             if self._is_untouched(now):
                 return
             self._unchanged, self._changes = None, True
         elif now is not None and not self._changes and _is_large(now):
-            # To compare values waits for the device, in the first batches.
+            # Comparing values synchronizes with the device, but only in the first batches.
             self._changes = self._noted > 0 and not (now is self._tensor and _equal(now, self._copy))
             if self._noted == _BATCHES_TO_LEARN and not self._changes:
-                self._copy, self._unchanged = now.detach().to("cpu", copy=True), _mark(now)
+                self._copy, self._unchanged = now.detach().to("cpu", copy=True), _version(now)
                 return
             self._noted += 1
         self._tensor = now
@@ -122,7 +122,7 @@ class _Buffer:
             self._copy = now.detach().clone()
 
     def restore(self) -> None:
-        """Put it back; may be called again."""
+        """Restore the buffer; may be called more than once."""
         now, tensor = self._now(), self._tensor
         if self._unchanged is not None:
             if self._is_untouched(now):
@@ -139,17 +139,17 @@ class _Buffer:
             tensor.data = copy.to(tensor.device, copy=True)
 
     def _check(self) -> None:
-        """Refuse to train on where a value is not known."""
+        """Raise if the value of the buffer is unknown, since it changed without a version increment."""
         if not _equal(cast(Tensor, self._tensor), self._copy):
             raise RuntimeError(
                 f"Out of memory, and the buffer {self._name!r} of {type(self._module).__name__} cannot be restored: it "
-                f"did not change in the first {_BATCHES_TO_LEARN} batches, and was then written in a way that torch "
-                f"does not count, such as through `.data`. Write to the buffer itself, or give "
-                f"device_train_microbatch_size a number."
+                f"did not change in the first {_BATCHES_TO_LEARN} batches, and was then written without incrementing "
+                f"its version, such as through `.data`. Write to the buffer itself, or set "
+                f"device_train_microbatch_size to a number."
             )
 
     def _is_untouched(self, now: Tensor | None) -> bool:
-        return now is not None and now is self._tensor and _mark(now) == self._unchanged
+        return now is not None and now is self._tensor and _version(now) == self._unchanged
 
     def _now(self) -> Tensor | None:
         return self._module._buffers.get(self._name)  # pyright: ignore[reportPrivateUsage]
@@ -159,8 +159,8 @@ def _is_large(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() >= _LARGE
 
 
-def _mark(tensor: Tensor) -> tuple[int, int]:
-    """What tells that a tensor was written, of those that count it; nothing writes those of inference."""
+def _version(tensor: Tensor) -> tuple[int, int]:
+    """Return the address and version of a tensor, which change when it is written (inference tensors have none)."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
@@ -173,10 +173,10 @@ def _equal(tensor: Tensor, copy: Tensor | None) -> bool:
 
 
 class MetricStates:
-    """What some metrics have gathered so far.
+    """Saves the states of metrics.
 
     Args:
-        metrics: By name.
+        metrics: Metrics by name.
 
     >>> from torchmetrics import MeanMetric
     >>> mean = MeanMetric()
@@ -191,11 +191,11 @@ class MetricStates:
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
         self._states = [
             (each, {name: _copied(value) for name, value in each.metric_state.items()}, each.update_count)
-            for each in _with_parts(metrics.values())
+            for each in _with_children(metrics.values())
         ]
 
     def restore(self) -> None:
-        """Put it back; may be called again."""
+        """Restore the states; may be called more than once."""
         for metric, values, count in self._states:
             for name, value in values.items():
                 setattr(metric, name, _copied(value))
@@ -206,7 +206,7 @@ def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else list(value)
 
 
-def _with_parts(metrics: Iterable[Metric]) -> list[Any]:
-    """The metrics, and those that they are made of."""
+def _with_children(metrics: Iterable[Metric]) -> list[Any]:
+    """Return the metrics and their child metrics."""
     modules = [module for metric in metrics for module in cast("nn.Module", metric).modules()]
     return [module for module in modules if hasattr(module, "metric_state")]

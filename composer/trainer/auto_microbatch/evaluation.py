@@ -1,4 +1,4 @@
-"""Finding, while evaluating, how many samples can go through the model at once."""
+"""Automatic microbatch size for evaluation: split a microbatch that runs out of memory (OOM), and retry it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class AutoEvaluation:
-    """Takes each batch of an evaluator in microbatches that fit into memory.
+    """Runs each batch of an evaluator in microbatches that fit into memory.
 
-    What did not fit is divided and tried again; microbatches before it have been counted and stay so. Each process
-    finds the size for itself.
+    A microbatch that runs out of memory is split and retried; earlier microbatches stay counted. Each rank finds its
+    size separately.
 
     >>> finder = AutoEvaluation()
     """
@@ -38,12 +38,12 @@ class AutoEvaluation:
 
         Args:
             run: The run.
-            evaluator: Whose data the batch is of; its ``microbatch_size`` is the size that was found.
+            evaluator: The evaluator of the batch; its ``microbatch_size`` is set to the size that fits.
             samples: Number of samples in the batch.
-            evaluate_one: Takes a microbatch through the model and the metrics.
+            evaluate_one: Runs a microbatch through the model and updates the metrics.
 
         Raises:
-            RuntimeError: A single sample does not fit.
+            RuntimeError: A single sample does not fit into memory.
         """
         state, spec, sizes = run.state, evaluator.dataloader, self._sizes
         metrics, batch = state.eval_metrics[evaluator.label], state.batch
@@ -69,26 +69,26 @@ class AutoEvaluation:
             failed = spec.__num_samples__(left[0])
             if failed == 1:
                 raise RuntimeError(
-                    f"Out of memory with a single sample going through the model at once, in the evaluation on "
-                    f"{evaluator.label!r}; batch of shapes {[(samples, *part) for part in shape]}."
+                    f"Out of memory with a microbatch of a single sample, in the evaluation on {evaluator.label!r}; "
+                    f"batch of shapes {[(samples, *dims) for dims in shape]}."
                 ) from error
             sizes.fail(shape, failed, larger=larger)
             larger, size = False, sizes.choose(shape, failed)
-            _log.info("Out of memory with %d samples at once in an evaluation; %d are tried.", failed, size)
-            left = [part for one in left for part in spec.split_batch(one, size)]
-        sizes.hold(shape, min(size, samples), larger=larger)
+            _log.info("Out of memory with a microbatch of %d samples in an evaluation; retrying with %d.", failed, size)
+            left = [smaller for one in left for smaller in spec.split_batch(one, size)]
+        sizes.succeed(shape, min(size, samples), larger=larger)
         evaluator.microbatch_size = size
 
 
 def check_auto_evaluation(run: Run, evaluator: Evaluator) -> None:
-    """Refuse to find a size where processes would wait for one that has run out of memory.
+    """Raise if automatic microbatching is not possible, since ranks would hang after OOM on one of them.
 
     Args:
         run: The run.
-        evaluator: That is to be evaluated.
+        evaluator: The evaluator to check.
 
     Raises:
-        ValueError: They would.
+        ValueError: The forward pass has collectives, which the other ranks would wait in.
 
     >>> from composer import Engine, State
     >>> engine = Engine(State(model=torch.nn.Linear(1, 1)))
@@ -100,6 +100,6 @@ def check_auto_evaluation(run: Run, evaluator: Evaluator) -> None:
     if evaluator.auto_microbatching and run.step_sync is not None and run.strategy.shards_weights:
         raise ValueError(
             f"Evaluator {evaluator.label!r}: device_eval_microbatch_size='auto' does not work with "
-            f"{run.strategy.name}: all processes gather weights in each forward pass, and would wait for one that has "
-            f"run out of memory. Give a number."
+            f"{run.strategy.name}: all ranks all-gather parameters in each forward pass, and would hang if one ran out "
+            f"of memory. Set it to a number."
         )

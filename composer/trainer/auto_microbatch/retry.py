@@ -1,10 +1,10 @@
-"""Finding, while training, how many samples can go through the model at once.
+"""Train each batch with an automatic microbatch size: after OOM on any rank, halve the size and retry the batch.
 
-    s_0 = n;    a step of microbatches of s samples ran out of memory, in any process:  s <- ceil(s / 2), and again
+    s_0 = n;    microbatches of s samples ran out of memory on any rank:  s <- ceil(s / 2), retry
 
-A batch that did not fit is trained again from its beginning: same random numbers, same buffers, same metrics, so that
-the run is the one that the smaller size would have been from the start. The sizes are kept by shape of the batch, and
-larger ones are tried now and then.
+A retry starts from the same random state, buffers and metrics, so the result is the same as if the smaller size had
+been used from the start. Sizes are cached by batch shape, and larger ones are tried from time to time. The package
+docstring has the full protocol.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from composer.core.data_spec import DataSpec
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
-from composer.trainer.auto_microbatch.batch_rollback import Replay
+from composer.trainer.auto_microbatch.batch_rollback import BatchRollback
 from composer.trainer.auto_microbatch.out_of_memory import free, is_out_of_memory
 from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, Shape, shape_of
-from composer.trainer.auto_microbatch.undo import Snapshot
-from composer.trainer.microbatch import conclude, run_microbatches
+from composer.trainer.auto_microbatch.undo import ObjectSnapshot
+from composer.trainer.microbatch import finish_accumulation, run_microbatches
 from composer.trainer.microbatch_weights import reduce_loss_weights
 from composer.trainer.run import Run
 
@@ -35,30 +35,30 @@ _log = logging.getLogger(__name__)
 
 
 def set_microbatch_size(run: Run, size: int | str | None) -> None:
-    """Set how many samples go through the model at once.
+    """Set the microbatch size of training.
 
     Args:
         run: The run.
-        size: A number, "auto", or None for the whole batch.
+        size: A number of samples, "auto", or None for the full batch.
 
     Raises:
-        ValueError: "auto" is asked for, where a process that runs out of memory would leave the others waiting.
+        ValueError: "auto" is not possible, since the other ranks would hang after OOM on one of them.
     """
     state = run.state
     state.auto_microbatching = size == "auto"
     if isinstance(size, str):
         _check(run)
-        if run.auto is None:
-            run.auto, state.microbatch_size = AutoMicrobatch(run), None
+        if run.auto_microbatch is None:
+            run.auto_microbatch, state.microbatch_size = AutoMicrobatch(run), None
     else:
-        run.auto, state.microbatch_size = None, size
+        run.auto_microbatch, state.microbatch_size = None, size
 
 
 class AutoMicrobatch:
     """Trains each batch in microbatches that fit into memory.
 
-    Where there are several processes, one that runs out of memory takes part in the collectives that the others are
-    waiting in, see :meth:`.Strategy.catch_up`; then all tell each other how it went, and all go on or all begin again.
+    With multiple ranks, a rank that runs out of memory issues the collectives that the other ranks wait in, see
+    :meth:`.Strategy.finish_collectives`; then the ranks all-reduce whether one failed, and all continue or all retry.
 
     Args:
         run: The run.
@@ -69,27 +69,27 @@ class AutoMicrobatch:
     """
 
     def __init__(self, run: Run) -> None:
-        self._replay = Replay(run.state)
+        self._rollback = BatchRollback(run.state)
         self._sizes: MicrobatchSizes | None = None
         self._has_stepped = False
-        # Of the batch in work: shape, samples of a microbatch, whether that is a try of a larger size, and whether the
-        # gradients are there and the optimizers step.
+        # Of the current batch: shape, microbatch size, whether that is a try of a larger size, and whether the
+        # gradients are complete, so that the optimizers step.
         self._shape: Shape = ()
         self._size = 0
         self._larger = False
-        self._steps = False
-        # Whether there was a larger size to try in the last batch, in any process.
+        self._gradients_ready = False
+        # Whether any rank had a larger size left to try in the last batch.
         self._has_room = False
 
     def train_batch(self, run: Run, update: Callable[[Run], None], *, uses_closure: bool) -> None:
-        """Update the parameters once; an update that ran out of memory is undone and done again.
+        """Update the parameters once; undo and retry an update that runs out of memory.
 
-        The first step makes the state of the optimizers, and a larger size leaves less for them: before those steps
-        what they change is copied to the host. Later ones need no more than those did.
+        The first step allocates the optimizer states, and a larger size leaves less memory for them: before such a
+        step, model and optimizers are copied to the host. Later steps need no more memory.
 
         Args:
             run: The run; ``state.batch`` is the batch.
-            update: Computes the gradients by :meth:`accumulate_gradients`, and steps.
+            update: Computes the gradients with :meth:`accumulate_gradients`, and steps.
             uses_closure: Whether the gradients are computed within the step of an optimizer.
         """
         if self._sizes is None:
@@ -97,39 +97,39 @@ class AutoMicrobatch:
         assert self._sizes is not None
         state, batch = run.state, run.state.batch
         self._larger = self._has_room and self._sizes.is_time_to_grow
-        # With collectives within the step, a process that leaves it would leave the others waiting.
+        # With collectives inside the step, the other ranks would hang if one left it.
         can_undo = not run.strategy.shards_weights and (run.step_sync is None or not uses_closure)
         if can_undo and (self._larger or not self._has_stepped):
             self._update_or_undo(run, update, batch)
         else:
             update(run)
         self._has_stepped = True
-        self._sizes.hold(self._shape, self._size, larger=self._larger)
+        self._sizes.succeed(self._shape, self._size, larger=self._larger)
         if run.logger.destinations:
             step = state.timestamp.count(TimeUnit.BATCH)
             run.logger.enqueue({"trainer/device_train_microbatch_size": state.microbatch_size}, step)
 
     def accumulate_gradients(self, run: Run) -> Tensor:
-        """Compute the gradients of the batch, in microbatches that fit; return its loss.
+        """Compute the gradients of the batch, in microbatches that fit into memory; return its loss.
 
         Args:
-            run: The run; ``state.batch`` is the batch, and the gradients are those of no batch.
+            run: The run; ``state.batch`` is the batch, and the gradients are zeroed.
 
         Raises:
-            RuntimeError: A single sample does not fit.
+            RuntimeError: A single sample does not fit into memory.
         """
         state, batch = run.state, run.state.batch
         assert self._sizes is not None
-        self._steps = False
-        samples = self._look_at(run)
-        run.strategy.begin()
-        self._replay.note()
+        self._gradients_ready = False
+        samples = self._note_shape(run)
+        run.strategy.begin_batch()
+        self._rollback.note()
         while True:
             size = self._sizes.choose(self._shape, samples, larger=self._larger)
             self._size, state.microbatch_size = min(size, samples), size
             error, losses = None, {}
             try:
-                # A method may edit the batch in place, and put it back when it is done, to which it did not come.
+                # An algorithm that edits the batch in place and restores it later may have been interrupted.
                 state.batch = batch if isinstance(batch, Tensor) else copy.copy(batch)
                 losses = run_microbatches(run)
             except Exception as raised:
@@ -141,132 +141,132 @@ class AutoMicrobatch:
                 free(state, error)
                 if run.step_sync is not None:
                     self._catch_up(run)
-            if not self._agree(run, samples, error):
+            if not self._reduce_failure(run, samples, error):
                 break
-            run.strategy.recover(state)
+            run.strategy.discard_batch(state)
             for optimizer in state.optimizers:
                 optimizer.zero_grad()
-            self._replay.restore()
+            self._rollback.restore()
             self._larger = False
-        loss = conclude(run, losses)
+        loss = finish_accumulation(run, losses)
         state.batch = batch
-        self._steps = True
+        self._gradients_ready = True
         return loss
 
     def _begin(self, run: Run) -> None:
         self._sizes = MicrobatchSizes(run.state.microbatch_size)
         if run.step_sync is not None:
-            run.strategy.watch()
-            if run.strategy.has_to_rehearse:
+            run.strategy.record_collectives()
+            if run.strategy.needs_trial_microbatches:
                 self._rehearse(run)
 
     def _rehearse(self, run: Run) -> None:
-        """Run two small microbatches of the batch through the model, and forget what they did."""
+        """Run two small microbatches to initialize the model, and restore what they changed."""
         state, batch, found = run.state, run.state.batch, run.state.microbatch_size
         spec: DataSpec = state.train_phase.loader
-        # Of a single sample there is no variance to normalise by.
+        # BatchNorm needs at least two samples to compute a variance.
         state.microbatch_size = 2 if spec.__num_samples__(batch) >= 4 else 1
-        self._replay.note()
+        self._rollback.note()
         run_microbatches(run, most=2)
-        run.strategy.recover(state)
+        run.strategy.discard_batch(state)
         for optimizer in state.optimizers:
             optimizer.zero_grad()
-        self._replay.restore()
+        self._rollback.restore()
         state.batch, state.microbatch_size = batch, found
 
     def _catch_up(self, run: Run) -> None:
-        """Take part in what the others wait for until their last backward pass."""
+        """Issue the collectives that the other ranks wait in until their last backward pass."""
         if run.microbatches_left is None:
-            # It failed before it knew its microbatches, which the others hear of before they begin theirs.
+            # It failed before the loss weights were all-reduced, which the other ranks wait for.
             reduce_loss_weights(run, None)
-        run.strategy.catch_up(run.microbatches_left or 0)
+        run.strategy.finish_collectives(run.microbatches_left or 0)
 
     def _update_or_undo(self, run: Run, update: Callable[[Run], None], batch: Batch) -> None:
-        state, samples = run.state, self._look_at(run)
+        state, samples = run.state, self._note_shape(run)
         self._size = min(self._size or samples, samples)
-        before = Snapshot(
+        before = ObjectSnapshot(
             [state.model, state.optimizers, tuple(state.algorithms), state.scaler], device=torch.device("cpu")
         )
-        replay = Replay(state)
-        replay.note()
+        rollback = BatchRollback(state)
+        rollback.note()
 
         def undo() -> None:
-            state.batch, run.steps = batch, False
+            state.batch, run.gradients_ready = batch, False
             before.restore()
-            replay.restore()
+            rollback.restore()
 
         while True:
             error = None
             try:
                 update(run)
             except Exception as raised:
-                # Before the step there may be collectives, of methods, that the others wait in.
-                is_safe = self._steps or run.step_sync is None
-                if isinstance(raised, _NothingFitsError) or not is_safe or not is_out_of_memory(raised):
+                # Before the optimizer step, algorithms may run collectives that the other ranks wait in.
+                is_safe = self._gradients_ready or run.step_sync is None
+                if isinstance(raised, _SingleSampleOOMError) or not is_safe or not is_out_of_memory(raised):
                     raise
                 error = raised
             if error is not None:
                 free(state, error)
             try:
-                if not self._agree(run, samples, error):
+                if not self._reduce_failure(run, samples, error):
                     return
-            except _NothingFitsError:
+            except _SingleSampleOOMError:
                 undo()
                 raise
             if run.step_sync is not None:
-                run.step_sync.averages({})  # those on their way are of an update that is undone
+                run.step_sync.averages({})  # drop the pending losses of the undone update
             undo()
             self._larger = False
 
-    def _agree(self, run: Run, samples: int, error: Exception | None) -> bool:
-        """Tell whether a size was too large in any process, in which case all note it and free what they hold."""
+    def _reduce_failure(self, run: Run, samples: int, error: Exception | None) -> bool:
+        """All-reduce whether a size was too large on any rank; if so, record it and free memory on all ranks."""
         assert self._sizes is not None
         failed = 0 if error is None else 1 if self._size > 1 else 2
         room = int(self._sizes.has_room(self._shape, samples))
         if run.step_sync is not None:
-            told = torch.tensor([failed, room])
-            dist.all_reduce(told, "MAX")  # on the host: no device waits for it
-            failed, room = told.tolist()
+            reduced = torch.tensor([failed, room])
+            dist.all_reduce(reduced, "MAX")  # on the host: no device synchronization
+            failed, room = reduced.tolist()
         self._has_room = bool(room)
         if not failed:
             return False
         if failed == 2:
-            where = "" if run.step_sync is None else " in one of the processes"
-            raise _NothingFitsError(
-                f"Out of memory{where} with a single sample going through the model at once; batch of shapes "
-                f"{[(samples, *part) for part in self._shape]}. Smaller inputs, a smaller model, recomputation of "
-                f"activations or weights divided among processes need less."
+            where = "" if run.step_sync is None else " on one of the ranks"
+            raise _SingleSampleOOMError(
+                f"Out of memory{where} with a microbatch of a single sample; batch of shapes "
+                f"{[(samples, *dims) for dims in self._shape]}. Use smaller inputs, a smaller model, activation "
+                f"checkpointing, or FSDP to shard the parameters."
             ) from error
         self._sizes.fail(self._shape, self._size, larger=self._larger)
-        _log.info("Out of memory with %d samples at once; the batch is trained again with fewer.", self._size)
+        _log.info("Out of memory with a microbatch of %d samples; retrying the batch with fewer.", self._size)
         if error is None:
             free(run.state, None)
         return True
 
-    def _look_at(self, run: Run) -> int:
-        """Note the shape of the batch; return its number of samples, also of one that only keeps step with others."""
+    def _note_shape(self, run: Run) -> int:
+        """Record the shape of the batch; return its number of samples, also for a dummy batch (uneven inputs)."""
         self._shape = shape_of(run.state.batch)
         return run.samples or run.state.train_phase.loader.__num_samples__(run.state.batch)
 
 
-class _NothingFitsError(RuntimeError):
-    """Not even one sample fits into memory."""
+class _SingleSampleOOMError(RuntimeError):
+    """A microbatch of a single sample does not fit into memory."""
 
 
 def _check(run: Run) -> None:
-    """Refuse what could leave processes waiting for one that has run out of memory."""
+    """Raise if the other ranks could hang after OOM on one of them."""
     strategy = run.strategy
     if isinstance(strategy, SingleProcess):
         return
     what = "device_train_microbatch_size='auto'"
-    if not strategy.can_catch_up:
+    if not strategy.can_finish_collectives:
         raise ValueError(
-            f"{what} does not work with {strategy.name} as it is configured here: its processes wait for each other "
-            f"within the passes, and the others would wait for one that has run out of memory. Give a number."
+            f"{what} does not work with {strategy.name} as configured here: it runs collectives within the forward and "
+            f"backward passes, and the other ranks would hang if one ran out of memory. Set it to a number."
         )
     waiting = {type(module).__name__ for module in run.state.model.modules() if isinstance(module, nn.SyncBatchNorm)}
     if waiting and run.step_sync is not None:
         raise ValueError(
-            f"{what} does not work with {', '.join(sorted(waiting))}, which waits for the other processes within the "
-            f"forward pass. Give a number, or use BatchNorm."
+            f"{what} does not work with {', '.join(sorted(waiting))}, which runs collectives within the forward pass. "
+            f"Set it to a number, or use BatchNorm."
         )

@@ -1,4 +1,4 @@
-"""Which sizes of a microbatch have been found to fit into memory, for each shape of batches."""
+"""Microbatch size cache: the sizes that fit into memory by batch shape; halved after OOM, doubled from time to time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["MicrobatchSizes", "Shape", "shape_of"]
 
 Shape = tuple[tuple[int, ...], ...]
 
-# Clean batches until a larger size is tried; twice as many after each failure of such a try.
+# Batches without OOM until a larger size is tried; doubled after each failed try.
 _PATIENCE = 64
 _MOST_PATIENCE = 64 * 64
 
 
 def shape_of(batch: Batch) -> Shape:
-    """Return what of a batch's form decides how much memory a sample takes: all dimensions but the first.
+    """Return the shapes of a batch that determine the memory of a sample: all dimensions but the first.
 
     Args:
         batch: Any nesting of tensors.
@@ -30,13 +30,13 @@ def shape_of(batch: Batch) -> Shape:
 
 
 class MicrobatchSizes:
-    """The sizes by shape: whole batches at first, half of what has failed afterwards, twice as much now and then.
+    """Microbatch sizes by batch shape: the full batch at first, half the size after OOM, twice the size occasionally.
 
-    A shape that is not known yet begins with the size of one that is smaller or as large in each dimension, since what
-    was too much for that one is too much for it.
+    A new shape starts with the size of a known shape that is not larger in any dimension, since a size that was too
+    large for that shape is too large for the new one.
 
     Args:
-        start: The size to begin with, found in an earlier run; None is the whole batch.
+        start: The initial size, found in an earlier run; None is the full batch.
 
     >>> sizes, shape = MicrobatchSizes(), ((3, 32, 32),)
     >>> sizes.choose(shape, samples=12)
@@ -49,46 +49,46 @@ class MicrobatchSizes:
     def __init__(self, start: int | None = None) -> None:
         self._start = start
         self._limits: dict[Shape, int | None] = {}
-        self._longest: dict[Shape, int] = {}
+        self._largest_batch: dict[Shape, int] = {}
         self._clean = 0
         self._patience = _PATIENCE
 
     def choose(self, shape: Shape, samples: int, *, larger: bool = False) -> int:
-        """Return the size for a batch; for one that is shorter than others it may be more than there are samples.
+        """Return the size for a batch; it may exceed the number of samples if other batches are larger.
 
         Args:
-            shape: Of the batch.
-            samples: Number of samples in it.
-            larger: Whether to try twice what is known to fit.
+            shape: Shape of the batch.
+            samples: Number of samples in the batch.
+            larger: Whether to try twice the size that is known to fit.
         """
         limit = self._limit(shape)
         if limit is None:
-            self._longest[shape] = max(samples, self._longest.get(shape, 0))
-            return self._longest[shape]
+            self._largest_batch[shape] = max(samples, self._largest_batch.get(shape, 0))
+            return self._largest_batch[shape]
         return min(2 * limit, max(limit, samples)) if larger else limit
 
     def has_room(self, shape: Shape, samples: int) -> bool:
-        """Tell whether there is a larger size to try.
+        """Return whether a larger size remains to be tried.
 
         Args:
-            shape: Of the batch.
-            samples: Number of samples in it.
+            shape: Shape of the batch.
+            samples: Number of samples in the batch.
         """
         limit = self._limit(shape)
         return limit is not None and limit < samples
 
     @property
     def is_time_to_grow(self) -> bool:
-        """Whether enough batches have gone well to try a larger size."""
+        """Whether enough batches have succeeded to try a larger size."""
         return self._clean >= self._patience
 
     def fail(self, shape: Shape, size: int, *, larger: bool = False) -> None:
-        """Note that a size is too large.
+        """Record that a size is too large.
 
         Args:
-            shape: Of the batch.
-            size: What was tried, at most the number of samples; 2 or more to make a difference.
-            larger: Whether it was a try of a larger size, whose next is put off for longer.
+            shape: Shape of the batch.
+            size: The size that failed, at most the number of samples; 1 cannot be halved.
+            larger: Whether it was a try of a larger size; the next try is then delayed for longer.
         """
         limit = max(1, -(-size // 2))
         known = self._limit(shape)
@@ -97,12 +97,12 @@ class MicrobatchSizes:
         if larger:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
 
-    def hold(self, shape: Shape, size: int, *, larger: bool = False) -> None:
-        """Note that a batch went well.
+    def succeed(self, shape: Shape, size: int, *, larger: bool = False) -> None:
+        """Record that a batch succeeded.
 
         Args:
-            shape: Of the batch.
-            size: The size it was divided into, at most the number of samples.
+            shape: Shape of the batch.
+            size: The microbatch size, at most the number of samples.
             larger: Whether it was a try of a larger size.
         """
         limit = self._limit(shape)
@@ -110,7 +110,7 @@ class MicrobatchSizes:
         self._clean = 0 if larger else self._clean + 1
 
     def _limit(self, shape: Shape) -> int | None:
-        """The largest size that is worth using; None is any."""
+        """Return the largest size to use; None is unlimited."""
         if shape in self._limits:
             return self._limits[shape]
         limits = [limit for known, limit in self._limits.items() if limit is not None and _covers(shape, known)]
@@ -118,7 +118,7 @@ class MicrobatchSizes:
 
 
 def _covers(large: Shape, small: Shape) -> bool:
-    """Whether a shape has as many dimensions as another, and none is smaller."""
+    """Return whether a shape has the same dimensions as another, and none is smaller."""
     return [len(part) for part in large] == [len(part) for part in small] and all(
         a >= b for one, other in zip(large, small, strict=True) for a, b in zip(one, other, strict=True)
     )

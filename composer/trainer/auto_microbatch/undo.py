@@ -1,4 +1,4 @@
-"""The contents of objects, to be put back in place."""
+"""Snapshot arbitrary objects, such as a model and its optimizers, and restore their contents in place."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from composer.core.data_spec import DataSpec
 from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
-from composer.dist.dtensor import held
+from composer.dist.dtensor import local_tensors
 
-__all__ = ["Snapshot"]
+__all__ = ["ObjectSnapshot"]
 
-# Without contents that could change.
+# Types without mutable contents.
 _PLAIN = (
     bool,
     int,
@@ -40,23 +40,23 @@ _PLAIN = (
     torch.device,
     torch.Size,
 )
-# Not part of what refers to them.
+# Types that are not followed when other objects refer to them.
 _OTHERS = (State, Engine, Logger, Callback, DataSpec, DataLoader, Dataset)
 
 
-class Snapshot:
-    """What some objects hold now, and all that they refer to: tensors, gradients, containers, attributes, generators.
+class ObjectSnapshot:
+    """A copy of objects and everything they refer to: tensors, gradients, containers, attributes, generators.
 
-    :meth:`restore` puts the contents back into the same objects, so that whoever else refers to them (an optimizer to
-    its parameters, a hook to its module) still does. State, engine, loggers, callbacks and data are left alone where
-    they are referred to.
+    :meth:`restore` writes the contents back into the same objects, so that references to them stay valid (an optimizer
+    to its parameters, a hook to its module). References to the state, engine, loggers, callbacks and data are not
+    followed.
 
     Args:
         roots: The objects. Their tensors are copied.
-        device: Where the copies are kept; by default where the tensors are.
+        device: Device of the copies; by default that of each tensor.
 
     >>> model = torch.nn.Linear(1, 1)
-    >>> before, snapshot = model.weight.item(), Snapshot([model])
+    >>> before, snapshot = model.weight.item(), ObjectSnapshot([model])
     >>> _ = torch.nn.init.zeros_(model.weight)
     >>> model.bias = None
     >>> snapshot.restore()
@@ -67,20 +67,20 @@ class Snapshot:
     def __init__(self, roots: Iterable[object], device: torch.device | None = None) -> None:
         self._device = device
         self._undo: list[Callable[[], object]] = []
-        # By identity; kept, so that no identity is given to another object meanwhile.
+        # By id; keeping the objects alive prevents that an id is reused.
         self._seen: dict[int, object] = {}
         for root in roots:
             self._visit(root)
 
     def restore(self) -> None:
-        """Put everything back; may be called again."""
+        """Restore everything; may be called more than once."""
         for undo in self._undo:
             undo()
 
     def _visit(self, value: Any) -> None:
         if isinstance(value, (_PLAIN, _OTHERS)) or id(value) in self._seen:
             return
-        if _says_how_divided(value):
+        if _is_sharding_metadata(value):
             return
         self._seen[id(value)] = value
         if isinstance(value, Tensor):
@@ -93,42 +93,42 @@ class Snapshot:
             array: Any = value
             self._keep(lambda old: array.__setitem__(..., old), array.copy())
         else:
-            self._visit_parts(value)
+            self._visit_items(value)
             attributes = getattr(value, "__dict__", None)
             if isinstance(attributes, dict):
                 self._visit(attributes)
 
-    def _visit_parts(self, value: Any) -> None:
-        """Remember which parts a container has, and what these hold."""
+    def _visit_items(self, value: Any) -> None:
+        """Record the items of a container, and visit them."""
         if isinstance(value, dict):
             items = cast("dict[Any, Any]", value)
             self._keep(lambda old: (items.clear(), items.update(old)), dict(items))
-            parts = [part for item in items.items() for part in item]
+            children = [entry for pair in items.items() for entry in pair]
         elif isinstance(value, list):
             entries = cast("list[Any]", value)
             self._keep(lambda old: entries.__setitem__(slice(None), old), list(entries))
-            parts = entries
+            children = entries
         elif isinstance(value, deque):
             queue = cast("deque[Any]", value)
             self._keep(lambda old: (queue.clear(), queue.extend(old)), list(queue))
-            parts = queue
+            children = queue
         elif isinstance(value, set):
             members = cast("set[Any]", value)
             self._keep(lambda old: (members.clear(), members.update(old)), set(members))
-            parts = members
+            children = members
         elif isinstance(value, (tuple, frozenset)):
-            parts = cast("tuple[Any, ...]", value)
+            children = cast("tuple[Any, ...]", value)
         else:
             return
-        for part in parts:
-            self._visit(part)
+        for child in children:
+            self._visit(child)
 
     def _visit_tensor(self, tensor: Tensor) -> None:
-        part = held([tensor])[0]
-        spread = any(stride == 0 and size > 1 for stride, size in zip(part.stride(), part.shape, strict=True))
-        if not spread:  # nobody can write to an expanded tensor
-            copy = part.detach().to(self._device or part.device, copy=True)
-            self._keep(lambda old: _write(part, old), copy)
+        local = local_tensors([tensor])[0]
+        is_expanded = any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True))
+        if not is_expanded:  # expanded tensors cannot be written in place
+            copy = local.detach().to(self._device or local.device, copy=True)
+            self._keep(lambda old: _write(local, old), copy)
         if tensor.is_leaf:
             needs_gradient, gradient = tensor.requires_grad, tensor.grad
             self._visit(gradient)
@@ -145,8 +145,8 @@ class Snapshot:
         self._undo.append(lambda: put(old))
 
 
-def _says_how_divided(value: object) -> bool:
-    """Whether an object is one by which torch divides weights among processes, which stays as it is."""
+def _is_sharding_metadata(value: object) -> bool:
+    """Return whether an object belongs to torch.distributed (mesh, placements, sharding), and is not restored."""
     return type(value).__module__.startswith("torch.distributed.") and not isinstance(value, (Tensor, Module))
 
 
@@ -154,5 +154,5 @@ def _says_how_divided(value: object) -> bool:
 def _write(tensor: Tensor, old: Tensor) -> None:
     if tensor.shape == old.shape:
         tensor.copy_(old)
-    else:  # it was made another size in place
+    else:  # it was resized in place
         tensor.data = old.to(tensor.device, copy=True)

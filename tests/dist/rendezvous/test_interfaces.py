@@ -12,11 +12,11 @@ from composer.dist.rendezvous import interfaces
 from composer.dist.rendezvous.interfaces import (
     choose_interface,
     choose_loopback,
-    has_its_name,
+    resolves_to_this_host,
     interface_of,
     is_loopback,
-    is_own_address,
-    own_address,
+    is_local_address,
+    source_address,
 )
 
 
@@ -38,23 +38,23 @@ def test_interfaces_are_those_that_the_system_names() -> None:
 def test_an_address_of_this_machine_is_what_can_be_listened_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert is_own_address("127.0.0.1")
-        assert not is_own_address("127.0.0.1", port), "somebody listens there already"
-    assert is_own_address("localhost")
-    assert not is_own_address("198.51.100.1")
-    assert not is_own_address("no-such-host.invalid")
+        assert is_local_address("127.0.0.1")
+        assert not is_local_address("127.0.0.1", port), "somebody listens there already"
+    assert is_local_address("localhost")
+    assert not is_local_address("198.51.100.1")
+    assert not is_local_address("no-such-host.invalid")
 
 
 def test_loopback_tells_nothing_of_other_machines() -> None:
-    assert own_address("127.0.0.1") is None
-    assert own_address("::1") is None
-    assert own_address("no-such-host.invalid") is None
+    assert source_address("127.0.0.1") is None
+    assert source_address("::1") is None
+    assert source_address("no-such-host.invalid") is None
     choose_interface(["127.0.0.1", "no-such-host.invalid"])
     assert not os.environ["GLOO_SOCKET_IFNAME"]
 
 
 def test_the_first_host_that_tells_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interfaces, "own_address", {"a": None, "b": "10.0.0.1", "c": "10.0.1.1"}.get)
+    monkeypatch.setattr(interfaces, "source_address", {"a": None, "b": "10.0.0.1", "c": "10.0.1.1"}.get)
     monkeypatch.setattr(interfaces, "interface_of", {"10.0.0.1": "eth0", "10.0.1.1": "ib0"}.get)
     choose_interface(["a", "b", "c"])
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
@@ -62,7 +62,7 @@ def test_the_first_host_that_tells_decides(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
-    monkeypatch.setattr(interfaces, "own_address", lambda host: pytest.fail("asked"))
+    monkeypatch.setattr(interfaces, "source_address", lambda host: pytest.fail("asked"))
     choose_interface(["a"])
     assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
 
@@ -71,7 +71,7 @@ def test_what_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loopback_for_one_node_gives_way_to_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     choose_loopback()
     assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
-    monkeypatch.setattr(interfaces, "own_address", {"a": "10.0.0.1"}.get)
+    monkeypatch.setattr(interfaces, "source_address", {"a": "10.0.0.1"}.get)
     monkeypatch.setattr(interfaces, "interface_of", {"10.0.0.1": "eth0"}.get)
     choose_interface(["a"])
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
@@ -80,10 +80,10 @@ def test_loopback_for_one_node_gives_way_to_other_nodes(monkeypatch: pytest.Monk
 
 
 def test_names_of_this_machine() -> None:
-    assert has_its_name("localhost")
+    assert resolves_to_this_host("localhost")
     assert is_loopback("localhost")
     assert not is_loopback("198.51.100.1")
     assert not is_loopback("no-such-host.invalid")
-    assert has_its_name("127.0.0.1")
-    assert not has_its_name("198.51.100.1")
-    assert not has_its_name("no-such-host.invalid")
+    assert resolves_to_this_host("127.0.0.1")
+    assert not resolves_to_this_host("198.51.100.1")
+    assert not resolves_to_this_host("no-such-host.invalid")

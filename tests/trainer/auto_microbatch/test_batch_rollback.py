@@ -1,4 +1,4 @@
-"""Running the passes over a batch again as if for the first time."""
+"""Rolling back what running a batch changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.wrappers import MultioutputWrapper
 
 from composer import State
-from composer.trainer.auto_microbatch.batch_rollback import MetricStates, Replay
+from composer.trainer.auto_microbatch.batch_rollback import BatchRollback, MetricStates
 
 
 class Mixed(nn.Module):
@@ -44,7 +44,7 @@ def contents(model: nn.Module) -> list[torch.Tensor | None]:
 def test_each_batch_can_be_run_again() -> None:
     """Also after it is known which buffers change, more often than once."""
     model = Mixed()
-    replay = Replay(State(model=model))
+    replay = BatchRollback(State(model=model))
     for _ in range(6):
         replay.note()
         before, batch = contents(model), torch.rand(4, 2, generator=torch.Generator().manual_seed(1))
@@ -62,7 +62,7 @@ def test_each_batch_can_be_run_again() -> None:
 
 
 class Large(nn.Module):
-    """A large buffer, written from some batch on in a way of one's own."""
+    """A large buffer, written from some batch on in a way custom."""
 
     def __init__(self, since: int, write) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ WRITES = {"in place": lambda model: model.table.add_(1), "replaced": replace, "o
 
 def values_of_passes(model: Large, batches: int) -> None:
     """Each batch is run twice, the second time as if for the first."""
-    replay = Replay(State(model=model))
+    replay = BatchRollback(State(model=model))
     for model.batch in range(batches):
         replay.note()
         before = model.table.clone()
@@ -121,7 +121,7 @@ def test_a_large_buffer_that_is_written_uncounted_in_the_first_batches(since) ->
     assert model.table[0] == 7 - since
 
 
-def test_a_large_buffer_that_is_written_uncounted_later_is_refused() -> None:
+def test_a_large_buffer_that_is_written_uncounted_later_raises() -> None:
     """Rather than left with the values of a batch that was half done."""
     with pytest.raises(RuntimeError, match=r"buffer 'table' of Large cannot be restored: .*`.data`"):
         values_of_passes(Large(4, write_uncounted), 7)
@@ -130,7 +130,7 @@ def test_a_large_buffer_that_is_written_uncounted_later_is_refused() -> None:
 def test_small_buffers_may_be_written_uncounted_from_any_batch_on() -> None:
     """As batch normalization writes its running statistics."""
     norm = nn.BatchNorm1d(2, momentum=None)
-    replay = Replay(State(model=norm))
+    replay = BatchRollback(State(model=norm))
     for batch in range(8):
         norm.train(batch >= 5)
         replay.note()
@@ -153,7 +153,7 @@ def test_a_buffer_that_the_forward_pass_makes_is_made_again() -> None:
                 self.seen += 1
 
     model = Lazy()
-    replay = Replay(State(model=model))
+    replay = BatchRollback(State(model=model))
     for batch in range(7):
         replay.note()
         model(batch)
@@ -167,7 +167,7 @@ def test_a_buffer_of_overlapping_memory_is_left_alone() -> None:
     """Nobody can write it, nor has to."""
     model = nn.Module()
     model.register_buffer("expanded", torch.ones(()).expand(4))
-    replay = Replay(State(model=model))
+    replay = BatchRollback(State(model=model))
     for _ in range(6):
         replay.note()
         replay.restore()
@@ -189,7 +189,7 @@ class Copies(TorchDispatchMode):
 
 def test_large_tables_are_not_copied_in_each_batch() -> None:
     model = nn.Sequential(Mixed(), Large(100, replace))
-    replay = Replay(State(model=model))
+    replay = BatchRollback(State(model=model))
     written = []
     for _ in range(7):
         with Copies() as copies:

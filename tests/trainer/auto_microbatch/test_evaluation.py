@@ -1,4 +1,4 @@
-"""Sizes of microbatches that are found while evaluating."""
+"""Automatic microbatch size in evaluation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_each_sample_is_counted_once(where) -> None:
     assert [size for _, size in log.series("trainer/test/device_eval_microbatch_size")] == [2]
 
 
-def test_without_a_failure_it_is_the_whole_batch() -> None:
+def test_without_a_failure_it_is_the_full_batch() -> None:
     _, evaluator, _ = evaluated(Limited(8), [*regression_data(1, 8), *regression_data(1, 3)], "auto")
     assert evaluator.device_eval_microbatch_size == 8
 
@@ -75,7 +75,7 @@ def test_the_failure_of_a_later_part_divides_what_is_left() -> None:
 
 
 def test_a_single_sample_that_does_not_fit() -> None:
-    with pytest.raises(RuntimeError, match=r"single sample .* evaluation on 'test'; batch of shapes \[\(4, 4\)") as c:
+    with pytest.raises(RuntimeError, match=r"single sample.* evaluation on 'test'; batch of shapes \[\(4, 4\)") as c:
         evaluated(Limited(0), regression_data(1, 4), "auto")
     assert isinstance(c.value.__cause__, torch.OutOfMemoryError)
 
@@ -125,5 +125,5 @@ def refused() -> None:
         on_two({"parallelism_config": {"fsdp": {}}})
 
 
-def test_it_is_refused_where_weights_are_gathered(two_ranks: Ranks) -> None:
+def test_it_raises_where_weights_are_gathered(two_ranks: Ranks) -> None:
     two_ranks.run(refused)

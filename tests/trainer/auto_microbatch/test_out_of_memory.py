@@ -1,4 +1,4 @@
-"""What counts as running out of memory, and letting go of what a pass held."""
+"""Recognizing out-of-memory errors, and freeing what a failed attempt holds."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_circle_of_causes_ends() -> None:
     assert not is_out_of_memory(one)
 
 
-def test_free_lets_go_of_what_the_functions_held_and_keeps_the_error() -> None:
+def test_free_releases_what_the_functions_held_and_keeps_the_error() -> None:
     held: list[weakref.ref] = []
 
     def deep() -> None:
@@ -124,7 +124,7 @@ def test_free_lets_go_of_what_the_functions_held_and_keeps_the_error() -> None:
 
 
 @pytest.mark.parametrize("how", ["from", "while", "from None", "group"])
-def test_free_lets_go_of_what_other_errors_hold(how) -> None:
+def test_free_releases_what_other_errors_hold(how) -> None:
     held: list[weakref.ref] = []
 
     def fail(message: str) -> None:

@@ -1,4 +1,4 @@
-"""MicrobatchOOM of one process: a batch that does not fit is trained as a smaller microbatch would have trained it."""
+"""MicrobatchOOM on one process: a batch that runs out of memory trains as a smaller microbatch size would have."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_other_errors_are_raised() -> None:
 @pytest.mark.parametrize("where", PLACES)
 def test_a_single_sample_that_does_not_fit(where) -> None:
     limit = Limit(where, 0)
-    with pytest.raises(RuntimeError, match=r"single sample .* batch of shapes \[\(8, 4\), \(8, 1\)\]") as caught:
+    with pytest.raises(RuntimeError, match=r"single sample.* batch of shapes \[\(8, 4\), \(8, 1\)\]") as caught:
         train(limit, "auto", norm=False)
     assert limit.failures == [8, 4, 2, 1]
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
 
 
-def test_without_a_failure_it_is_the_whole_batch() -> None:
+def test_without_a_failure_it_is_the_full_batch() -> None:
     assert train(Limit(), "auto")[:2] == (train(Limit(), None)[0], [8] * 6)
 
 
@@ -80,7 +80,7 @@ def test_a_batch_of_an_odd_number_of_samples() -> None:
     assert found == train(Limit(), 3, samples=11)[0]
 
 
-def test_a_short_last_batch_is_no_new_size() -> None:
+def test_a_short_last_batch_is_not_a_new_size() -> None:
     log = Received()
     data = [*regression_data(2, 8), *regression_data(1, 3)]
     for limit, expected in ((Limit("forward", 4), [4, 4, 4]), (Limit(), [8, 8, 8])):
@@ -152,7 +152,7 @@ def test_a_try_that_fails_changes_nothing_and_is_put_off(monkeypatch, where) -> 
     assert found == train(Limit(), 4)[0]
 
 
-def test_the_size_is_logged_and_goes_on_from_a_checkpoint(tmp_path) -> None:
+def test_the_size_is_logged_and_continues_from_a_checkpoint(tmp_path) -> None:
     log = Received()
     model = RunsOut(Limit("forward", 2), norm=False)
     trainer = trainer_of(model, regression_data(4, 8), device_train_microbatch_size="auto", loggers=log)
@@ -361,15 +361,15 @@ def test_nothing_is_changed_by_the_search_of_an_iterable_that_counts_its_samples
     assert trainer.state.device_train_microbatch_size == 2
 
 
-def test_it_is_told(caplog) -> None:
+def test_out_of_memory_is_logged(caplog) -> None:
     with caplog.at_level(logging.INFO, logger="composer"):
         train(Limit("forward", 4), "auto")
     assert [r.message for r in caplog.records if "Out of memory" in r.message] == [
-        "Out of memory with 8 samples at once; the batch is trained again with fewer."
+        "Out of memory with a microbatch of 8 samples; retrying the batch with fewer."
     ]
 
 
-def test_synchronised_batch_normalisation_of_one_process_is_taken() -> None:
+def test_synchronized_batch_normalization_of_one_process_is_taken() -> None:
     model = RunsOut(Limit("forward", 4))
     model.norm = nn.SyncBatchNorm(8).eval()
     trainer = trainer_of(model, regression_data(1, 8), device_train_microbatch_size="auto")

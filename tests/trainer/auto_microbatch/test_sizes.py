@@ -1,4 +1,4 @@
-"""The table of sizes: halves, twice as much, and what is known of other shapes."""
+"""The microbatch size cache: halving, doubling, and known sizes of other shapes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_shapes_that_cover_others() -> None:
     assert (sizes.choose(SMALL, 8), sizes.choose(LARGE, 8)) == (4, 2)
 
 
-def test_batches_of_several_lengths_without_a_failure() -> None:
+def test_batches_of_multiple_lengths_without_a_failure() -> None:
     sizes = MicrobatchSizes()
     assert [sizes.choose(SMALL, samples) for samples in (4, 8, 3)] == [4, 8, 8]
     assert not sizes.has_room(SMALL, 16)
@@ -44,7 +44,7 @@ def test_a_size_to_begin_with() -> None:
 def test_a_larger_size_is_at_most_the_batch() -> None:
     sizes = MicrobatchSizes(start=4)
     assert [sizes.choose(SMALL, samples, larger=True) for samples in (32, 6, 3)] == [8, 6, 4]
-    sizes.hold(SMALL, 6, larger=True)
+    sizes.succeed(SMALL, 6, larger=True)
     assert sizes.choose(SMALL, 32) == 6
 
 
@@ -54,7 +54,7 @@ def test_patience_grows_with_each_failed_try() -> None:
     for _ in range(9):
         count = 0
         while not sizes.is_time_to_grow:
-            sizes.hold(SMALL, 4)
+            sizes.succeed(SMALL, 4)
             count += 1
         waits.append(count)
         sizes.fail(SMALL, 8, larger=True)

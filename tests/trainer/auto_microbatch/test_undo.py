@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from composer import Callback, State
-from composer.trainer.auto_microbatch.undo import Snapshot
+from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 
 
 class Box:
@@ -34,7 +34,7 @@ def test_everything_comes_back_into_the_same_objects():
     )
     box.itself = box
     kept, tensor, array = dict(vars(box)), box.table["x"], box.array
-    snapshot = Snapshot([box])
+    snapshot = ObjectSnapshot([box])
     for _ in range(2):  # as often as wanted
         box.number, box.new = 2, 3
         inner.append(9)
@@ -71,7 +71,7 @@ def test_models_and_optimizers():
     step()
     kept = copy.deepcopy((model.state_dict(), optimizer.state_dict(), [p.grad for p in model.parameters()]))
     layer, group, parameters = model[0], optimizer.param_groups[0], list(model.parameters())
-    snapshot = Snapshot([model, optimizer])
+    snapshot = ObjectSnapshot([model, optimizer])
     step()
     model[0] = nn.Linear(2, 2)
     model.eval()
@@ -94,7 +94,7 @@ def test_models_and_optimizers():
 def test_generators_and_odd_tensors():
     generator, python = torch.Generator().manual_seed(1), random.Random(1)
     wide, resized = torch.zeros(1).expand(4), torch.ones(3)
-    snapshot = Snapshot([generator, python, wide, resized])
+    snapshot = ObjectSnapshot([generator, python, wide, resized])
     drawn = torch.rand(2, generator=generator).tolist(), python.random()
     resized.resize_(7)
     snapshot.restore()
@@ -106,7 +106,7 @@ def test_generators_and_odd_tensors():
 def test_what_is_referred_to_only_is_left_alone(make):
     other = make()
     box = Box(other=other)
-    snapshot = Snapshot([box])
+    snapshot = ObjectSnapshot([box])
     other.mark = 1
     box.other = None
     snapshot.restore()

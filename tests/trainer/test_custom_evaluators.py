@@ -1,4 +1,4 @@
-"""Evaluators that a script puts into the state itself."""
+"""Evaluators that a script adds to the state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Counting(Callback):
         self.labels.append(state.dataloader_label)
 
 
-def test_those_of_a_callback_run_beside_those_given() -> None:
+def test_those_of_a_callback_run_next_to_those_given() -> None:
     for metrics in (False, True):
         counting = Counting(metrics)
         run = trainer(callbacks=counting, eval_dataloader=loader(), eval_interval="1ep")

@@ -1,4 +1,4 @@
-"""MicrobatchOOM of two processes, one of which runs out: no hang, and what a given size would have trained."""
+"""Automatic microbatches with an OOM on one of two ranks: no hang, and the same weights as with a given size."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from composer.parallel.buckets import Buckets
-from composer.parallel.collective_log import CollectiveLog
+from composer.parallel.unfinished_collectives import BucketCounter, CollectiveLog
 from tests.common import regression_data, trainer_of
 from tests.ranks import Ranks, RanksError
 from tests.running_out import Limit, RunsOut, train
@@ -17,29 +16,29 @@ from tests.running_out import Limit, RunsOut, train
 FSDP = {"parallelism_config": {"fsdp": {}}}
 SMALL = {"parallelism_config": {"fsdp": {}}, "ddp_sync_strategy": "single_auto_sync"}
 pytestmark = pytest.mark.slow
-with_divided_weights = pytest.mark.skipif(
-    not hasattr(FSDPModule, "reset_iter_state"), reason="this version of torch cannot leave the middle of a pass"
+with_sharded_weights = pytest.mark.skipif(
+    not hasattr(FSDPModule, "reset_iter_state"), reason="this version of torch cannot abort a pass"
 )
 
 
 def both(where: str | None, limit: dict[str, Any], manual: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    """Train with a size that is found, and with given sizes; what both gave, and how much was caught up with."""
+    """Train with an automatic size and with given sizes; return both results and the completed collectives."""
     caught: list[int] = []
-    send_rest, start_rest = Buckets.send_rest, CollectiveLog.start_rest
+    reduce_remaining, issue_remaining = BucketCounter.reduce_remaining, CollectiveLog.issue_remaining
 
-    def send(self: Buckets, module: nn.Module, *, after: int) -> None:
+    def send(self: BucketCounter, module: nn.Module, *, after: int) -> None:
         caught.append(after)
-        send_rest(self, module, after=after)
+        reduce_remaining(self, module, after=after)
 
     def start(self: CollectiveLog, microbatches: int) -> None:
-        caught.append(len(self._now))
-        start_rest(self, microbatches)
+        caught.append(len(self._current))
+        issue_remaining(self, microbatches)
 
-    Buckets.send_rest, CollectiveLog.start_rest = send, start
+    BucketCounter.reduce_remaining, CollectiveLog.issue_remaining = send, start
     try:
         found, sizes, failures = train(Limit(where, **limit), "auto", **arguments)
     finally:
-        Buckets.send_rest, CollectiveLog.start_rest = send_rest, start_rest
+        BucketCounter.reduce_remaining, CollectiveLog.issue_remaining = reduce_remaining, issue_remaining
     expected, used, _ = train(Limit(), **{**arguments, **manual})
     return found == expected, sizes == used, failures, caught
 
@@ -60,7 +59,7 @@ def test_MicrobatchOOM_of_one_rank_of_two(two_ranks: Ranks, where) -> None:
 
 
 def test_MicrobatchOOM_of_one_rank_after_it_has_sent_some_gradients(two_ranks: Ranks) -> None:
-    """Wide enough for several buckets; those that were not sent are sent as zeros."""
+    """Wide enough for several buckets; the remaining ones are all-reduced as zeros."""
     caught = check(two_ranks, "backward", {"size": 4, "since": 3}, {"size": 8, "sizes": {3: 4}}, width=600)
     assert caught == [1]
 
@@ -81,24 +80,24 @@ def test_MicrobatchOOM_of_one_rank_where_gradients_are_averaged_otherwise(two_ra
     check(two_ranks, "backward", {"size": 4, "since": 1}, manual, ddp_sync_strategy=sync)
 
 
-def test_MicrobatchOOM_of_one_rank_that_only_keeps_step(two_ranks: Ranks) -> None:
-    """Rank 1 has no batch left, and takes part with its last one."""
+def test_MicrobatchOOM_of_one_rank_without_a_batch_left(two_ranks: Ranks) -> None:
+    """Rank 1 has no batch left and joins with its last one (uneven inputs)."""
     manual = {"size": 8, "sizes": {5: 4}}
     check(two_ranks, "forward", {"size": 4, "since": 5}, manual, batches=(6, 4))
 
 
-@with_divided_weights
+@with_sharded_weights
 @pytest.mark.parametrize("where", ["forward", "loss", "backward"])
 @pytest.mark.parametrize("arguments", [FSDP, SMALL], ids=["each", "last"])
-def test_MicrobatchOOM_of_one_rank_with_divided_weights(two_ranks: Ranks, where, arguments) -> None:
+def test_MicrobatchOOM_of_one_rank_with_sharded_weights(two_ranks: Ranks, where, arguments) -> None:
     caught = check(two_ranks, where, {"size": 2}, {"size": 2}, **arguments)
     assert len(caught) == 2
-    assert caught[0] > 0  # it had gathered some
+    assert caught[0] > 0  # it had issued some all-gathers
 
 
-@with_divided_weights
-def test_MicrobatchOOM_of_one_rank_with_divided_weights_after_evaluations(two_ranks: Ranks) -> None:
-    """What these gather is not expected in training."""
+@with_sharded_weights
+def test_MicrobatchOOM_of_one_rank_with_sharded_weights_after_evaluations(two_ranks: Ranks) -> None:
+    """Collectives of evaluations are not recorded for training."""
     manual = {"size": 8, "sizes": {3: 4}}
     evaluation = {"eval_dataloader": regression_data(2), "eval_interval": "1ba"}
     check(two_ranks, "backward", {"size": 4, "since": 3}, manual, **FSDP, **evaluation)
@@ -113,7 +112,7 @@ def nothing_fits(rank: int) -> str:
 def test_both_ranks_stop_where_not_even_one_sample_fits(two_ranks: Ranks) -> None:
     first, second = two_ranks.run(nothing_fits, 1)
     assert first == second
-    assert "Out of memory in one of the processes with a single sample" in first
+    assert "Out of memory on one of the ranks with a microbatch of a single sample" in first
 
 
 def refused(norm: bool, arguments: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Preempt with two processes: whoever gets the signal, both leave together with one checkpoint."""
+"""Preempt with two ranks: if either gets a signal, both stop together with one checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.many import numbered, run_of
+from tests.trainer.multi_rank import numbered, run_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""Runs are resumed on data that draw from the generators of the process."""
+"""Runs resume on data that use the random generators of the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sample(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class EachTime(Dataset):
-    """Each access draws anew, as augmentations do."""
+    """Each access draws again, as augmentations do."""
 
     def __len__(self) -> int:
         return NUM_SAMPLES
@@ -131,7 +131,7 @@ def test_resumed_twice(tmp_path: Path) -> None:
     assert torch.equal(weights(straight), weights(last))
 
 
-def test_saved_before_it_goes_on(tmp_path: Path) -> None:
+def test_saved_before_it_continues(tmp_path: Path) -> None:
     stopped = made("at first")
     stopped.fit(duration="3ba")
     stopped.save_checkpoint(str(tmp_path / "a.pt"))
@@ -180,7 +180,7 @@ def test_data_that_draw_nothing_are_not_touched(tmp_path: Path) -> None:
     assert Counts.touched == NUM_SAMPLES
 
 
-def test_other_data_are_watched_anew() -> None:
+def test_other_data_are_watched_again() -> None:
     trainer = made("at first")
     trainer.fit(duration="1ba")
     first = trainer.state.train_phase.first_batch_rng["train"].state

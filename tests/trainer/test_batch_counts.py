@@ -1,4 +1,4 @@
-"""Counting samples and tokens: on the host batch, before it is moved; nothing of the device is read in a step."""
+"""Counting samples and tokens: on the host batch, before the transfer; a step does not synchronize with the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WorldResize: an epoch that some processes began is ended by others, exactly."""
+"""WorldResize: an epoch is resumed exactly with a different number of ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from composer.warnings import ComposerWarning
 from tests.ranks import Ranks
-from tests.trainer.many import Stream, flat, numbered, run_of, weights
+from tests.trainer.multi_rank import Stream, flat, numbered, run_of, weights
 
 N = 53
 
@@ -69,8 +69,8 @@ def ranks(two_ranks: Ranks, four_ranks: Ranks) -> dict[int, Ranks]:
         [(2, 4, 3), (2, 4, None)],
     ],
 )
-def test_WorldResize_weights_go_on(plan, tmp_path, ranks) -> None:
-    """With as many samples in a step as before, the steps are those of a run that nobody stopped."""
+def test_WorldResize_weights_continue(plan, tmp_path, ranks) -> None:
+    """With as many samples in a step as before, the steps are those of a run that no one stopped."""
     straight = part(8, None, None, None, {})
     found = chain(plan, tmp_path, ranks)
     assert {index for one in found for rank in one for step in rank["numbers"] for index in step} == set(range(N))
@@ -112,14 +112,14 @@ def streamed(load: str | None, save: str | None) -> torch.Tensor:
     return weights(trainer)
 
 
-def test_own_data_go_on_in_as_many_processes(tmp_path, two_ranks: Ranks) -> None:
+def test_own_data_continue_in_as_many_processes(tmp_path, two_ranks: Ranks) -> None:
     straight = two_ranks.run(streamed, None, None)
     two_ranks.run(streamed, None, str(tmp_path / "half.pt"))
     resumed = two_ranks.run(streamed, str(tmp_path / "half.pt"), None)
     assert all(torch.equal(one, straight[0]) for one in resumed)
     with (
         warnings.catch_warnings(),
-        pytest.raises(ValueError, match="saved by 2 ranks, each with data of its own, but there is now 1 rank"),
+        pytest.raises(ValueError, match="saved by 2 ranks with separate data, but the run now has 1 rank"),
     ):
         warnings.simplefilter("ignore", ComposerWarning)
         streamed(str(tmp_path / "half.pt"), None)

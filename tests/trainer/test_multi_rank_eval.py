@@ -1,4 +1,4 @@
-"""Evaluating and predicting in several processes: what one process would find."""
+"""Evaluation and prediction on multiple ranks give the results of a single process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from composer import Evaluator, dist
 from tests.common import At, Recorder, Unsized
 from tests.ranks import Ranks
-from tests.trainer.many import Numbered, Stream, numbered, run_of
+from tests.trainer.multi_rank import Numbered, Stream, numbered, run_of
 
 
 def evaluated(
@@ -43,7 +43,7 @@ def test_metrics_are_those_of_one_process(n, size, microbatch, sampler, two_rank
 
 
 @pytest.mark.parametrize(("n", "size", "microbatch"), [(13, 3, 2), (1, 3, 1), (12, 3, None)])
-def test_metrics_of_divided_weights(n, size, microbatch, two_ranks: Ranks) -> None:
+def test_metrics_of_sharded_weights(n, size, microbatch, two_ranks: Ranks) -> None:
     """Each forward pass takes all processes, so those without a batch must not stay away."""
     alone = evaluated(n, size, False, microbatch)
     for found in two_ranks.run(evaluated, n, size, False, microbatch, -1, True):
@@ -118,7 +118,7 @@ def test_predictions_come_in_order(n, size, two_ranks: Ranks) -> None:
         assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
 
 
-def test_predictions_that_nobody_wants_and_parts(two_ranks: Ranks) -> None:
+def test_predictions_that_no_one_wants_and_parts(two_ranks: Ranks) -> None:
     assert two_ranks.run(_predicted, 9, 2, {"return_outputs": False}) == [[], []]
     assert [len(found) for found in two_ranks.run(_predicted, 9, 2, {"subset_num_batches": 2})] == [4, 4]
 

@@ -1,4 +1,4 @@
-"""Who did not come, and where it is: two processes."""
+"""Hang reports name the missing rank with its stack: two processes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def in_a_group(folder: str, body: Callable[[Path], Any]) -> Any:
     torch_dist.destroy_process_group()
     rank = dist.get_global_rank()
     store = torch_dist.FileStore(str(Path(folder, "store")), dist.get_world_size())
-    patience = _hang_watcher._PATIENCE, _hang_watcher._SETTLING
-    _hang_watcher._PATIENCE, _hang_watcher._SETTLING = LONG, 0.1
+    patience = _hang_watcher._RESPONSE_TIMEOUT, _hang_watcher._GRACE_PERIOD
+    _hang_watcher._RESPONSE_TIMEOUT, _hang_watcher._GRACE_PERIOD = LONG, 0.1
     torch_dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=dist.get_world_size(), timeout=timedelta(seconds=LONG)
     )
@@ -34,7 +34,7 @@ def in_a_group(folder: str, body: Callable[[Path], Any]) -> Any:
     try:
         return body(Path(folder))
     finally:
-        _hang_watcher._PATIENCE, _hang_watcher._SETTLING = patience
+        _hang_watcher._RESPONSE_TIMEOUT, _hang_watcher._GRACE_PERIOD = patience
 
 
 def wait_no_longer() -> None:
@@ -99,24 +99,24 @@ def one_hangs_in_training(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("how", [one_hangs, one_hangs_in_training], ids=lambda how: how.__name__)
-def test_of_two_processes_one_hangs(tmp_path: Path, how: Callable[[Path], Any], ranks_of_ones_own: Ranks) -> None:
-    found, _ = ranks_of_ones_own.run(in_a_group, str(tmp_path), how)
+def test_of_two_processes_one_hangs(tmp_path: Path, how: Callable[[Path], Any], own_ranks: Ranks) -> None:
+    found, _ = own_ranks.run(in_a_group, str(tmp_path), how)
     assert len(found) == (2 if how is one_hangs else 1)
     for missing, text in found:
         assert missing == (1,)
         assert "in does_something_else" in text
-        assert f" did not come. Stack in step {3 if how is one_hangs else 2}:" in text
+        assert f" did not join the collective. Stack in step {3 if how is one_hangs else 2}:" in text
 
 
-def test_of_two_processes_one_fails(tmp_path: Path, ranks_of_ones_own: Ranks) -> None:
-    (missing, text), _ = ranks_of_ones_own.run(in_a_group, str(tmp_path), one_fails)
+def test_of_two_processes_one_fails(tmp_path: Path, own_ranks: Ranks) -> None:
+    (missing, text), _ = own_ranks.run(in_a_group, str(tmp_path), one_fails)
     assert missing == (1,)
-    assert text.startswith("Rank 1 failed: ValueError: the data are bad\nThe wait ended with: ")
+    assert text.startswith("Rank 1 failed: ValueError: the data are bad\nThe collective failed with: ")
 
 
 @pytest.fixture(scope="module")
-def ranks_of_ones_own() -> Iterator[Ranks]:
-    """Two processes whose group is not that of other tests."""
+def own_ranks() -> Iterator[Ranks]:
+    """Two processes with a separate process group."""
     ranks = Ranks(2)
     yield ranks
     ranks.close()

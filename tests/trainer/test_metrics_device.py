@@ -9,7 +9,7 @@ import torch
 
 from composer.precision import widest_dtype
 from composer.trainer import train_metrics
-from composer.trainer.train_metrics import place
+from composer.trainer.train_metrics import move_metrics
 from tests.common import Regression, regression_data, trainer_of
 
 
@@ -32,7 +32,8 @@ def test_metrics_are_given_tensors_of_their_device(monkeypatch) -> None:
     monkeypatch.setattr("composer.trainer.evaluate.computed", lambda *_: {})
     # Which refuses metrics that are on meta, as they are when it is called again.
     monkeypatch.setattr(
-        "composer.trainer.evaluate.place", lambda found, state: {name: each.to("meta") for name, each in found.items()}
+        "composer.trainer.evaluate.move_metrics",
+        lambda found, state: {name: each.to("meta") for name, each in found.items()},
     )
     model = Seeing()
     trainer = trainer_of(model, eval_dataloader=regression_data())
@@ -49,5 +50,5 @@ def test_where_they_are_kept(kind, has_float64, expected, monkeypatch) -> None:
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: SimpleNamespace(has_fp64=has_float64))
     state = SimpleNamespace(device=SimpleNamespace(torch_device=torch.device(kind)))
     metric = SimpleNamespace(metric_state={}, to=lambda device: device)
-    assert place({"one": metric}, state) == {"one": torch.device(expected)}
+    assert move_metrics({"one": metric}, state) == {"one": torch.device(expected)}
     assert widest_dtype(torch.device(kind)) is (torch.float64 if has_float64 else torch.float32)

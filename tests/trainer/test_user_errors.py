@@ -1,4 +1,4 @@
-"""Errors of users' own code, at every stage: no note explains them falsely."""
+"""Errors of user code, at every stage, get no misleading notes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, OSErro
 
 
 class Boom(torch.utils.data.Dataset):
-    """A data set that raises."""
+    """A dataset that raises."""
 
     error: Exception
 
@@ -134,7 +134,7 @@ def test_a_worker_that_fails_gets_no_note() -> None:
         lambda self, outputs, batch: None + 1,
     ],
 )
-def test_mistakes_of_another_kind_get_no_remedy(function) -> None:
+def test_mistakes_of_another_type_get_no_remedy(function) -> None:
     """In the loss, with outputs and targets that go together: none of the rules is about it."""
     notes = notes_of(type("Mine", (Net,), {"loss": function})())
     assert notes in (
@@ -153,8 +153,8 @@ def test_the_module_within_a_classifier_is_the_one_named() -> None:
             return self.linear(x * mask)
 
     notes = notes_of(ComposerClassifier(Inner(), num_classes=10))
-    assert "Inner.forward(float32 (4, 4)), but it is Inner.forward(x, mask)" in notes
-    assert "forward(self, batch), with the whole batch" not in notes
+    assert "Inner.forward(float32 (4, 4)), but expects Inner.forward(x, mask)" in notes
+    assert "forward(self, batch), with the full batch" not in notes
 
     class Outer(Net):
         def forward(self, batch):

@@ -1,4 +1,4 @@
-"""Train in processes that are killed at any moment, with checkpoints that take their time to a place elsewhere.
+"""Train in processes that are killed at random times while checkpoints are uploaded slowly.
 
 Run as a program with a folder and a number of processes; writes a line of JSON for each.
 """

@@ -1,4 +1,4 @@
-"""How processes find each other, and what is said where they do not."""
+"""Rendezvous: all ranks join, and errors name the cause and the missing ranks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch.distributed as torch_dist
 
 from composer.dist import MissingEnvironmentError
-from composer.dist.rendezvous import nodes
-from composer.dist.rendezvous.nodes import meet
+from composer.dist.rendezvous import rendezvous
+from composer.dist.rendezvous.rendezvous import join_rendezvous
 from composer.dist.rendezvous.keepalive import port_of
 
 
@@ -35,21 +35,21 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def taken() -> Iterator[socket.socket]:
-    """A port that is in use, and on which nobody listens until somebody is asked to."""
+    """A port that is in use, without a listener unless the test adds one."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder
 
 
-def test_those_who_did_not_come_are_named(at) -> None:
+def test_missing_ranks_are_named(at) -> None:
     at("127.0.0.1", 0)
-    expected = rf"^Ranks 1-3 of 4 did not come within 0\.2 s\. 1 came, on {socket.gethostname()}\. Did all start"
+    expected = rf"^Ranks 1-3 of 4 did not join the rendezvous within 0\.2 s\. 1 joined, from {socket.gethostname()}\. Check"
     with pytest.raises(RuntimeError, match=expected):
-        meet(0, 4, 0.2)
+        join_rendezvous(0, 4, 0.2)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1", "[::1]"])
-def test_two_meet(at, monkeypatch, address) -> None:
+def test_two_ranks_join(at, monkeypatch, address) -> None:
     bare = address.strip("[]")
     try:
         socket.getaddrinfo(bare, None)
@@ -57,52 +57,52 @@ def test_two_meet(at, monkeypatch, address) -> None:
         with socket.socket(family) as probe:
             probe.bind((bare, 0))
     except OSError:
-        pytest.skip(f"this machine has no {address}")
-    # As under torchrun: the launcher keeps the store, all processes are clients.
+        pytest.skip(f"this host has no {address}")
+    # As under torchrun: the launcher hosts the store, all ranks are clients.
     server = torch_dist.TCPStore(bare, 0, is_master=True, wait_for_workers=False)
     at(address, server.port)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     stores: dict[int, Any] = {}
-    threads = [threading.Thread(target=lambda r=r: stores.update({r: meet(r, 2, 60)})) for r in range(2)]
+    threads = [threading.Thread(target=lambda r=r: stores.update({r: join_rendezvous(r, 2, 60)})) for r in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     stores[0].set("said", "hello")
     assert stores[1].get("said") == b"hello"
-    assert stores[1].get("composer/met/0") == socket.gethostname().encode()
+    assert stores[1].get("composer/rendezvous/0") == socket.gethostname().encode()
 
 
-def test_a_port_in_use_is_said_to_be(at, taken) -> None:
+def test_a_port_in_use_is_reported(at, taken) -> None:
     taken.listen()
     port = taken.getsockname()[1]
     at("127.0.0.1", port)
     with pytest.raises(
         RuntimeError, match=rf"MASTER_PORT={port}: rank 0 cannot listen on port {port} \(Address already"
     ):
-        meet(0, 2, 5)
+        join_rendezvous(0, 2, 5)
 
 
 def test_nobody_listens(at, taken) -> None:
     at("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(RuntimeError, match=r"rank 1 did not reach rank 0 there within 0\.2 s \(Connection refused\)"):
-        meet(1, 2, 0.2)
+    with pytest.raises(RuntimeError, match=r"rank 1 could not connect to rank 0 within 0\.2 s \(Connection refused\)"):
+        join_rendezvous(1, 2, 0.2)
 
 
 def test_a_name_that_does_not_exist(at) -> None:
     at("no-such-host.invalid", 29500)
     with pytest.raises(RuntimeError, match=r"MASTER_ADDR='no-such-host\.invalid'.*cannot resolve the name"):
-        meet(1, 2, 0.2)
+        join_rendezvous(1, 2, 0.2)
 
 
 def test_rank_zero_that_does_not_know_itself(at, monkeypatch) -> None:
     def refuse(*args: Any, **more: Any) -> None:
         raise torch_dist.DistNetworkError("timed out")
 
-    monkeypatch.setattr(nodes, "TCPStore", refuse)
+    monkeypatch.setattr(rendezvous, "TCPStore", refuse)
     at("198.51.100.1", 0)
-    with pytest.raises(RuntimeError, match="rank 0 does not reach itself by this name"):
-        meet(0, 2, 0.2)
+    with pytest.raises(RuntimeError, match="rank 0 cannot connect to itself at this address"):
+        join_rendezvous(0, 2, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_on_one_node_the_store_listens_on_loopback(at, monkeypatch, address, loc
     at(address, 0)
     if local_world_size is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
-    store = meet(0, 1, 5)
-    assert store.get("composer/met/0") == socket.gethostname().encode()
+    store = join_rendezvous(0, 1, 5)
+    assert store.get("composer/rendezvous/0") == socket.gethostname().encode()
     listening = [one.laddr for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_LISTEN]
     assert [one.ip for one in listening if one.port == port_of(store)] == ["127.0.0.1"]
 
@@ -124,10 +124,10 @@ def test_somebody_else_answers(at, taken, monkeypatch) -> None:
         raise torch_dist.DistNetworkError("timed out")
 
     taken.listen()
-    monkeypatch.setattr(nodes, "TCPStore", refuse)
+    monkeypatch.setattr(rendezvous, "TCPStore", refuse)
     at("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(RuntimeError, match="something answers rank 1 there, and it is not rank 0 of this run"):
-        meet(1, 2, 0.2)
+    with pytest.raises(RuntimeError, match="rank 1 connected to a program that is not rank 0 of this run"):
+        join_rendezvous(1, 2, 0.2)
 
 
 def test_rank_zero_ends_while_others_wait(monkeypatch) -> None:
@@ -135,14 +135,14 @@ def test_rank_zero_ends_while_others_wait(monkeypatch) -> None:
         def check(self, keys: list[str]) -> bool:
             raise torch_dist.DistNetworkError("Broken pipe")
 
-    assert nodes._who_is_missing(Gone(), ["a", "b"], 3).startswith("Rank 0 has ended while the processes met")
+    assert rendezvous._describe_missing_ranks(Gone(), ["a", "b"], 3).startswith("Rank 0 exited during the rendezvous")
 
 
 def test_what_the_environment_lacks(at, monkeypatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "29500")
     with pytest.raises(MissingEnvironmentError, match=r"world size is 2, .* variable MASTER_ADDR is not set"):
-        meet(0, 2, 1)
+        join_rendezvous(0, 2, 1)
     for port in ("many", "-1", "70000", "29500.0"):
         at("localhost", port)
         with pytest.raises(ValueError, match=f"MASTER_PORT must be a port, 1 to 65535, but is '{port}'"):
-            meet(0, 2, 1)
+            join_rendezvous(0, 2, 1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from composer.dist.dtensor import held, inner_products, is_sharded, joint_norm, like, norms, row_norms, whole
+from composer.dist.dtensor import local_tensors, inner_products, is_sharded, joint_norm, shard_like, norms, row_norms, full_tensor
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5)
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -43,10 +43,10 @@ def test_records_no_graph():
 
 def test_what_is_whole_stays_itself():
     tensor = torch.nn.Parameter(torch.ones(2))
-    assert whole(tensor) is tensor
-    assert held([tensor])[0] is tensor
+    assert full_tensor(tensor) is tensor
+    assert local_tensors([tensor])[0] is tensor
     part = torch.ones(2)
-    assert like(tensor, part) is part
+    assert shard_like(tensor, part) is part
     assert not is_sharded(tensor)
 
 
@@ -59,9 +59,9 @@ def test_row_norms(shape):
     torch.testing.assert_close(found.flatten(), expected.flatten())
 
 
-# ------------------------------------------------------------------------------------------- several processes
+# ------------------------------------------------------------------------------------------- multiple ranks
 
-PLACES = [
+PLACEMENTS = [
     (Shard(0), Replicate()),
     (Replicate(), Shard(1)),
     (Shard(0), Shard(1)),
@@ -70,34 +70,34 @@ PLACES = [
 ]
 
 
-def _divided():
+def _check_shardings():
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("one", "other"))
     line = mesh["one"]
     torch.manual_seed(0)
-    full = [torch.randn(5, 3) for _ in PLACES] + [torch.randn(1), torch.randn(7, dtype=torch.float64), torch.randn(2)]
-    kinds = [(mesh, places) for places in PLACES] + [(line, (Shard(0),)), (line, (Shard(0),)), None]
+    full = [torch.randn(5, 3) for _ in PLACEMENTS] + [torch.randn(1), torch.randn(7, dtype=torch.float64), torch.randn(2)]
+    kinds = [(mesh, placements) for placements in PLACEMENTS] + [(line, (Shard(0),)), (line, (Shard(0),)), None]
     made = [value if kind is None else distribute_tensor(value, *kind) for value, kind in zip(full, kinds, strict=True)]
     for one, norm in zip(full, norms(made), strict=True):
         assert type(norm) is torch.Tensor
         torch.testing.assert_close(norm, one.norm())
     others = [2 * value + 1 for value in full]
-    divided = [like(one, held([2 * one + 1])[0]) for one in made]
+    divided = [shard_like(one, local_tensors([2 * one + 1])[0]) for one in made]
     for one, other, product in zip(full, others, inner_products(made, divided), strict=True):
         torch.testing.assert_close(product, (one * other).sum())
     for one, value in zip(made, full, strict=True):
-        torch.testing.assert_close(whole(one), value)
+        torch.testing.assert_close(full_tensor(one), value)
         rows = value.flatten(1).norm(dim=1, keepdim=True) if value.ndim > 1 else value.norm().reshape(1)
         local = row_norms(one)
-        assert local.shape[0] == (held([one])[0].shape[0] if value.ndim > 1 else 1)
+        assert local.shape[0] == (local_tensors([one])[0].shape[0] if value.ndim > 1 else 1)
         assert all(((rows - norm).abs() < 1e-6).any() for norm in local.flatten())
     summed = DTensor.from_local(full[0], line, [Partial()])
     torch.testing.assert_close(norms([summed])[0], 2 * full[0].norm())
-    with pytest.raises(ValueError, match="is a sum over processes"):
-        held([summed])
-    part = held([made[0]])[0]
+    with pytest.raises(ValueError, match="has a Partial placement"):
+        local_tensors([summed])
+    part = local_tensors([made[0]])[0]
     part.zero_()  # the very memory
     assert norms([made[0]])[0] == 0
 
 
-def test_divided_in_many_ways(four_ranks):
-    four_ranks.run(_divided)
+def test_sharded_in_many_ways(four_ranks):
+    four_ranks.run(_check_shardings)

@@ -26,7 +26,7 @@ def each_checks() -> list[str]:
 
 
 def test_all_processes_are_told_who_has_what(two_ranks: Ranks) -> None:
-    message = "optimizer must be the same in all processes. rank 0: 'adam0'; rank 1: 'adam1'."
+    message = "optimizer must be the same on all ranks. rank 0: 'adam0'; rank 1: 'adam1'."
     assert two_ranks.run(each_checks) == [["", message, "", ""]] * 2
 
 
@@ -62,7 +62,7 @@ def test_ranks_can_be_read_back(ranks) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"dataset": iter([1])}, TypeError, "dataset must have a length to be dealt out, but list_iterator has none"),
+        ({"dataset": iter([1])}, TypeError, "dataset must have a length to be sharded across ranks, but list_iterator has none"),
         ({"dataset": [1], "num_replicas": 0}, ValueError, "num_replicas must be greater than 0"),
         ({"dataset": [1], "num_replicas": 2, "rank": 2}, ValueError, "rank must be from 0 to 1, .* but got 2"),
     ],

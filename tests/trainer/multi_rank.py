@@ -1,4 +1,4 @@
-"""Runs that are the same in one process and in several, for tests that compare them."""
+"""Runs that are identical with one rank and with multiple ranks, for tests that compare them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def weights(trainer: Trainer) -> Tensor:
 
 
 def model_of(kind: str) -> ComposerModel:
-    """A model for a kind of data, the same in each process."""
+    """A model for a type of data, the same in each process."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         if kind == "ragged":

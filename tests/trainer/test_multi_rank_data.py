@@ -1,4 +1,4 @@
-"""Training data in several processes: each sample once, the steps of one process, and nobody left behind."""
+"""Training data on multiple ranks: each sample once, the same steps as one process, uneven inputs do not hang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from composer import dist
 from tests.common import Received, Regression, Unsized, regression_data, trainer_of
 from tests.ranks import Ranks
-from tests.trainer.many import Numbered, Ragged, Stream, flat, numbered, run_of, weights
+from tests.trainer.multi_rank import Numbered, Ragged, Stream, flat, numbered, run_of, weights
 
 LENGTHS = [6, 1, 0, 3, 2, 6, 5, 0, 0, 4, 1, 2, 3]
 
@@ -71,7 +71,7 @@ def test_AccumEquality_of_two_ranks(kind, n, size, arguments, two_ranks: Ranks) 
 
 def _trained(kind: str, n: int, size: int, arguments: dict[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
-        # The outputs of the last layer are a view, which nobody changes in place.
+        # The outputs of the last layer are a view, which no one changes in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
         return trained(kind, n, size, **arguments)
 
@@ -155,7 +155,7 @@ def nothing() -> str:
     return "told"
 
 
-def test_no_data_anywhere_is_told_by_all(two_ranks: Ranks) -> None:
+def test_no_data_on_any_rank_raises_on_all(two_ranks: Ranks) -> None:
     assert two_ranks.run(nothing) == ["told"] * 2
 
 
@@ -202,7 +202,7 @@ def test_generators_that_differ_still_give_one_order(two_ranks: Ranks) -> None:
 
 
 def interval_of_metrics() -> list[int]:
-    """Only the first process has loggers, which look at every third step."""
+    """Only rank 0 has loggers, which look at every third step."""
     logs = [Received(flush_interval=3)] if dist.get_global_rank() == 0 else []
     trainer, _ = run_of("regression", numbered(28, 2), loggers=logs)
     trainer.fit()

@@ -1,4 +1,4 @@
-"""SyncFree with two processes: nothing is read from the device but for what is logged, and once for DDP's buckets."""
+"""SyncFree with two ranks: nothing is read from the device except for logging, and once for DDP's buckets."""
 
 from __future__ import annotations
 
