@@ -31,7 +31,7 @@ def test_arguments_lead_to_arguments() -> None:
     # An answer begins with an argument of the trainer, or with code.
     begun = {re.match(r"\w+", today)[0] for today in ARGUMENTS.values()}
     assert begun - THERE == {
-        "CheckpointSaver", "ComposerClassifier", "ComposerModel", "DataLoader", "Evaluator", "arguments", "the",
+        "CheckpointSaver", "ComposerClassifier", "ComposerModel", "DataLoader", "Evaluator", "the",
         "torch", "trainer",
     }  # fmt: skip
 
